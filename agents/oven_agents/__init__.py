@@ -1,0 +1,1 @@
+"""The SDK for agents, and the agents that ship with Oven Controller, one a file."""

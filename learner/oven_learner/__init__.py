@@ -1,0 +1,1 @@
+"""The learner's side: the client on the training thread, actuators, attach, and the recipes."""

@@ -1,0 +1,63 @@
+"""Every error that this project raises on purpose.
+
+OvenError
+├── ConfigError      (ValueError)       a setting is wrong; names the value and the remedy; exit code 2
+│   └── NameInUseError                  the run name is taken
+├── UnknownNameError (LookupError)      no such recipe, agent, run, …; names the nearest; exit code 2
+├── BusError         (ConnectionError)  the bus cannot be used; exit code 3
+│   └── RefusedError                    the server turned the credentials down; exit code 2
+├── StoreInUseError  (RuntimeError)     another process holds the run's store; exit code 2
+└── ProcessError     (RuntimeError)     a process of the stack did not start or died; exit code 3
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OvenError(Exception):
+    """Base of all; `exit_code` is what the command line ends with."""
+
+    exit_code = 3
+
+
+class ConfigError(OvenError, ValueError):
+    exit_code = 2
+
+
+class NameInUseError(ConfigError):
+    pass
+
+
+class UnknownNameError(OvenError, LookupError):
+    exit_code = 2
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """`kind` is what was looked for ("recipe"), `known` the names that would have done."""
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        if near:
+            hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
+        elif known:
+            hint = "known: " + ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+        else:
+            hint = f"there is no {kind} yet"
+        super().__init__(f"no {kind} named {name!r}; {hint}")
+        self.name = name
+
+
+class BusError(OvenError, ConnectionError):
+    exit_code = 3
+
+
+class RefusedError(BusError):
+    exit_code = 2
+
+
+class StoreInUseError(OvenError, RuntimeError):
+    exit_code = 2
+
+
+class ProcessError(OvenError, RuntimeError):
+    exit_code = 3

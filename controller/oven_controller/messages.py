@@ -1,0 +1,311 @@
+"""Every message on the bus, and nothing else. JSON on the wire; `oven-controller schema` prints the JSON Schema.
+
+Rules that hold for all of them: frozen; no timestamps or trace ids in bodies (headers carry those); computed floats
+rounded to nine significant digits, so that replicas on different machines write the same bytes; NaN and infinities as
+the strings "NaN", "Infinity", "-Infinity"; unknown fields ignored; an unknown schema version refused. The sender of an
+agent's or an operator's message is the last token of its subject, never a field, so that it cannot be forged.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from oven_controller.rules import Rules
+
+VERSION = 1
+
+
+def _nine_digits(value: float) -> float:
+    return float(f"{value:.9g}")
+
+
+Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits)]
+Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
+Value: TypeAlias = Real | str | dict[str, Real] | None
+"""A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    v: Literal[1] = Field(default=VERSION, description="schema version")
+
+    def wire(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+class ActuatorSpec(BaseModel):
+    """A knob that the learner announces. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    name: str = Field(description="dotted, e.g. optimizer.lr_scale")
+    kind: Literal["scalar", "choice", "simplex", "action"]
+    scale: Literal["linear", "log"] = Field(default="linear", description="on which values merge; scalars only")
+    unit: str = Field(default="", description='e.g. "× the user\'s schedule"')
+    low: Real | None = Field(default=None, description="least value; scalars, and each share of a simplex")
+    high: Real | None = Field(default=None, description="greatest value")
+    choices: tuple[str, ...] = Field(default=(), description="a choice's values, or a simplex's components")
+    value: Value = Field(default=None, description="the value now, read back from the trainer")
+    risky: bool = Field(default=False, description="the learner snapshots before it applies a change")
+
+
+class MetricSpec(BaseModel):
+    """A gauge that the learner means to publish. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    unit: str = ""
+    better: Literal["up", "down", "neither"] = "neither"
+    held_out: bool = Field(default=False, description="measured on data that the run never trains on")
+    ceiling: Real | None = Field(default=None, description="the best value that can be reached, if one is known")
+
+
+class Horizon(BaseModel):
+    """How far the run goes; `progress` in observations is measured against it. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    max_steps: int | None = Field(default=None, description="optimizer steps")
+    seconds: float | None = Field(default=None, description="wall clock")
+
+
+class LearnerMessage(Message):
+    """What the learner says carries (incarnation, n): its message id, and what readers skip duplicates by."""
+
+    incarnation: int = Field(ge=1, description="counts the learner's starts in this run")
+    n: int = Field(ge=0, description="counts the messages of one incarnation")
+
+
+class RunStarted(LearnerMessage):
+    """learner → all. The first event of an incarnation."""
+
+    type: Literal["RunStarted"] = "RunStarted"
+    recipe: str
+    tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
+    step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
+    horizon: Horizon = Horizon()
+    actuators: tuple[ActuatorSpec, ...] = ()
+    metrics: tuple[MetricSpec, ...] = ()
+    rules: Rules = Rules()
+    lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
+    mesh_code: str = Field(default="", description="hash of the mesh's sources; a replica with another refuses to publish")
+    versions: dict[str, str] = Field(default_factory=dict, description="package → version")
+    reputations: dict[str, Real] = Field(default_factory=dict, description="agent → weight at the start; 1 where absent")
+
+
+class RunEnded(LearnerMessage):
+    """learner → all. The last event of an incarnation that ended in order."""
+
+    type: Literal["RunEnded"] = "RunEnded"
+    reason: Literal["completed", "stopped", "failed"]
+    detail: str = ""
+    tick: int
+    step: int
+    metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
+    lockstep_timeouts: int = Field(default=0, description="above 0 the run is not repeatable")
+    dropped_observations: int = Field(default=0, description="lost while the bus was away and the buffer full")
+
+
+class Observation(LearnerMessage):
+    """learner → agents, mesh, monitors. The gauges of one tick; a metric that was not measured is absent."""
+
+    type: Literal["Observation"] = "Observation"
+    tick: int = Field(ge=0, description="never decreases")
+    step: int = Field(ge=0, description="optimizer step; goes back after a rollback")
+    progress: Real = Field(ge=0, le=1, description="max(step / max_steps, elapsed / time budget)")
+    metrics: dict[str, Real]
+
+
+class AgentStatus(Message):
+    """agent → mesh, monitors."""
+
+    type: Literal["AgentStatus"] = "AgentStatus"
+    state: Literal["joined", "done", "cannot_fire", "left"]
+    tick: int = Field(default=0, ge=0, description="the newest tick that the agent has dealt with")
+    seen: str = Field(default="", description="the newest ballot that the agent has dealt with")
+    version: str = ""
+    needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
+    moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
+    speciality: tuple[str, ...] = Field(default=(), description="actuators for which it alone can be a quorum")
+    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left")
+
+
+class Vote(Message):
+    """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
+
+    type: Literal["Vote"] = "Vote"
+    actuator: str
+    ballot: str = Field(default="", description="the ballot meant; empty: whichever is open, or a new one")
+    stance: Literal["propose", "for", "against", "abstain"]
+    value: Value = Field(default=None, description="what is proposed")
+    tick: int = Field(ge=0, description="the newest tick in the window that the vote rests on")
+    target: str = Field(default="", description="metric that should improve")
+    expected_change: Real = Field(default=0.0, description="of the target, in its unit, within the horizon")
+    horizon: int = Field(default=0, ge=0, description="ticks until the change should show")
+    confidence: Confidence = Field(description="probability of beating doing nothing")
+    rationale: str = Field(default="", max_length=2000, description="one sentence with its figures")
+    evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
+
+
+class BallotOpened(Message):
+    """mesh → agents, monitors."""
+
+    type: Literal["BallotOpened"] = "BallotOpened"
+    id: str
+    actuator: str
+    proposal: Value
+    opened_by: str
+    tick: int
+    closes_at_tick: int
+    eligible: tuple[str, ...] = Field(description="frozen at opening; sorted")
+
+
+class TallyLine(BaseModel):
+    """One agent's part in a decision."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    agent: str
+    stance: Literal["propose", "for", "against", "abstain", "silent"]
+    value: Value = None
+    confidence: Real = 0.0
+    reputation: Real = 1.0
+    weight: Real = Field(default=0.0, description="reputation × confidence")
+    rationale: str = ""
+
+
+class Decision(Message):
+    """mesh → learner, monitors."""
+
+    type: Literal["Decision"] = "Decision"
+    id: str = Field(description="closing sequence in 12 digits, a dash, a two-digit index")
+    ballot: str
+    actuator: str
+    verdict: Literal["adopted", "rejected"]
+    value: Value = Field(description="what to set; on a rejected ballot what was asked for")
+    before: Value = Field(default=None, description="the effective value that the mesh knew of")
+    reason: str
+    tally: tuple[TallyLine, ...]
+    tick: int = Field(description="the mesh's tick at closing")
+    apply_at_tick: int
+    expires_at_tick: int
+    snapshot_first: bool = Field(default=False, description="the change is risky: the learner snapshots before it")
+
+
+class Receipt(LearnerMessage):
+    """learner → mesh, agents, monitors. What became of an adopted decision, read back from the trainer."""
+
+    type: Literal["Receipt"] = "Receipt"
+    decision_id: str
+    actuator: str
+    status: Literal["applied", "noop", "rejected", "expired", "unknown"]
+    before: Value = None
+    after: Value = None
+    tick: int
+    step: int
+    reason: str = ""
+
+
+class OperatorCommand(Message):
+    """person → mesh; hold, resume and stop also straight to the learner."""
+
+    type: Literal["OperatorCommand"] = "OperatorCommand"
+    id: str = Field(description="one per command; a repeat is ignored")
+    action: Literal["hold", "resume", "stop"]
+    reason: str = ""
+
+
+class StepClosed(Message):
+    """mesh → learner, in lockstep: every live agent is done with the tick, and no ballot is open."""
+
+    type: Literal["StepClosed"] = "StepClosed"
+    tick: int
+
+
+class HistoryRequest(Message):
+    """agents, monitors → mesh, as a request on `history`."""
+
+    type: Literal["HistoryRequest"] = "HistoryRequest"
+    after: int = Field(default=0, ge=0, description="the last sequence that the asker has")
+    limit: int = Field(default=256, ge=1, le=1024)
+
+
+class LoggedEvent(BaseModel):
+    """One entry of the log, as it is exported and as `history` returns it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seq: int
+    time: str = Field(description="when the server stored it, RFC 3339, UTC")
+    subject: str
+    type: str
+    data: dict[str, Any]
+
+
+class HistoryBatch(Message):
+    """mesh → asker."""
+
+    type: Literal["HistoryBatch"] = "HistoryBatch"
+    events: tuple[LoggedEvent, ...]
+    head: int = Field(description="the log's last sequence when this was read")
+
+
+Body: TypeAlias = Annotated[
+    RunStarted
+    | RunEnded
+    | Observation
+    | AgentStatus
+    | Vote
+    | BallotOpened
+    | Decision
+    | Receipt
+    | OperatorCommand
+    | StepClosed,
+    Field(discriminator="type"),
+]
+"""What can stand in the log."""
+
+_BODY: TypeAdapter[Body] = TypeAdapter(Body)
+
+# Which types a subject may carry: a vote on the decisions' subject is noise, whoever sent it.
+CARRIES: dict[str, tuple[str, ...]] = {
+    "run": ("RunStarted", "RunEnded"),
+    "observation": ("Observation",),
+    "agent": ("AgentStatus",),
+    "vote": ("Vote",),
+    "ballot": ("BallotOpened",),
+    "decision": ("Decision",),
+    "receipt": ("Receipt",),
+    "operator": ("OperatorCommand",),
+    "step": ("StepClosed",),
+}
+
+
+class Malformed(BaseModel):
+    """What could not be read, and why. Readers skip it and count it; it never becomes a value."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+
+
+def decode(subject_kind: str, data: bytes) -> Body | Malformed:
+    """The message in `data`, or why there is none. Pure: every replica judges alike."""
+    try:
+        body = _BODY.validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        return Malformed(reason=f"{where}: {first['msg']}")
+    if body.type not in CARRIES.get(subject_kind, ()):
+        return Malformed(reason=f"a {body.type} does not belong on the subject {subject_kind!r}")
+    return body
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of all bodies, by class name under `$defs`."""
+    return _BODY.json_schema()

@@ -1,0 +1,86 @@
+"""Subjects, stream names and the rule for names that go into them (docs/protocol.md lists who may use which)."""
+
+from __future__ import annotations
+
+import re
+
+from oven_controller.errors import ConfigError
+
+NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def checked(kind: str, name: str) -> str:
+    """`name` itself, if it can be a subject token; otherwise ConfigError with the rule."""
+    if not NAME.match(name):
+        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -")
+    return name
+
+
+class Subjects:
+    """The subjects of one run. An agent's or operator's name is a token, so the server's permissions can hold it."""
+
+    def __init__(self, run: str) -> None:
+        base = f"oven.{checked('run', run)}"
+        self.base = base
+        self.run = f"{base}.run"
+        self.observation = f"{base}.observation"
+        self.receipt = f"{base}.receipt"
+        self.history = f"{base}.history"
+        self.all = f"{base}.>"
+
+    def agent(self, name: str) -> str:
+        return f"{self.base}.agent.{name}"
+
+    def vote(self, name: str) -> str:
+        return f"{self.base}.vote.{name}"
+
+    def ballot(self, ballot_id: str) -> str:
+        return f"{self.base}.ballot.{ballot_id}"
+
+    def decision(self, decision_id: str) -> str:
+        return f"{self.base}.decision.{decision_id}"
+
+    def step(self, tick: int | str) -> str:
+        return f"{self.base}.step.{tick}"
+
+    def outcome(self, decision_id: str) -> str:
+        return f"{self.base}.outcome.{decision_id}"
+
+    def operator(self, name: str) -> str:
+        return f"{self.base}.operator.{name}"
+
+    def logged(self) -> list[str]:
+        """What the log takes in directly. A wildcard over everything would overlap the votes (server error 10065)."""
+        return [
+            self.run,
+            self.observation,
+            self.receipt,
+            self.ballot("*"),
+            self.decision("*"),
+            self.step("*"),
+            self.outcome("*"),
+            self.operator("*"),
+        ]
+
+    def from_agents(self) -> list[str]:
+        """What the votes stream takes in, and the log sources from there."""
+        return [self.vote("*"), self.agent("*")]
+
+
+def log_stream(run: str) -> str:
+    return f"OVEN-{run}"
+
+
+def votes_stream(run: str) -> str:
+    return f"OVEN-VOTES-{run}"
+
+
+def author(subject: str) -> str:
+    """The last token: the agent's or the operator's name, or a decision's id."""
+    return subject.rsplit(".", 1)[-1]
+
+
+def kind(subject: str) -> str:
+    """The token after the run: "vote", "observation", …"""
+    parts = subject.split(".", 3)
+    return parts[2] if len(parts) > 2 else ""

@@ -1,0 +1,44 @@
+"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log holds what it was decided by."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Autonomy = Literal["observe", "auto"]
+"""`observe` logs what would have been decided and changes nothing; `auto` acts. (`advise`, where a person approves,
+comes with the operator's commands.)"""
+
+
+class Rules(BaseModel):
+    """Every number that a tally or a guardrail reads. Ticks are observations, not seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    window_ticks: int = Field(default=3, ge=1, le=1000, description="ticks after which an open ballot closes")
+    silent_ticks: int = Field(default=50, ge=2, description="an agent that said nothing for so many ticks is lost")
+    apply_delay_ticks: int = Field(default=1, ge=1, description="ticks from a decision to its application")
+    expire_ticks: int = Field(default=20, ge=1, description="ticks after apply_at_tick when a decision lapses")
+
+    specialist_confidence: float = Field(default=0.85, ge=0, le=1, description="one specialist is a quorum from here on")
+    agreeing: int = Field(default=2, ge=1, description="so many agreeing agents are a quorum whatever their confidence")
+    veto_confidence: float = Field(default=0.7, ge=0, le=1, description="an `against` this sure is a veto")
+    majority: float = Field(default=2 / 3, gt=0.5, le=1, description="share of weight that the winning side needs")
+
+    max_factor: float = Field(default=4.0, gt=1, description="largest change of a log-scaled value in one decision")
+    max_fraction: float = Field(default=0.25, gt=0, le=1, description="the same for linear ones, of the bounds' range")
+    max_shift: float = Field(default=0.7, gt=0, le=1, description="the same for a simplex, as total variation")
+    least_change: float = Field(default=0.02, ge=0, description="relative change below which a proposal is no change")
+    cooldown_ticks: int = Field(default=5, ge=0, description="ticks between two decisions on one actuator")
+    max_interventions: int = Field(default=40, ge=0, description="adopted decisions in a run, all actuators together")
+    contradictions: tuple[tuple[str, str], ...] = Field(
+        default=(("run.rollback", "optimizer.lr_scale:up"), ("run.hold", "run.rollback")),
+        description="pairs that must not be in flight together; `:up` or `:down` narrows one to a direction",
+    )
+
+    autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")
+    autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="per actuator")
+
+    def autonomy_for(self, actuator: str) -> Autonomy:
+        return self.autonomy_of.get(actuator, self.autonomy)

@@ -92,9 +92,13 @@ class RunStarted(LearnerMessage):
     metrics: tuple[MetricSpec, ...] = ()
     rules: Rules = Rules()
     lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
-    mesh_code: str = Field(default="", description="hash of the mesh's sources; a replica with another refuses to publish")
+    mesh_code: str = Field(
+        default="", description="hash of the mesh's sources; a replica with another refuses to publish"
+    )
     versions: dict[str, str] = Field(default_factory=dict, description="package → version")
-    reputations: dict[str, Real] = Field(default_factory=dict, description="agent → weight at the start; 1 where absent")
+    reputations: dict[str, Real] = Field(
+        default_factory=dict, description="agent → weight at the start; 1 where absent"
+    )
 
 
 class RunEnded(LearnerMessage):

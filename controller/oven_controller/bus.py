@@ -1,0 +1,228 @@
+"""The bus as the rest of the project sees it: publish, subscribe, request, append to the log, read the log.
+
+A thin edge over nats-py that settles three things once: connecting fails fast and says why (nats-py alone retries bad
+credentials in silence), appending reports what the log did, and reading survives a server that went away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError
+
+from oven_controller.credentials import Credentials, inbox_prefix
+from oven_controller.errors import BusError, RefusedError
+from oven_controller.events import Event
+from oven_controller.names import log_stream
+
+CONNECT_S = 3.0
+_WRONG_LAST_SEQUENCE = 10071
+
+
+class AlreadyLoggedError(BusError):
+    """The subject holds a message already (another replica was first)."""
+
+
+class Bus:
+    """A connection. Make one with `async with Bus.connect(url, credentials) as bus`."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.errors: list[str] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls, url: str, credentials: Credentials | None = None, *, name: str = "", timeout_s: float = CONNECT_S
+    ) -> AsyncIterator[Bus]:
+        """Raises RefusedError when the server turns the credentials down, BusError when there is no server."""
+        bus = await cls.open(url, credentials, name=name, timeout_s=timeout_s)
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    @classmethod
+    async def open(
+        cls, url: str, credentials: Credentials | None = None, *, name: str = "", timeout_s: float = CONNECT_S
+    ) -> Bus:
+        who = credentials.name if credentials else name or "anonymous"
+        problems: list[str] = []
+
+        async def note(error: Exception) -> None:
+            problems.append(str(error) or type(error).__name__)
+            del problems[:-50]
+
+        client = Client()
+        options: dict[str, Any] = {
+            "servers": [url],
+            "name": name or who,
+            "error_cb": note,
+            "inbox_prefix": inbox_prefix(who),
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.25,
+            "connect_timeout": 1,
+            "ping_interval": 5,
+            "pending_size": 32 * 1024 * 1024,
+        }
+        if credentials:
+            options["nkeys_seed_str"] = credentials.seed.decode()
+        connecting = asyncio.create_task(client.connect(**options))
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not connecting.done() and asyncio.get_running_loop().time() < deadline:
+            if any("uthorization" in problem for problem in problems):
+                break  # it would be tried again for ever, in silence
+            await asyncio.wait({connecting}, timeout=0.05)
+        if connecting.done() and connecting.exception() is None:
+            bus = cls(client, who)
+            bus.errors = problems
+            return bus
+        why = str(connecting.exception()) if connecting.done() else (problems[-1] if problems else "no answer")
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=1)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), 1)
+        if "uthorization" in why or any("uthorization" in problem for problem in problems):
+            raise RefusedError(
+                f"{url} refused the credentials of {who!r}; check --creds, or make a key for it with "
+                "`oven-controller creds add NAME`"
+            )
+        raise BusError(
+            f"no NATS server answers at {url} within {timeout_s:g} s ({why}); "
+            "is the stack up? `oven-controller runs` lists what runs"
+        )
+
+    async def close(self) -> None:
+        """Flush and close; a server that is gone does not hold it up."""
+        with contextlib.suppress(Exception):
+            if self.client.is_connected:
+                await asyncio.wait_for(self.client.flush(), 1)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.client.close(), 1)
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        return self.client.jetstream(timeout=2)
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Core publish: no answer, and no error if nobody listens."""
+        await self.client.publish(subject, data, headers=headers)
+
+    async def subscribe(self, subject: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
+        await self.client.subscribe(subject, cb=handle)
+
+    async def flush(self) -> None:
+        try:
+            await self.client.flush(2)
+        except (NatsError, OSError) as error:
+            raise BusError(f"the server did not answer a ping in 2 s: {error}") from error
+
+    async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
+        try:
+            return bytes((await self.client.request(subject, data, timeout=timeout_s)).data)
+        except NoRespondersError as error:
+            raise BusError(f"nobody answers on {subject}; does the mesh run?") from error
+        except NatsTimeout as error:
+            raise BusError(f"no answer on {subject} within {timeout_s:g} s") from error
+        except NatsError as error:
+            raise BusError(f"{subject}: {error}") from error
+
+    async def append(self, subject: str, data: bytes, *, message_id: str = "", once: bool = False) -> int:
+        """Append to the log and return the sequence. `once`: only if the subject is still empty (AlreadyLoggedError
+        otherwise), however long ago the other copy came. Raises BusError when the log did not take it."""
+        headers = {}
+        if message_id:
+            headers["Nats-Msg-Id"] = message_id
+        if once:
+            headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+        try:
+            return (await self.jetstream.publish(subject, data, timeout=2, headers=headers or None)).seq
+        except APIError as error:
+            if error.err_code == _WRONG_LAST_SEQUENCE:
+                raise AlreadyLoggedError(f"{subject} is in the log already") from error
+            raise BusError(f"the log refused {subject}: {error.description} ({error.err_code})") from error
+        except (TimeoutError, NatsError, OSError) as error:
+            raise BusError(f"the log did not confirm {subject}: {str(error) or type(error).__name__}") from error
+
+    async def head(self, run: str) -> int:
+        """The log's last sequence."""
+        try:
+            info = await self.jetstream.stream_info(log_stream(run))
+        except (TimeoutError, NatsError, OSError) as error:
+            raise BusError(f"the log of run {run!r} cannot be read: {str(error) or type(error).__name__}") from error
+        return int(info.state.last_seq)
+
+    async def read(
+        self, run: str, *, after: int = 0, until: int | None = None, subjects: list[str] | None = None
+    ) -> AsyncIterator[Event]:
+        """Events in the log's order from `after` (exclusive), live at the head; ends after sequence `until` if given.
+
+        A push consumer without acknowledgements. A gap in its count, or three silent seconds (it sends a heartbeat
+        each second), make a new one from the last event on: nothing is skipped and nothing comes twice.
+        """
+        last = after
+        while until is None or last < until:
+            inbox = self.client.new_inbox()
+            subscription = await self.client.subscribe(inbox, pending_msgs_limit=65536)
+            try:
+                consumer = await self._consumer(run, inbox, last, subjects)
+                expected = 1
+                while until is None or last < until:
+                    try:
+                        message = await asyncio.wait_for(subscription.next_msg(timeout=None), 3)
+                    except (NatsError, TimeoutError):
+                        break
+                    if not message.reply.startswith("$JS.ACK."):
+                        # A heartbeat names the consumer's last delivery: a lost tail shows here.
+                        delivered = (message.headers or {}).get("Nats-Last-Consumer")
+                        if delivered is not None and int(delivered) >= expected:
+                            break
+                        continue
+                    meta = message.metadata
+                    if meta.sequence.consumer != expected:
+                        break
+                    expected += 1
+                    last = meta.sequence.stream
+                    if until is not None and last > until:
+                        return
+                    yield Event.read(last, message.subject, message.data, meta.timestamp)
+                    if until is not None and meta.num_pending == 0 and subjects:
+                        return
+                with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
+                    await self.jetstream.delete_consumer(log_stream(run), consumer)
+            except (TimeoutError, BusError, NatsError, OSError):
+                if self.client.is_closed:
+                    raise BusError("the connection was closed while the log was read") from None
+                await asyncio.sleep(0.25)
+            finally:
+                with contextlib.suppress(NatsError, OSError):
+                    await subscription.unsubscribe()
+
+    async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> str:
+        config = ConsumerConfig(
+            deliver_subject=inbox,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=after + 1,
+            ack_policy=AckPolicy.NONE,
+            idle_heartbeat=1.0,
+            inactive_threshold=10.0,
+            mem_storage=True,
+            num_replicas=1,
+            filter_subjects=subjects,
+        )
+        return str((await self.jetstream.add_consumer(log_stream(run), config)).name)
+
+
+__all__ = ["AlreadyLoggedError", "Bus", "nats"]

@@ -1,0 +1,1 @@
+"""Processes: starting them, ending them, and the order in which that happens."""

@@ -1,0 +1,118 @@
+"""One child process: started with a log of its own and a pipe that tells it when its parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oven_controller.errors import ProcessError
+
+PARENT_FD = "OVEN_PARENT_FD"
+
+
+class Child:
+    """A running child. `foreign` ones cannot watch the pipe, so a guard process does it for them.
+
+    Each is the leader of a session of its own: Ctrl-C in the terminal reaches the parent alone, which ends its
+    children in order.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        foreign: bool = False,
+    ) -> Child:
+        reader, writer = os.pipe()
+        environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
+        if foreign:
+            command = [sys.executable, "-m", "oven_controller.stack.guard", str(reader), "--", *command]
+            environment.pop(PARENT_FD)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with log.open("ab") as out:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env=environment,
+                    pass_fds=(reader,),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(writer)
+            raise ProcessError(f"cannot start {name} ({command[0]}): {error}") from error
+        finally:
+            os.close(reader)
+        return cls(name, process, log, writer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def end(self, grace_s: float = 5.0) -> int:
+        """SIGTERM, then SIGKILL to its group after the grace. Returns the exit code."""
+        self.signal(signal.SIGTERM)
+        try:
+            code = await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            os.killpg(self.pid, signal.SIGKILL)
+            code = await self._process.wait()
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """Let go of the pipe; a child that still runs ends by itself then."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def tail(self, lines: int = 12) -> str:
+        """The last lines of its log, for an error message."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def follow_parent(grace_s: float = 10.0) -> None:
+    """Called by our own processes at start: SIGTERM to ourselves when the parent's pipe closes, exit after the grace."""
+    fd = os.environ.pop(PARENT_FD, "")
+    if not fd:
+        return
+
+    def watch() -> None:
+        while os.read(int(fd), 64):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(grace_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="follow-parent", daemon=True).start()

@@ -1,0 +1,69 @@
+"""The two streams of a run, made together: the log, and what agents may write, which the log sources.
+
+Two, so that an agent never publishes to the log itself: limits on the votes stream (rate, size, age) keep a flooding
+agent from delaying the others, and the log's one sequence still orders everything.
+"""
+
+from __future__ import annotations
+
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
+from nats.js.errors import APIError, NotFoundError
+
+from oven_controller.errors import BusError, NameInUseError
+from oven_controller.names import Subjects, log_stream, votes_stream
+
+VOTE_BYTES = 16 * 1024
+LOG_BYTES = 256 * 1024
+VOTES_KEPT = 50
+VOTES_AGE_S = 1.0
+
+
+def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
+    """(votes, log). The log's message limit must exceed the votes': one oversized vote would stall sourcing for all."""
+    on = Subjects(run)
+    votes = StreamConfig(
+        name=votes_stream(run),
+        subjects=on.from_agents(),
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        discard_new_per_subject=True,
+        max_msgs_per_subject=VOTES_KEPT,
+        max_age=VOTES_AGE_S,
+        max_msg_size=VOTE_BYTES,
+        no_ack=True,
+        num_replicas=replicas,
+    )
+    log = StreamConfig(
+        name=log_stream(run),
+        subjects=on.logged(),
+        sources=[StreamSource(name=votes_stream(run))],
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        max_msg_size=LOG_BYTES,
+        deny_delete=True,
+        deny_purge=True,
+        num_replicas=replicas,
+    )
+    return votes, log
+
+
+async def exists(js: JetStreamContext, run: str) -> bool:
+    try:
+        await js.stream_info(log_stream(run))
+    except NotFoundError:
+        return False
+    return True
+
+
+async def create(js: JetStreamContext, run: str) -> None:
+    """Raises NameInUseError if the run has its streams already."""
+    if await exists(js, run):
+        raise NameInUseError(f"run {run!r} exists on this server; choose another name, or continue it with --resume")
+    try:
+        for config in configs(run):
+            await js.add_stream(config)
+    except APIError as error:
+        raise BusError(
+            f"the server refused the streams of run {run!r}: {error.description} ({error.err_code})"
+        ) from error

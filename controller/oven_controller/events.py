@@ -54,3 +54,9 @@ class Event:
 
     def logged(self) -> LoggedEvent:
         return LoggedEvent.model_validate_json(self.line())
+
+    @classmethod
+    def from_logged(cls, entry: LoggedEvent) -> Event:
+        """The event of a `history` answer. Its body is the logged one; its bytes may be spelt differently."""
+        data = str(entry.data["raw"]) if entry.type == "Malformed" else json.dumps(entry.data)
+        return cls.read(entry.seq, entry.subject, data.encode(), datetime.fromisoformat(entry.time))

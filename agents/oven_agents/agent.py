@@ -1,0 +1,42 @@
+"""What an agent is: it says what it needs and what it may move, and votes on a window. Nothing else is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from oven_agents.window import Window
+from oven_controller.messages import BallotOpened, RunStarted, Vote
+
+
+class Agent:
+    """Subclass it, or pass any object with these names. Keep no state that the window does not hold: an agent that
+    was restarted must vote like one that was not."""
+
+    version: ClassVar[str] = "1"
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Metrics without which it cannot vote; patterns such as `reward/*` are allowed."""
+    moves: ClassVar[tuple[str, ...]] = ()
+    """Actuators that it may propose for."""
+    speciality: ClassVar[tuple[str, ...]] = ()
+    """Those of them on which it alone, sure enough, is a quorum."""
+
+    def vote(self, window: Window) -> Vote | Sequence[Vote] | None:
+        """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
+        raise NotImplementedError
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        """Called once for each ballot that somebody else opened. None is an abstention."""
+        return None
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        """Why this agent will never vote on this run, or None. Asked once a run; the answer is shown to people."""
+        actuators = {spec.name for spec in run.actuators}
+        metrics = [spec.name for spec in run.metrics]
+        if self.moves and not actuators.intersection(self.moves):
+            return f"the run announces none of {', '.join(self.moves)}"
+        missing = [need for need in self.needs if not any(fnmatchcase(name, need) for name in metrics)]
+        if missing:
+            return f"the run publishes no {', '.join(missing)}"
+        return None

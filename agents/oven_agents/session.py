@@ -1,0 +1,180 @@
+"""One agent's part in one run, as a pure fold: events in, votes and statuses out. The host adds the bus."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Sequence
+
+from oven_agents.agent import Agent
+from oven_agents.knobs import Knob
+from oven_agents.window import Window
+from oven_controller.messages import (
+    AgentStatus,
+    BallotOpened,
+    Body,
+    Decision,
+    Malformed,
+    Observation,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    Vote,
+)
+
+KEPT = 512
+"""Observations that a window holds at most."""
+HEARTBEAT_TICKS = 10
+"""An agent with nothing to say still says so this often; the mesh counts it as lost after `silent_ticks`."""
+PATIENCE = 20
+"""Windows in a row on which an agent may raise before it says that it cannot fire."""
+
+
+class Session:
+    """`absorb` events in any number, then `react` once: that is how a slow agent skips windows instead of queuing."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self.agent = agent
+        self.name = name
+        self.problems: list[str] = []
+        """Tracebacks of the agent's own code, for the process log; the host empties it."""
+        self._run: RunStarted | None = None
+        self._reason: str | None = None
+        self._observations: deque[Observation] = deque(maxlen=KEPT)
+        self._knobs: dict[str, Knob] = {}
+        self._receipts: list[Receipt] = []
+        self._ballots: dict[str, BallotOpened] = {}
+        self._in_flight: dict[str, str] = {}  # actuator → adopted decision without a receipt
+        self._quiet_until: dict[str, int] = {}  # actuator → tick before which a proposal would be turned down anyway
+        self._latest: tuple[int, int] = (0, -1)  # (incarnation, n) of the newest learner message
+        self._voted_tick = -1
+        self._told: set[str] = set()  # ballots answered
+        self._seen = ""
+        self._said_tick = -HEARTBEAT_TICKS
+        self._failures = 0
+        self._announce = True
+
+    def absorb(self, body: Body | Malformed) -> None:
+        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing."""
+        if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
+            if (body.incarnation, body.n) <= self._latest:
+                return
+            self._latest = (body.incarnation, body.n)
+        match body:
+            case RunStarted():
+                self._begin(body)
+            case RunEnded():
+                self._ballots.clear()
+            case Observation():
+                self._observations.append(body)
+            case Receipt():
+                self._receipts.append(body)
+                self._in_flight = {a: d for a, d in self._in_flight.items() if d != body.decision_id}
+                if body.status in ("applied", "noop") and body.actuator in self._knobs:
+                    knob = self._knobs[body.actuator]
+                    changed = body.tick if body.status == "applied" else knob.changed_at
+                    value = knob.value if knob.spec.kind == "action" else body.after
+                    self._knobs[body.actuator] = Knob(knob.spec, value, changed)
+            case BallotOpened():
+                if body.id > self._seen:
+                    self._ballots[body.actuator] = body
+                    self._seen = body.id
+            case Decision():
+                if (
+                    self._ballots.get(body.actuator, None) is not None
+                    and self._ballots[body.actuator].id == body.ballot
+                ):
+                    del self._ballots[body.actuator]
+                rules = self._run.rules if self._run else None
+                if body.verdict == "adopted":
+                    self._in_flight[body.actuator] = body.id
+                if rules is not None:
+                    self._quiet_until[body.actuator] = body.tick + rules.cooldown_ticks
+            case _:
+                pass
+
+    def react(self) -> list[Vote | AgentStatus]:
+        """What to publish now: the status on joining, votes on a new tick, answers to new ballots, signs of life."""
+        out: list[Vote | AgentStatus] = []
+        if self._announce:
+            out.append(self._status("joined"))
+            self._announce = False
+            if self._reason:
+                out.append(self._status("cannot_fire", self._reason))
+        if self._run is None or not self._observations:
+            return out
+        tick = self._observations[-1].tick
+        news = tick > self._voted_tick
+        ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._told]
+        if news or ballots:
+            out.extend(self._votes(news, ballots))
+        self._voted_tick = tick
+        self._told.update(ballot.id for ballot in ballots)
+        if ballots or (news and (self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS)):
+            out.append(self._status("done"))
+            self._said_tick = tick
+        return out
+
+    def leave(self, reason: str = "") -> AgentStatus:
+        return self._status("left", reason)
+
+    def _begin(self, run: RunStarted) -> None:
+        self._run = run
+        changed = {name: knob.changed_at for name, knob in self._knobs.items()}
+        self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
+        self._in_flight.clear()
+        self._ballots.clear()
+        self._announce = True
+        try:
+            self._reason = self.agent.cannot_fire(run)
+        except Exception as error:
+            self.problems.append(traceback.format_exc())
+            self._reason = f"cannot_fire raised {type(error).__name__}: {error}"
+
+    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus]:
+        if self._reason:
+            return []
+        assert self._run is not None
+        window = Window(self._run, list(self._observations), self._knobs, self._receipts, self._ballots)
+        out: list[Vote | AgentStatus] = []
+        try:
+            said = self.agent.vote(window) if news else None
+            proposals = [said] if isinstance(said, Vote) else list(said or ())
+            answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
+        except Exception as error:
+            self.problems.append(traceback.format_exc())
+            self._failures += 1
+            if self._failures == PATIENCE:
+                self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
+                out.append(self._status("cannot_fire", self._reason[:2000]))
+            return out
+        self._failures = 0
+        out.extend(vote for vote in proposals if not self._pointless(vote, window.tick))
+        out.extend(answer for answer in answers if answer is not None)
+        return out
+
+    def _pointless(self, vote: Vote, tick: int) -> bool:
+        """A proposal while the last decision is in flight or the actuator cools down only fills the log."""
+        if vote.stance != "propose":
+            return False
+        ballot = self._ballots.get(vote.actuator)
+        if ballot is not None:
+            return ballot.opened_by == self.name
+        return vote.actuator in self._in_flight or tick < self._quiet_until.get(vote.actuator, 0)
+
+    def _status(self, state: str, reason: str = "") -> AgentStatus:
+        tick = self._observations[-1].tick if self._observations else 0
+        if state == "done":
+            return AgentStatus(state="done", tick=tick, seen=self._seen)
+        return AgentStatus.model_validate(
+            {
+                "state": state,
+                "tick": tick,
+                "seen": self._seen,
+                "reason": reason,
+                "version": self.agent.version,
+                "needs": self.agent.needs,
+                "moves": self.agent.moves,
+                "speciality": self.agent.speciality,
+            }
+        )

@@ -1,0 +1,92 @@
+"""What an agent votes on: the recent observations of a run, its knobs, and what was decided lately. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from oven_agents.knobs import Knob
+from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    run: RunStarted
+    observations: Sequence[Observation]
+    """Oldest first, at most the SDK's limit (512); never empty."""
+    knobs: Mapping[str, Knob]
+    receipts: Sequence[Receipt]
+    """All of the run so far, oldest first."""
+    open_ballots: Mapping[str, BallotOpened]
+    """By actuator."""
+
+    @property
+    def last(self) -> Observation:
+        return self.observations[-1]
+
+    @property
+    def tick(self) -> int:
+        return self.last.tick
+
+    @property
+    def progress(self) -> float:
+        """0 to 1, as the learner measures it."""
+        return self.last.progress
+
+    def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
+        """The metric's values, oldest first, where it was measured: after tick `after`, at most the `last` ones."""
+        values = [o.metrics[metric] for o in self.observations if o.tick > after and metric in o.metrics]
+        return values if last is None else values[-last:]
+
+    def applied(self, actuator: str) -> list[Receipt]:
+        """The receipts that changed the actuator, oldest first."""
+        return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
+
+    def settled_after(self, *actuators: str) -> int:
+        """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
+
+        Statistics before it describe another configuration: a receipt resets a window.
+        """
+        return max(
+            (r.tick for r in self.receipts if r.status == "applied" and r.actuator in (actuators or self.knobs)),
+            default=-1,
+        )
+
+    def propose(
+        self,
+        actuator: str,
+        value: Value,
+        *,
+        confidence: float,
+        why: str,
+        target: str = "",
+        expected_change: float = 0.0,
+        horizon: int = 0,
+        evidence: Sequence[str] = (),
+    ) -> Vote:
+        """A proposal: set `actuator` to `value`. `confidence` is the probability of beating doing nothing."""
+        return Vote(
+            actuator=actuator,
+            stance="propose",
+            value=value,
+            tick=self.tick,
+            target=target,
+            expected_change=expected_change,
+            horizon=horizon,
+            confidence=confidence,
+            rationale=why,
+            evidence=tuple(evidence),
+        )
+
+    def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:
+        """A stance ("for", "against", "abstain") on somebody's ballot."""
+        return Vote.model_validate(
+            {
+                "actuator": ballot.actuator,
+                "ballot": ballot.id,
+                "stance": stance,
+                "tick": self.tick,
+                "confidence": confidence,
+                "rationale": why,
+            }
+        )

@@ -1,0 +1,51 @@
+"""`history`: past events by request, for those who have no rights on the log's API (agents, monitors, operators)."""
+
+from __future__ import annotations
+
+import logging
+
+from nats.aio.msg import Msg
+from pydantic import ValidationError
+
+from oven_controller.bus import Bus
+from oven_controller.errors import BusError
+from oven_controller.messages import HistoryBatch, HistoryRequest, LoggedEvent
+from oven_controller.names import Subjects
+
+log = logging.getLogger("oven.history")
+
+REPLY_BYTES = 512 * 1024
+"""Half of the server's payload limit: a batch ends early rather than not arriving."""
+
+
+async def serve_history(bus: Bus, run: str) -> None:
+    """Answer requests until the connection closes. Replies go to inboxes only: a request whose reply subject is a
+    protected one would otherwise have this service write there on a stranger's behalf."""
+
+    async def answer(message: Msg) -> None:
+        if not message.reply.startswith("_INBOX_."):
+            log.warning("ignored a history request with the reply subject %r", message.reply)
+            return
+        try:
+            request = HistoryRequest.model_validate_json(message.data)
+            batch = await _batch(bus, run, request)
+        except (ValidationError, BusError) as error:
+            log.warning("history request not answered: %s", error)
+            return
+        await bus.publish(message.reply, batch.wire())
+
+    await bus.subscribe(Subjects(run).history, answer)
+    await bus.flush()
+
+
+async def _batch(bus: Bus, run: str, request: HistoryRequest) -> HistoryBatch:
+    head = await bus.head(run)
+    events: list[LoggedEvent] = []
+    size = 0
+    if request.after < head:
+        async for event in bus.read(run, after=request.after, until=min(head, request.after + request.limit)):
+            size += len(event.data) + 200
+            if events and size > REPLY_BYTES:
+                break
+            events.append(event.logged())
+    return HistoryBatch(events=tuple(events), head=head)

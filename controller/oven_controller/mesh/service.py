@@ -1,0 +1,110 @@
+"""A mesh replica's process: the pure core with a log on one side and a publisher on the other.
+
+It replays the log to its head, publishes what is still pending, and from then on publishes what each event yields.
+Any number may run: every output goes to a subject of its own that takes one message ever, so only one copy enters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+from oven_controller.mesh.core import Mesh, Output
+from oven_controller.mesh.identity import code_hash
+
+from oven_controller.bus import AlreadyLoggedError, Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import BusError, OvenError
+from oven_controller.mesh.history import serve_history
+from oven_controller.messages import RunStarted
+
+log = logging.getLogger("oven.mesh")
+
+RETRY_S = 0.25
+
+
+class DivergedError(OvenError, RuntimeError):
+    """The log holds an output that this replica computes differently; going on would fork the run's history."""
+
+
+def main(args: list[str]) -> int:
+    """Entry point of the mesh's process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"]))
+    return 0
+
+
+async def _until_told(url: str, run: str) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with (
+        Bus.connect(url, _credentials("OVEN_CREDS"), name="mesh") as bus,
+        Bus.connect(url, _credentials("OVEN_HISTORY_CREDS"), name="history") as service_bus,
+    ):
+        await serve_history(service_bus, run)
+        serving = asyncio.create_task(serve(bus, run))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        serving.cancel()
+
+
+def _credentials(variable: str) -> Credentials | None:
+    path = os.environ.get(variable)
+    return Credentials.load(Path(path)) if path else None
+
+
+async def serve(bus: Bus, run: str) -> None:
+    """Follow the log for ever. Raises DivergedError when the log contradicts this replica."""
+    mesh = Mesh(run)
+    head = await bus.head(run)
+    caught_up = head == 0
+    allowed = True
+    async for event in bus.read(run):
+        outputs = mesh.step(event)
+        if mesh.divergence:
+            log.error("%s", mesh.divergence)
+            raise DivergedError(mesh.divergence)
+        if isinstance(event.body, RunStarted):
+            allowed = _same_code(event.body)
+        if not caught_up:
+            if event.seq < head:
+                continue
+            caught_up = True
+            outputs = list(mesh.pending.values())
+            log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
+        if allowed:
+            for output in outputs:
+                await _publish(bus, output)
+
+
+def _same_code(started: RunStarted) -> bool:
+    if started.mesh_code and started.mesh_code != code_hash():
+        log.error(
+            "this replica's code (%s) is not what the run was started with (%s); it reads and publishes nothing. "
+            "Run the version that RunStarted names: %s",
+            code_hash()[:12],
+            started.mesh_code[:12],
+            started.versions,
+        )
+        return False
+    return True
+
+
+async def _publish(bus: Bus, output: Output) -> None:
+    """Into the log, once, however often the bus fails. Another replica's copy is as good as ours; if its bytes differ,
+    the core sees that when it reads them back."""
+    while True:
+        try:
+            await bus.append(output.subject, output.message.wire(), once=True)
+            return
+        except AlreadyLoggedError:
+            return
+        except BusError as error:
+            log.warning("%s; trying again", error)
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,185 @@
+"""The knobs of a trainer: named getters and setters with bounds. Every change is read back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.messages import ActuatorSpec, Value
+
+Status = Literal["applied", "noop", "rejected", "expired", "unknown"]
+
+TOLERANCE = 1e-6
+"""Relative difference below which a value read back is the value that was set (bf16 scalars are not actuators)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a change."""
+
+    status: Status
+    before: Value = None
+    after: Value = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Knob:
+    spec: ActuatorSpec
+    read: Callable[[], Value]
+    write: Callable[[Value], object]
+
+
+class Actuators:
+    """A registry. Names are dotted and unique; what is registered here is announced in RunStarted."""
+
+    def __init__(self) -> None:
+        self._knobs: dict[str, _Knob] = {}
+
+    def scalar(
+        self,
+        name: str,
+        read: Callable[[], float],
+        write: Callable[[float], object],
+        *,
+        low: float,
+        high: float,
+        scale: Literal["linear", "log"] = "linear",
+        unit: str = "",
+        risky: bool = False,
+    ) -> None:
+        """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off."""
+        if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
+            raise ConfigError(
+                f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
+                + (", low > 0" if scale == "log" else "")
+            )
+        present = read()
+        if not low <= present <= high:
+            raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
+        spec = ActuatorSpec(name=name, kind="scalar", scale=scale, unit=unit, low=low, high=high, risky=risky)
+        self._add(spec, read, lambda value: write(float(value)))  # type: ignore[arg-type]
+
+    def choice(
+        self, name: str, read: Callable[[], str], write: Callable[[str], object], choices: tuple[str, ...]
+    ) -> None:
+        """One of some names."""
+        self._add(ActuatorSpec(name=name, kind="choice", choices=choices), read, lambda value: write(str(value)))
+
+    def simplex(
+        self, name: str, read: Callable[[], dict[str, float]], write: Callable[[dict[str, float]], object]
+    ) -> None:
+        """Shares that sum to 1, such as a data mixture."""
+        spec = ActuatorSpec(name=name, kind="simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share")
+        self._add(spec, lambda: dict(read()), lambda value: write(dict(value)))  # type: ignore[arg-type]
+
+    def action(self, name: str, run: Callable[[float | None], Value], *, unit: str = "") -> None:
+        """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse."""
+        self._add(ActuatorSpec(name=name, kind="action", unit=unit), lambda: None, run)  # type: ignore[arg-type]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._knobs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._knobs)
+
+    def read(self, name: str) -> Value:
+        if name not in self._knobs:
+            raise UnknownNameError("actuator", name, self._knobs)
+        return self._knobs[name].read()
+
+    def specs(self) -> tuple[ActuatorSpec, ...]:
+        """The announcements, each with the value that it reads now."""
+        return tuple(with_value(knob.spec, knob.read()) for knob in self._knobs.values())
+
+    def apply(self, name: str, value: Value) -> Applied:
+        """Set and read back. Never raises: a trainer's own error is a rejection with its text."""
+        knob = self._knobs.get(name)
+        if knob is None:
+            return Applied("rejected", reason=f"there is no actuator {name!r}; there are {', '.join(self._knobs)}")
+        if problem := misfit(knob.spec, value):
+            return Applied("rejected", before=_safely(knob.read), after=_safely(knob.read), reason=problem)
+        if knob.spec.kind == "action":
+            return _act(knob, value)
+        try:
+            before = knob.read()
+            if same(before, value):
+                return Applied("noop", before, before, "it has that value")
+            knob.write(value)
+        except Exception as error:
+            return Applied("rejected", _safely(knob.read), _safely(knob.read), f"{type(error).__name__}: {error}")
+        try:
+            after = knob.read()
+        except Exception as error:
+            return Applied("unknown", before, None, f"set, but not read back: {type(error).__name__}: {error}")
+        if same(after, value):
+            return Applied("applied", before, after)
+        if same(after, before):
+            return Applied("rejected", before, after, "the trainer kept its value")
+        return Applied("applied", before, after, "the trainer took another value than asked for")
+
+    def _add(self, spec: ActuatorSpec, read: Callable[[], Value], write: Callable[[Value], object]) -> None:
+        if spec.name in self._knobs:
+            raise ConfigError(f"the actuator {spec.name!r} is registered already; names are unique")
+        self._knobs[spec.name] = _Knob(spec, read, write)
+
+
+def _act(knob: _Knob, value: Value) -> Applied:
+    try:
+        outcome = knob.write(value)
+    except Exception as error:
+        return Applied("rejected", reason=f"{type(error).__name__}: {error}")
+    if isinstance(outcome, tuple):
+        return Applied("applied", before=outcome[0], after=outcome[1])
+    return Applied("applied", after=outcome)  # type: ignore[arg-type]
+
+
+def _safely(read: Callable[[], Value]) -> Value:
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
+    return spec.model_copy(update={"value": value})
+
+
+def misfit(spec: ActuatorSpec, value: Value) -> str:
+    """Why `value` cannot be set on the actuator; empty if it can. The learner's own check, after the mesh's."""
+    match spec.kind:
+        case "scalar":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                return f"{value!r} is no finite number"
+            low, high = spec.low, spec.high
+            if (low is not None and value < low * (1 - TOLERANCE)) or (
+                high is not None and value > high * (1 + TOLERANCE)
+            ):
+                return f"{value:g} is outside the bounds [{low:g}, {high:g}]"
+        case "choice":
+            if value not in spec.choices:
+                return f"{value!r} is none of {', '.join(spec.choices)}"
+        case "simplex":
+            if not isinstance(value, Mapping) or set(value) != set(spec.choices):
+                return f"{value!r} does not name exactly {', '.join(spec.choices)}"
+            if any(not 0 <= share <= 1 for share in value.values()) or abs(sum(value.values()) - 1) > 1e-3:
+                return f"shares {value} are not within [0, 1] with sum 1"
+        case "action":
+            if value is not None and not isinstance(value, int | float):
+                return f"{value!r} is neither a number nor nothing"
+    return ""
+
+
+def same(one: Value, other: Value) -> bool:
+    """Equal up to TOLERANCE."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return set(one) == set(other) and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
+    return one == other
+
+
+__all__ = ["Actuators", "Applied", "Status", "misfit", "same"]

@@ -1,0 +1,312 @@
+"""The learner's end of the controller: `observe` and `poll` on the training thread, everything else elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from oven_controller.errors import OvenError
+from oven_controller.messages import (
+    Decision,
+    Horizon,
+    MetricSpec,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+)
+from oven_controller.rules import Rules
+from oven_learner.actuators import Actuators, Applied
+from oven_learner.link import Link, Past
+from oven_learner.snapshots import Snapshots
+
+log = logging.getLogger("oven.learner")
+
+LOCKSTEP_S = 5.0
+"""How long a learner in lockstep waits for a tick to close before it goes on without."""
+HOLD_POLL_S = 0.05
+
+Order = Decision | OperatorCommand
+
+
+class OvenClient:
+    """One run's client. Call `start` once, then per optimizer step `observe` and `poll`, and `close` at the end.
+
+    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        actuators: Actuators,
+        *,
+        recipe: str = "custom",
+        metrics: tuple[MetricSpec, ...] = (),
+        max_steps: int | None = None,
+        seconds: float | None = None,
+        rules: Rules | None = None,
+        lockstep: bool = False,
+        snapshots: Snapshots | None = None,
+        mesh_code: str = "",
+        versions: Mapping[str, str] | None = None,
+        share: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
+        self.actuators = actuators
+        self.tick = 0
+        self.held = ""
+        """Why the run is held; empty while it is not."""
+        self.stopping = ""
+        """Why training should stop after this step; empty while it should not."""
+        self._link = link
+        self._recipe, self._metrics = recipe, metrics
+        self._horizon = Horizon(max_steps=max_steps, seconds=seconds)
+        self._rules = rules or Rules(autonomy="observe")
+        self._lockstep = lockstep
+        self._snapshots = snapshots
+        self._mesh_code, self._versions = mesh_code, dict(versions or {})
+        self._share = share or (lambda said: said)
+        self._incarnation = 1
+        self._n = 0
+        self._step = 0
+        self._closed_tick = -1
+        self._timeouts = 0
+        self._started_at = 0.0
+        self._waiting: list[Decision] = []
+        self._commands: set[str] = set()
+        self._asked: list[OperatorCommand] = []
+        self._closed = False
+        actuators.action("run.hold", self._hold)
+        actuators.action("run.stop", self._stop)
+        if snapshots is not None:
+            actuators.action("run.checkpoint", lambda _: float(snapshots.now(self.tick)), unit="step")
+            actuators.action("run.rollback", self._rollback, unit="tick to go back to")
+
+    def start(self, step: int = 0) -> Past:
+        """Connect, announce the run, and restore what earlier incarnations had set. Raises OvenError."""
+        past = self._open()
+        self._incarnation = past.incarnation + 1
+        self.tick, self._step = past.tick, step
+        for name, value in past.values.items():
+            if name in self.actuators and not name.startswith("run."):
+                applied = self.actuators.apply(name, value)
+                log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
+        self._started_at = time.monotonic()
+        self._send(
+            RunStarted(
+                incarnation=self._incarnation,
+                n=self._next(),
+                recipe=self._recipe,
+                tick=self.tick,
+                step=step,
+                horizon=self._horizon,
+                actuators=self.actuators.specs(),
+                metrics=self._metrics,
+                rules=self._rules,
+                lockstep=self._lockstep,
+                mesh_code=self._mesh_code,
+                versions=self._versions,
+            )
+        )
+        for decision in past.unanswered:
+            self._receipt(decision, Applied("unknown", reason="the learner restarted before it answered"))
+        self._link.begin()
+        if self._snapshots is not None:
+            self._snapshots.regular(self.tick)
+        return past
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Publish one optimizer step's metrics: floats, in the units that were announced. What was not measured is
+        left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent on the link's thread."""
+        self.tick += 1
+        self._step = step
+        self._link.send(
+            partial(_observation, self._incarnation, self._next(), self.tick, step, self.progress(step), dict(metrics)),
+            droppable=True,
+        )
+
+    def poll(self) -> None:
+        """Take decisions and commands and apply what is due, between two optimizer steps.
+
+        While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close.
+        """
+        try:
+            orders = self._receive()
+        except Exception:
+            log.exception("reading from the link failed; training goes on")
+            orders = []
+        self._obey(self._share(orders))
+        while self.held and not self.stopping:
+            time.sleep(HOLD_POLL_S)
+            self._obey(self._share(self._drain()))
+        if self._snapshots is not None and not self.stopping:
+            self._snapshots.regular(self.tick)
+
+    def request_stop(self, reason: str) -> None:
+        """Ask for an end in order after the running step. Safe from a signal handler; rank 0's word goes."""
+        self._asked.append(OperatorCommand(id=f"local-{len(self._asked)}", action="stop", reason=reason))
+
+    def close(
+        self,
+        reason: Literal["completed", "stopped", "failed"],
+        *,
+        detail: str = "",
+        metrics: Mapping[str, float] | None = None,
+        timeout_s: float = 5.0,
+    ) -> bool:
+        """Announce the end and send what is left. False when something stayed unsent. A second call does nothing."""
+        if self._closed:
+            return True
+        self._closed = True
+        for decision in self._waiting:
+            self._receipt(decision, Applied("expired", reason="the run ended first"))
+        self._waiting.clear()
+        self._send(
+            RunEnded(
+                incarnation=self._incarnation,
+                n=self._next(),
+                reason=reason,
+                detail=detail,
+                tick=self.tick,
+                step=self._step,
+                metrics=dict(metrics or {}),
+                lockstep_timeouts=self._timeouts,
+                dropped_observations=self._link.dropped,
+            )
+        )
+        sent = self._link.close(timeout_s)
+        if not sent:
+            log.error("the bus did not take the run's last messages within %g s; the log lacks them", timeout_s)
+        return sent
+
+    def progress(self, step: int) -> float:
+        """0 to 1: the larger share of steps and of time."""
+        steps = step / self._horizon.max_steps if self._horizon.max_steps else 0.0
+        elapsed = time.monotonic() - self._started_at
+        seconds = elapsed / self._horizon.seconds if self._horizon.seconds else 0.0
+        return min(1.0, max(0.0, steps, seconds))
+
+    def _open(self) -> Past:
+        """Rank 0 connects; its failure is every rank's, so that none waits for the others."""
+        past: Past | OvenError
+        try:
+            past = self._link.open()
+        except OvenError as error:
+            past = error
+        past = self._share(past)
+        if isinstance(past, OvenError):
+            raise past
+        return past
+
+    def _receive(self) -> list[Order]:
+        orders = self._drain()
+        if self._lockstep:
+            limit = time.monotonic() + LOCKSTEP_S
+            while self._closed_tick < self.tick:
+                if time.monotonic() > limit:
+                    self._timeouts += 1
+                    log.warning("tick %d did not close within %g s; the run is not repeatable", self.tick, LOCKSTEP_S)
+                    break
+                time.sleep(0.0005)
+                orders.extend(self._drain())
+        return orders
+
+    def _drain(self) -> list[Order]:
+        orders: list[Order] = [*self._asked]
+        while (body := self._link.receive()) is not None:
+            if isinstance(body, StepClosed):
+                self._closed_tick = max(self._closed_tick, body.tick)
+            elif isinstance(body, Decision | OperatorCommand):
+                orders.append(body)
+        return orders
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            if isinstance(order, OperatorCommand):
+                self._command(order)
+            elif order.verdict == "adopted":
+                self._waiting.append(order)
+        coming = self.tick + 1
+        due = [d for d in self._waiting if d.apply_at_tick <= coming or self.held]
+        self._waiting = [d for d in self._waiting if d not in due]
+        for decision in due:
+            self._carry_out(decision, coming)
+
+    def _carry_out(self, decision: Decision, coming: int) -> None:
+        if coming > decision.expires_at_tick:
+            late = coming - decision.expires_at_tick
+            self._receipt(decision, Applied("expired", reason=f"it came {late} ticks after it expired"))
+            return
+        if decision.snapshot_first and self._snapshots is not None:
+            self._snapshots.now(self.tick)
+        applied = self.actuators.apply(decision.actuator, decision.value)
+        log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
+        self._receipt(decision, applied)
+
+    def _command(self, command: OperatorCommand) -> None:
+        if command.id in self._commands:
+            return
+        self._commands.add(command.id)
+        why = command.reason or "an operator asked for it"
+        match command.action:
+            case "hold":
+                self.held = why
+            case "resume":
+                self.held = ""
+            case "stop":
+                self.stopping = self.stopping or why
+        log.info("operator: %s (%s)", command.action, why)
+
+    def _hold(self, _: float | None) -> None:
+        self.held = "a decision holds the run"
+
+    def _stop(self, _: float | None) -> None:
+        self.stopping = "a decision stops the run"
+
+    def _rollback(self, tick: float | None) -> Any:
+        assert self._snapshots is not None
+        before = self._step
+        snapshot = self._snapshots.back(self.tick if tick is None else int(tick))
+        self._step = snapshot.step
+        return float(before), float(snapshot.step)
+
+    def _receipt(self, decision: Decision, applied: Applied) -> None:
+        self._send(
+            Receipt(
+                incarnation=self._incarnation,
+                n=self._next(),
+                decision_id=decision.id,
+                actuator=decision.actuator,
+                status=applied.status,
+                before=applied.before,
+                after=applied.after,
+                tick=self.tick,
+                step=self._step,
+                reason=applied.reason,
+            )
+        )
+
+    def _send(self, message: RunStarted | RunEnded | Receipt) -> None:
+        self._link.send(lambda: message)
+
+    def _next(self) -> int:
+        self._n += 1
+        return self._n
+
+
+def _observation(
+    incarnation: int, n: int, tick: int, step: int, progress: float, metrics: Mapping[str, float]
+) -> Observation:
+    return Observation(
+        incarnation=incarnation,
+        n=n,
+        tick=tick,
+        step=step,
+        progress=progress,
+        metrics={name: float(value) for name, value in metrics.items()},
+    )

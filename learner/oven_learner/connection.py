@@ -1,0 +1,46 @@
+"""Where the stack is: from arguments, else from the environment that `oven-controller up` and `run` hand over."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ConfigError
+from oven_controller.rules import Rules
+from oven_learner.link import BusLink
+
+
+@dataclass(frozen=True)
+class Connection:
+    url: str
+    run: str
+    credentials: Credentials | None
+    rules: Rules
+    lockstep: bool = False
+
+    @classmethod
+    def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Connection:
+        """Raises ConfigError, with the three ways to have a stack, when there is none."""
+        url = url or os.environ.get("OVEN_URL")
+        run = run or os.environ.get("OVEN_RUN")
+        creds = creds or os.environ.get("OVEN_CREDS")
+        if not url or not run:
+            missing = "OVEN_URL" if not url else "OVEN_RUN"
+            raise ConfigError(
+                f"no controller to attach to: {missing} is not set. Start this script with `oven-controller run -- "
+                "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
+                "or pass url= and run="
+            )
+        rules, lockstep = Rules(autonomy="observe"), False
+        folder = os.environ.get("OVEN_RUN_DIR")
+        if folder and (config := Path(folder) / "config.json").is_file():
+            resolved = json.loads(config.read_text())
+            rules = Rules.model_validate(resolved.get("rules", {"autonomy": "observe"}))
+            lockstep = bool(resolved.get("lockstep", False))
+        return cls(url, run, Credentials.load(Path(creds)) if creds else None, rules, lockstep)
+
+    def link(self) -> BusLink:
+        return BusLink(self.url, self.run, self.credentials, poll_s=0.001 if self.lockstep else 0.005)

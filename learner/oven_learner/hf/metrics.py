@@ -1,0 +1,79 @@
+"""The metrics of one step, taken where they arise, whatever `logging_steps` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from oven_controller.messages import MetricSpec
+
+ANY_TRAINER = (
+    MetricSpec(name="loss", better="down"),
+    MetricSpec(name="grad_norm", unit="before clipping"),
+    MetricSpec(name="learning_rate", unit="of this step"),
+)
+GRPO = (
+    MetricSpec(name="reward", better="up"),
+    MetricSpec(name="reward_std"),
+    MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
+    MetricSpec(name="entropy", unit="nats per token"),
+    MetricSpec(name="completions/mean_length", unit="tokens"),
+    MetricSpec(name="completions/clipped_ratio"),
+)
+
+
+class StepMetrics:
+    """Wraps the trainer's own calls and reads what they return; the trainer behaves as before."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer: Any = trainer
+        self._loss: torch.Tensor | None = None
+        self._grad_norm: Any = None
+        self._read: dict[str, int] = {}
+        self._wrap(trainer, "training_step", self._on_loss)
+        self._wrap(trainer.accelerator, "clip_grad_norm_", self._on_grad_norm)
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return ANY_TRAINER + (GRPO if hasattr(self._trainer, "reward_funcs") else ())
+
+    def logged(self) -> None:
+        """TRL empties its lists after each training log."""
+        if self._trainer.model.training:
+            self._read.clear()
+
+    def take(self) -> dict[str, float]:
+        """What this step measured; called once at its end."""
+        metrics: dict[str, float] = {}
+        if self._loss is not None:
+            metrics["loss"] = float(self._loss)
+        if self._grad_norm is not None:
+            metrics["grad_norm"] = float(self._grad_norm)
+        self._loss = self._grad_norm = None
+        # TRL keeps a list per metric until the next log: what this step added is this step's.
+        for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
+            fresh = values[self._read.get(name, 0) :]
+            self._read[name] = len(values)
+            if fresh:
+                metrics[name] = sum(fresh) / len(fresh)
+        metrics.pop("num_tokens", None)
+        return metrics
+
+    def _on_loss(self, loss: torch.Tensor) -> None:
+        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+
+    def _on_grad_norm(self, norm: Any) -> None:
+        self._grad_norm = norm
+
+    @staticmethod
+    def _wrap(owner: Any, name: str, seen: Callable[[Any], None]) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            seen(result)
+            return result
+
+        setattr(owner, name, wrapped)

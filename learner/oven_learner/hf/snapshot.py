@@ -1,0 +1,77 @@
+"""A trainer's state, copied and put back: weights, optimizer, scheduler position and step. Actuators stay as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+LIMIT_BYTES = 512 * 1024 * 1024
+"""Of all snapshots together. A larger model has none in memory, and announces no `run.rollback`."""
+
+
+def fits(trainer: Trainer, count: int) -> bool:
+    """Whether `count` snapshots (weights and two Adam moments each) stay below the limit, and can be taken at all:
+    a sharded model's parts cannot be copied rank by rank."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
+        return False
+    size = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
+    trainable = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+    return count * (size + 2 * trainable) <= LIMIT_BYTES
+
+
+def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
+    scheduler = _bare(trainer.lr_scheduler)
+    state = {
+        "step": trainer.state.global_step,
+        "epoch": trainer.state.epoch,
+        "model": _copied(_model(trainer).state_dict()),
+        "optimizer": _copied(_bare_optimizer(trainer).state_dict()),
+        "scheduler": copy.deepcopy(scheduler.state_dict()),
+    }
+    return trainer.state.global_step, state
+
+
+@torch.no_grad()
+def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    _model(trainer).load_state_dict(state["model"])
+    optimizer, scheduler = _bare_optimizer(trainer), _bare(trainer.lr_scheduler)
+    bases = list(getattr(scheduler, "base_lrs", []))
+    optimizer.load_state_dict(_copied(state["optimizer"]))
+    scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
+    if bases:
+        # The scale is an actuator: what it was set to since holds on.
+        for index, group in enumerate(optimizer.param_groups):
+            group["lr"] *= bases[index] / scheduler.base_lrs[index]
+            group["initial_lr"] = bases[index]
+        scheduler.base_lrs = bases
+        scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
+    trainer.state.global_step = state["step"]
+    trainer.state.epoch = state["epoch"]
+    if hasattr(trainer, "_buffered_inputs"):
+        trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_copied(value) for value in tree)
+    return tree
+
+
+def _model(trainer: Trainer) -> torch.nn.Module:
+    model: torch.nn.Module = trainer.accelerator.unwrap_model(trainer.model)
+    return model
+
+
+def _bare(scheduler: Any) -> Any:
+    return getattr(scheduler, "scheduler", scheduler)
+
+
+def _bare_optimizer(trainer: Trainer) -> Any:
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)

@@ -1,0 +1,52 @@
+"""Several ranks: rank 0 speaks to the bus, and every rank hears what it heard, at the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oven_controller.messages import Body, LearnerMessage
+from oven_learner.link import Past
+
+
+class SilentLink:
+    """The link of the other ranks: nothing goes out, nothing comes in but by `share`."""
+
+    dropped = 0
+
+    def open(self) -> Past:
+        return Past()
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        pass
+
+    def receive(self) -> Body | None:
+        return None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+def rank() -> int:
+    """This process's rank; 0 without torch.distributed."""
+    from torch import distributed
+
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def world() -> int:
+    from torch import distributed
+
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def broadcast(said: Any) -> Any:
+    """Rank 0's `said`, on every rank. A collective: every rank calls it at every step."""
+    from torch import distributed
+
+    box = [said]
+    distributed.broadcast_object_list(box, src=0)
+    return box[0]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median, stdev
 
 from oven_agents.agent import Agent
 from oven_agents.robust import best_level, noise, quantile
 from oven_agents.window import Window
 from oven_controller.messages import Vote
 
-SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
+SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 ALIGNMENT = "optim/grad_momentum_cos"
 
 
 class LearningRate(Agent):
     """Too low: each gradient points where the running mean of the last ones did (their cosine stays high), so steps
     could be longer; near the right rate successive gradients are unrelated. That is the sign rule of hypergradient
-    descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: the reward that was there is gone;
-    a collapsed policy has no gradient to come back by, so it proposes a rollback and a cut together.
+    descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
+    (the same rule, on the other side); or the reward that was there is gone, and since a collapsed policy has no
+    gradient to come back by, it proposes a rollback and a cut together.
 
     Silent while the user's own schedule moves the rate, and never back above half of a rate that collapsed.
     """
@@ -33,13 +34,17 @@ class LearningRate(Agent):
     SETTLE = 2
     ALIGNED = 0.40
     QUARTILE = 0.30
-    RAISE = 4.0
+    WELL_ALIGNED = 0.50
+    OPPOSED = -0.05
+    LONG_WINDOW = 20
+    SOLVED = 0.45
+    TELLING = 0.15
     CUT = 8.0
 
     def vote(self, window: Window) -> Sequence[Vote]:
-        return self._too_high(window) or self._too_low(window)
+        return self._collapsed(window) or self._too_low(window) or self._opposed(window)
 
-    def _too_high(self, window: Window) -> list[Vote]:
+    def _collapsed(self, window: Window) -> list[Vote]:
         since = window.settled_after(SCALE, ROLLBACK)
         broken = _not_finite(window)
         lost = [] if broken else self._lost(window, since)
@@ -70,41 +75,66 @@ class LearningRate(Agent):
     def _lost(self, window: Window, since: int) -> list[tuple[str, float, float]]:
         """(series, best level, level now) for every reward series, if all of them collapsed; else nothing.
 
-        By component of the data where the learner publishes that: a harder mixture lowers the mean reward, and is
-        no collapse.
+        After a change of mixture it looks at the reward by level: harder data lower the mean, and are no collapse.
         """
-        names = [m.name for m in window.run.metrics if m.name.startswith("reward/")] or ["reward"]
+        levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
+        names = levels if levels and window.settled_after(MIXTURE) > since else ["reward"]
         found = []
         for name in names:
             values = window.series(name, after=since)
             if len(values) < 4:
                 continue
             was, last = max(best_level(values[:-3]), values[0]), values[-3:]
+            if was < self.TELLING:
+                continue  # half of almost nothing is within the noise
             if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):
                 return []
             found.append((name, was, median(last)))
         return found
 
     def _too_low(self, window: Window) -> list[Vote]:
-        since = window.settled_after(SCALE, ROLLBACK)
-        cosines = window.series(ALIGNMENT, after=since + (self.SETTLE if since >= 0 else 0), last=self.WINDOW)
-        if len(cosines) < self.LEAST:
+        cosines = self._cosines(window, self.WINDOW)
+        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
             return []
         middle, quarter = median(cosines), quantile(cosines, 0.25)
-        if middle < self.ALIGNED or quarter < self.QUARTILE or _schedule_moves(window, self.WINDOW):
+        if middle < self.ALIGNED or quarter < self.QUARTILE:
             return []
         knob = window.knobs[SCALE]
+        factor = 4.0 if middle >= self.WELL_ALIGNED else 2.5
         ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
-        raised = knob.bounded(min(knob.number * self.RAISE, ceiling))
+        raised = knob.bounded(min(knob.number * factor, ceiling))
         if raised < knob.number * 1.2:
             return []
         why = (
             f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
             f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
         )
+        return [window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)]
+
+    def _opposed(self, window: Window) -> list[Vote]:
+        cosines = self._cosines(window, self.LONG_WINDOW)
+        if len(cosines) < self.LONG_WINDOW or _schedule_moves(window, self.LONG_WINDOW):
+            return []
+        solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
+        mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
+        if mean + 2 * error > 0 or mean > self.OPPOSED or solved > self.SOLVED:
+            return []  # with most groups solved the gradient is a few groups' noise, and says little
+        knob = window.knobs[SCALE]
+        lowered = knob.bounded(knob.number / 2.5)
+        if lowered > knob.number / 1.2:
+            return []
+        why = (
+            f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
+            f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        )
         return [
-            window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)
+            window.propose(SCALE, lowered, confidence=0.86, why=why, target="reward", expected_change=0.02, horizon=30)
         ]
+
+    def _cosines(self, window: Window, last: int) -> list[float]:
+        """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
+        since = window.settled_after(SCALE, ROLLBACK)
+        return window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
 
 
 def _not_finite(window: Window) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import median
@@ -22,7 +23,7 @@ def noise(values: Sequence[float]) -> float:
     Differences take the trend out; 1.4826 makes a median absolute deviation a standard deviation under a normal
     law, and √2 is what differencing adds. 0 for fewer than three values.
     """
-    steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+    steps = [abs(b - a) for a, b in itertools.pairwise(values)]
     return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0
 
 

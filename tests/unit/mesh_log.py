@@ -33,7 +33,10 @@ SPECS = (
     ActuatorSpec(name="grad.clip", kind="scalar", low=0, high=10, value=1.0, risky=True),
     ActuatorSpec(name="teacher.active", kind="choice", choices=("none", "small", "big"), value="none"),
     ActuatorSpec(
-        name="data.mixture", kind="simplex", choices=("web", "code", "math"), value={"web": 0.5, "code": 0.3, "math": 0.2}
+        name="data.mixture",
+        kind="simplex",
+        choices=("web", "code", "math"),
+        value={"web": 0.5, "code": 0.3, "math": 0.2},
     ),
     ActuatorSpec(name="run.rollback", kind="action"),
     ActuatorSpec(name="run.hold", kind="action"),
@@ -46,7 +49,7 @@ def event(seq: int, subject: str, body: Message | bytes) -> Event:
 
 
 class Log:
-    """`echo` writes the mesh's outputs back at once, as the service does. Sequences leave room for what a test inserts."""
+    """`echo` writes the mesh's outputs back at once, as the service does. Sequences have gaps, for a test to insert at."""
 
     def __init__(self, echo: bool = True, stride: int = 10) -> None:
         self.mesh = Mesh(RUN)
@@ -143,7 +146,9 @@ class Log:
         )
         return self.put(f"vote.{agent}", message)
 
-    def propose(self, agent: str, value: Value, actuator: str = LR, confidence: float = 0.6, **more: Any) -> list[Output]:
+    def propose(
+        self, agent: str, value: Value, actuator: str = LR, confidence: float = 0.6, **more: Any
+    ) -> list[Output]:
         return self.vote(agent, "propose", value, actuator, confidence, **more)
 
     def receipt(self, decision: Decision, status: Any = "applied", after: Value = None) -> list[Output]:
@@ -169,6 +174,10 @@ class Log:
     @property
     def last(self) -> Decision:
         return self.decisions[-1]
+
+    @property
+    def verdict(self) -> str:
+        return self.last.verdict
 
     @property
     def ballots(self) -> list[BallotOpened]:

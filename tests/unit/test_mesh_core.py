@@ -1,18 +1,21 @@
 """The run's life in the mesh: duplicates, restarts, receipts, lockstep, what is pending, divergence."""
 
+from typing import Any
+
+from tests.unit.mesh_log import LR, RUN, SPECS, Log, event
+
 from oven_controller.mesh import code_hash
 from oven_controller.mesh.core import Mesh
 from oven_controller.messages import Decision
-from tests.unit.mesh_log import LR, RUN, SPECS, Log, event
 
 
-def adopted(**rules: int) -> tuple[Log, Decision]:
+def adopted(**rules: Any) -> tuple[Log, Decision]:
     log = Log.running("amy", speciality=(LR,), **rules)
     log.propose("amy", 0.5, confidence=0.9)
     return log, log.last
 
 
-def test_the_effective_value_moves_on_the_receipt():
+def test_the_effective_value_moves_on_the_receipt() -> None:
     log, decision = adopted()
     state = log.mesh.state
     assert state.effective[LR] == 1.0 and list(state.in_flight) == [decision.id]
@@ -20,21 +23,21 @@ def test_the_effective_value_moves_on_the_receipt():
     assert state.effective[LR] == 0.5 and not state.in_flight
 
 
-def test_a_receipt_of_a_change_that_did_not_take_moves_nothing():
+def test_a_receipt_of_a_change_that_did_not_take_moves_nothing() -> None:
     for status in ("rejected", "expired", "unknown"):
         log, decision = adopted()
         log.receipt(decision, status)
         assert log.mesh.state.effective[LR] == 1.0 and not log.mesh.state.in_flight
 
 
-def test_a_value_that_cannot_be_read_is_no_value():
+def test_a_value_that_cannot_be_read_is_no_value() -> None:
     log, decision = adopted()
     log.receipt(decision, after="half")
     assert log.mesh.state.effective[LR] == 1.0
     assert log.mesh.state.counters["value.unreadable"] == 1
 
 
-def test_learner_messages_count_once():
+def test_learner_messages_count_once() -> None:
     log, decision = adopted()
     log.receipt(decision)
     log.tick(3)
@@ -46,7 +49,7 @@ def test_learner_messages_count_once():
     assert log.mesh.state.counters["learner.repeated"] == 5
 
 
-def test_messages_of_a_dead_incarnation_count_for_nothing():
+def test_messages_of_a_dead_incarnation_count_for_nothing() -> None:
     log, decision = adopted()
     log.restart()
     log.incarnation, log.n = 1, 50
@@ -55,7 +58,7 @@ def test_messages_of_a_dead_incarnation_count_for_nothing():
     assert decision.id in log.mesh.state.in_flight
 
 
-def test_a_restart_takes_the_new_values_and_keeps_what_is_in_flight():
+def test_a_restart_takes_the_new_values_and_keeps_what_is_in_flight() -> None:
     log, decision = adopted()
     log.tick(4)
     log.restart(specs=(SPECS[0].model_copy(update={"value": 0.7}),), tick=2)
@@ -66,7 +69,7 @@ def test_a_restart_takes_the_new_values_and_keeps_what_is_in_flight():
     assert state.effective == {LR: 0.7} and not state.in_flight
 
 
-def test_ticks_never_go_back():
+def test_ticks_never_go_back() -> None:
     log = Log.running()
     log.tick(3)
     log.put("observation", log.events[-3].data.replace(b'"n":1', b'"n":99'))
@@ -74,14 +77,14 @@ def test_ticks_never_go_back():
     assert log.mesh.state.counters["observation.tick_went_back"] == 1
 
 
-def test_operator_commands_are_recorded_once():
+def test_operator_commands_are_recorded_once() -> None:
     log = Log.running()
     log.operator("a", "hold")
     log.operator("a", "stop")
     assert [(name, command.action) for name, command in log.mesh.state.commands.values()] == [("ann", "hold")]
 
 
-def test_what_cannot_be_read_is_counted_by_subject():
+def test_what_cannot_be_read_is_counted_by_subject() -> None:
     log = Log.running()
     log.put("vote.amy", b"{")
     log.put("vote.amy", b'{"type":"Vote","v":2}')
@@ -91,7 +94,7 @@ def test_what_cannot_be_read_is_counted_by_subject():
     assert log.mesh.state.counters["malformed.observation"] == 1
 
 
-def test_an_output_is_pending_until_it_is_read_back():
+def test_an_output_is_pending_until_it_is_read_back() -> None:
     log = Log.running("amy", speciality=(LR,), echo=False)
     emitted = log.propose("amy", 0.5, confidence=0.9)
     assert list(log.mesh.pending.values()) == emitted and len(emitted) == 2
@@ -101,7 +104,7 @@ def test_an_output_is_pending_until_it_is_read_back():
     assert log.mesh.pending == {} and log.mesh.divergence is None
 
 
-def test_other_bytes_in_the_log_are_a_divergence():
+def test_other_bytes_in_the_log_are_a_divergence() -> None:
     log = Log.running("amy", speciality=(LR,), echo=False)
     _, decision = log.propose("amy", 0.5, confidence=0.9)
     log.put(decision.subject.split(".", 2)[2], decision.message.wire().replace(b'"value":0.5', b'"value":0.6', 1))
@@ -111,7 +114,7 @@ def test_other_bytes_in_the_log_are_a_divergence():
     assert log.mesh.divergence is not None and "none that this replica computed" in log.mesh.divergence
 
 
-def test_a_redelivery_and_another_runs_event_are_skipped():
+def test_a_redelivery_and_another_runs_event_are_skipped() -> None:
     log, _ = adopted()
     for entry in log.events:
         assert log.mesh.step(entry) == []
@@ -119,7 +122,7 @@ def test_a_redelivery_and_another_runs_event_are_skipped():
     assert log.mesh.divergence is None
 
 
-def test_lockstep_closes_a_tick_when_everybody_is_done():
+def test_lockstep_closes_a_tick_when_everybody_is_done() -> None:
     log = Log()
     log.start(lockstep=True)
     log.join("amy")
@@ -135,7 +138,7 @@ def test_lockstep_closes_a_tick_when_everybody_is_done():
     assert log.closed_ticks == [1]
 
 
-def test_lockstep_resolves_a_ballot_inside_its_tick():
+def test_lockstep_resolves_a_ballot_inside_its_tick() -> None:
     log = Log()
     log.start(lockstep=True)
     log.join("amy", speciality=(LR,))
@@ -146,11 +149,11 @@ def test_lockstep_resolves_a_ballot_inside_its_tick():
     log.done("amy")
     assert log.closed_ticks == [] and log.decisions == []
     log.done("bob", seen=log.ballots[0].id)
-    assert log.last.verdict == "adopted" and log.last.tick == 1
+    assert log.verdict == "adopted" and log.last.tick == 1
     assert log.closed_ticks == [1]
 
 
-def test_lockstep_waits_for_nobody_where_nobody_lives():
+def test_lockstep_waits_for_nobody_where_nobody_lives() -> None:
     log = Log()
     log.start(lockstep=True, silent_ticks=2)
     log.tick()
@@ -164,6 +167,6 @@ def test_lockstep_waits_for_nobody_where_nobody_lives():
     assert log.closed_ticks == [1, 4, 5]
 
 
-def test_two_meshes_have_one_code_hash():
+def test_two_meshes_have_one_code_hash() -> None:
     assert code_hash() == code_hash() and len(code_hash()) == 64
     assert Mesh(RUN).run == RUN

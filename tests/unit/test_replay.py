@@ -1,8 +1,9 @@
 """A log that follows from its inputs, and logs that do not."""
 
+from tests.unit.mesh_log import LR, NOON, RUN, Log
+
 from oven_controller.events import Event
 from oven_controller.replay import replay
-from tests.unit.mesh_log import LR, NOON, RUN, Log
 
 
 def a_run(end: bool = True) -> list[Event]:
@@ -18,7 +19,7 @@ def a_run(end: bool = True) -> list[Event]:
     return log.events
 
 
-def test_a_log_replays_equal_also_from_its_export():
+def test_a_log_replays_equal_also_from_its_export() -> None:
     for events in (a_run(), [Event.from_line(entry.line()) for entry in a_run()]):
         report = replay(events, RUN)
         assert report.same and report.finished and report.first is None
@@ -26,7 +27,7 @@ def test_a_log_replays_equal_also_from_its_export():
         assert report.by_kind["vote"] == 3 and report.counters["refused.bounds"] == 1
 
 
-def test_the_first_difference_is_shown_with_both_texts():
+def test_the_first_difference_is_shown_with_both_texts() -> None:
     events = a_run()
     at = next(n for n, entry in enumerate(events) if ".decision." in entry.subject)
     forged = events[at].data.replace(b'"verdict":"adopted"', b'"verdict":"rejected"')
@@ -37,7 +38,7 @@ def test_the_first_difference_is_shown_with_both_texts():
     assert report.first.computed is not None and '"adopted"' in report.first.computed
 
 
-def test_a_decision_that_nobody_computed():
+def test_a_decision_that_nobody_computed() -> None:
     events = a_run()
     extra = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x-00", b"{}", NOON)
     report = replay([*events, extra], RUN)
@@ -45,7 +46,7 @@ def test_a_decision_that_nobody_computed():
     assert report.first is not None and report.first.computed is None
 
 
-def test_a_decision_that_is_not_there():
+def test_a_decision_that_is_not_there() -> None:
     events = a_run()
     gone = next(entry for entry in events if ".decision." in entry.subject)
     for cut in (events, a_run(end=False)):
@@ -53,12 +54,12 @@ def test_a_decision_that_is_not_there():
         assert report.missing == [gone.subject] and not report.same
 
 
-def test_at_the_head_of_a_run_that_goes_on_a_decision_is_pending():
+def test_at_the_head_of_a_run_that_goes_on_a_decision_is_pending() -> None:
     events = a_run(end=False)
     last = max(n for n, entry in enumerate(events) if ".decision." in entry.subject)
     report = replay(events[:last], RUN)
     assert report.same and report.pending == [events[last].subject]
 
 
-def test_an_empty_log_is_no_difference():
+def test_an_empty_log_is_no_difference() -> None:
     assert replay([], RUN).same

@@ -49,7 +49,7 @@ def event(seq: int, subject: str, body: Message | bytes) -> Event:
 
 
 class Log:
-    """`echo` writes the mesh's outputs back at once, as the service does. Sequences have gaps, for a test to insert at."""
+    """`echo` writes the mesh's outputs back at once, as the service does. Sequences have gaps to insert into."""
 
     def __init__(self, echo: bool = True, stride: int = 10) -> None:
         self.mesh = Mesh(RUN)

@@ -130,8 +130,9 @@ def test_repeats_of_learner_messages_change_nothing(log: Log, data: st.DataObjec
         emitted += mesh.step(entry)
         if entry.subject in (mesh.subjects.run, mesh.subjects.observation, mesh.subjects.receipt):
             said.append(entry)
-        if said and data.draw(st.booleans()):
-            repeat = data.draw(st.sampled_from(said))
+        at = data.draw(st.integers(-len(said), len(said) - 1)) if said else -1
+        if at >= 0:
+            repeat = said[at]
             emitted += mesh.step(Event.read(entry.seq + 1, repeat.subject, repeat.data, NOON))
     assert texts(emitted) == texts(log.outputs)
 
@@ -232,8 +233,8 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
     body = json.loads(data)
     if "n" in body:
         body["n"] = draw(st.integers(0, 10**6))
-    for name in draw(st.lists(st.sampled_from(sorted(set(body) - {"type", "v"})), max_size=1)):
-        body[name] = draw(odd)
+    if draw(st.integers(0, 2)) == 0:
+        body[draw(st.sampled_from(sorted(set(body) - {"type", "v"})))] = draw(odd)
     return subject, json.dumps(body).encode()
 
 

@@ -1,9 +1,10 @@
 """How votes become a verdict and a value."""
 
 import pytest
-from tests.unit.mesh_log import LR, SPECS, Log
+from tests.unit.mesh_log import LR, Log
 
 from oven_controller.mesh.merge import weighted_median
+from oven_controller.messages import ActuatorSpec
 
 MIX = "data.mixture"
 
@@ -155,15 +156,19 @@ def test_a_simplex_pulled_apart_is_split() -> None:
 
 
 def test_a_simplex_stays_within_the_bounds_of_its_shares() -> None:
-    bounded = SPECS[3].model_copy(update={"low": 0.1, "high": 0.6, "value": {"web": 0.34, "code": 0.33, "math": 0.33}})
+    """The medians are 0.1, 0.4, 0.4, 0.4: renormalised, the first falls below its bound of 0.1."""
     log = Log()
-    log.start(specs=(bounded,), majority=0.51)
-    for agent, share in (("amy", ("web", "code", "math")), ("bob", ("web", "math", "code"))):
+    spec = ActuatorSpec(
+        name=MIX, kind="simplex", choices=tuple("abcd"), low=0.1, value={"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}
+    )
+    log.start(specs=(spec,))
+    wishes = [dict(zip("abcd", wish, strict=True)) for wish in ((0.1, 0.4, 0.4, 0.1), (0.1, 0.1, 0.4, 0.4))]
+    wishes.append({"a": 0.1, "b": 0.4, "c": 0.1, "d": 0.4})
+    for agent in ("amy", "bob", "cat"):
         log.join(agent)
-        log.propose(agent, dict(zip(share, (0.6, 0.3, 0.1), strict=True)), MIX)
-    log.tick(3)
-    value = log.last.value
-    assert isinstance(value, dict) and all(0.1 <= share <= 0.6 for share in value.values())
+    for agent, wish in zip(("amy", "bob", "cat"), wishes, strict=True):
+        log.propose(agent, wish, MIX)
+    assert log.verdict == "adopted" and log.last.value in wishes
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ def test_a_proposal_opens_a_ballot_for_the_agents_that_live() -> None:
     log = Log.running("zoe", "amy", "bob")
     log.status("bob", "left")
     log.tick()
-    opened, = log.propose("zoe", 0.5)
+    (opened,) = log.propose("zoe", 0.5)
     assert opened.subject == f"oven.r.ballot.{log.ballots[0].id}"
     ballot = log.ballots[0]
     assert (ballot.actuator, ballot.proposal, ballot.opened_by) == (LR, 0.5, "zoe")

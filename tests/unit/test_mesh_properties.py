@@ -21,8 +21,10 @@ MIX = "data.mixture"
 COOLDOWN, BUDGET, FACTOR = 3, 2, 4.0
 
 numbers = st.one_of(st.floats(0.01, 100), st.floats(), st.sampled_from([0.0, 1.0, 0.25, 4.0, 1e308, 5e-324]))
-mixtures = st.tuples(*[st.integers(0, 10)] * 3).filter(any).map(
-    lambda parts: {name: part / sum(parts) for name, part in zip(("web", "code", "math"), parts, strict=True)}
+mixtures = (
+    st.tuples(*[st.integers(0, 10)] * 3)
+    .filter(any)
+    .map(lambda parts: {name: part / sum(parts) for name, part in zip(("web", "code", "math"), parts, strict=True)})
 )
 values = st.one_of(numbers, mixtures, st.sampled_from(["none", "small", "big", "x"]), st.none())
 confidences = st.sampled_from([0.0, 0.3, 0.6, 0.7, 0.85, 1.0])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from oven_controller.messages import MetricSpec
 from transformers import Trainer
+
+from oven_controller.messages import MetricSpec
 
 ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
 

@@ -7,6 +7,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,15 @@ class Job:
     tuned_learning_rate: float
 
 
+class MixtureTrainer(GRPOTrainer):
+    """GRPOTrainer that draws its prompts by `sampler`, to be set before `train()`: the loader is made once, there."""
+
+    sampler: MixtureSampler
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> MixtureSampler:
+        return self.sampler
+
+
 class HeldOut(TrainerCallback):
     """Adds the held-out accuracies to the training log of every `every`-th step.
 
@@ -65,6 +75,8 @@ class HeldOut(TrainerCallback):
 
 def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
+    # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
     if settings.beta > 0:
@@ -74,22 +86,21 @@ def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache:
     prompts = random.Random(f"prompts {seed}")
     rows = [e for length in sorted(settings.lengths) for e in pool(length, settings.train_prompts, prompts)]
     mixture = LevelMixture(settings.levels, start.mixture, seed)
-    trainer = GRPOTrainer(
+    args = _arguments(settings, start.learning_rate, seed, workdir)
+    trainer = MixtureTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[exact_match],
-        args=_arguments(settings, start.learning_rate, seed, workdir),
+        args=args,
         train_dataset=Dataset.from_list([vars(row) for row in rows]),
     )
-    sampler = MixtureSampler(
+    trainer.sampler = MixtureSampler(
         mixture,
         [row.level for row in rows],
         prompts=settings.prompts_per_step,
         group_size=settings.group_size,
-        repeats=trainer.num_iterations * trainer.args.steps_per_generation,
+        repeats=args.num_iterations * (args.steps_per_generation or 1),
     )
-    # On the instance, before train(): TRL asks for its sampler once, when the loader is made.
-    trainer._get_train_sampler = lambda dataset=None: sampler
     examples = held_out_examples(settings)
 
     def evaluate() -> dict[str, float]:

@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import Example, pool
@@ -17,7 +17,7 @@ def held_out_examples(settings: GrpoSettings) -> list[Example]:
 
 
 def greedy_accuracy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float]:
     """Accuracy per level (`eval/accuracy/<level>`) and its mean over levels (`eval/accuracy`), each 0..1.
 
@@ -25,10 +25,10 @@ def greedy_accuracy(
     """
     batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
     was_training = model.training
-    model.eval()
+    model.train(False)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            out = model.generate(
+            out = model.generate(  # type: ignore[misc]
                 input_ids=batch["input_ids"],
                 attention_mask=batch["attention_mask"],
                 max_new_tokens=max_new_tokens,

@@ -9,7 +9,7 @@ LogMetric = Callable[[str, float], None]
 
 def exact_match(
     completions: list[str], answer: list[str], level: list[str], log_metric: LogMetric | None = None, **_: Any
-) -> list[float]:
+) -> list[float | None]:
     """One reward a completion, in the order of the batch; the signature is TRL's.
 
     The mean of each level is logged as `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would
@@ -22,4 +22,4 @@ def exact_match(
             by_level[name].append(reward)
         for name, values in by_level.items():
             log_metric(f"reward/{name}", sum(values) / len(values))
-    return rewards
+    return [*rewards]  # a fresh list: TRL's type allows None, for a reward that doesn't apply

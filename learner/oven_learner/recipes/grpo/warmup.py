@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -21,7 +20,7 @@ from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import habit_pairs
 
 RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
-WEIGHTS = "policy.safetensors"
+WEIGHTS, DIGEST = "policy.safetensors", "sha256"
 RAMP = 20  # steps over which the learning rate rises
 IGNORED = -100  # cross_entropy's default ignore_index
 
@@ -50,11 +49,16 @@ def warm_policy(settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast, seed
 
 
 def _load(model: LlamaForCausalLM, folder: Path) -> bool:
+    """Whether the entry was there and sound; a model that it doesn't fit is left as it was."""
     try:
-        model.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError):  # absent, cut short, or of another shape: train again
+        data = (folder / WEIGHTS).read_bytes()
+        digest = (folder / DIGEST).read_text()
+    except (OSError, UnicodeDecodeError):
         return False
-    return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+    if hashlib.sha256(data).hexdigest() != digest:
+        return False
+    model.load_state_dict(load(data))
+    return True
 
 
 def _store(model: LlamaForCausalLM, folder: Path) -> None:
@@ -62,7 +66,9 @@ def _store(model: LlamaForCausalLM, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        save_file({name: weight.contiguous() for name, weight in model.state_dict().items()}, fresh / WEIGHTS)
+        data = save({name: weight.contiguous() for name, weight in model.state_dict().items()})
+        (fresh / WEIGHTS).write_bytes(data)
+        (fresh / DIGEST).write_text(hashlib.sha256(data).hexdigest())
         shutil.rmtree(folder, ignore_errors=True)  # only ever a corrupt entry, or an equal one of a racing process
         os.rename(fresh, folder)
     except OSError:
@@ -78,14 +84,16 @@ def _train(model: LlamaForCausalLM, settings: GrpoSettings, tokenizer: PreTraine
         model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
     steps = settings.sft_steps
-    scale = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, steps)))
+    scale = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, steps))
+    )
     model.train()
     for _ in range(steps):
         ids, mask, labels = collate(list(islice(pairs, settings.sft_batch)), tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scale.step()

@@ -19,15 +19,12 @@ from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
 from oven_learner.recipes.grpo.starts import Start, parse_start
 
 if TYPE_CHECKING:
-    from oven_learner.recipes.grpo.build import Job, build
+    from oven_learner.recipes.grpo.job import Job, build
 
 __all__ = ["TUNED_LEARNING_RATE", "GrpoSettings", "Job", "Start", "build", "parse_start"]
 
 
 def __getattr__(name: str) -> Any:
-    # The submodule `build` takes the name of its function once imported, so both names are bound here for good.
     if name in ("Job", "build"):
-        module = import_module("oven_learner.recipes.grpo.build")
-        globals().update(Job=module.Job, build=module.build)
-        return globals()[name]
+        return getattr(import_module("oven_learner.recipes.grpo.job"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -48,7 +48,7 @@ class LevelMixture:
         Levels are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
         in the per-level rewards than independent draws.
         """
-        self._next_chunk = max(self._next_chunk, chunk + 1)
+        self._next_chunk = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
         since = bisect_right([start for start, _ in self.timeline], chunk) - 1
         weights = self.timeline[since][1]
         rng = random.Random(f"mixture {self.seed} {chunk}")

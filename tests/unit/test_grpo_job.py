@@ -141,3 +141,15 @@ def test_a_reference_policy_is_made_when_beta_asks_for_one(tmp_path: Path, cache
     job = make(tmp_path, cache, TINY.model_copy(update={"beta": 0.1, "max_steps": 2}))
     job.trainer.train()
     assert "kl" in job.trainer.state.log_history[0]
+
+
+def test_the_learning_rate_follows_its_warm_up_and_schedule(tmp_path: Path, cache: Path) -> None:
+    rates = {}
+    for schedule in ("constant", "linear"):
+        changed = TINY.model_copy(update={"schedule": schedule, "lr_warmup_steps": 2})
+        job = make(tmp_path, cache, changed)
+        job.trainer.train()
+        logs = job.trainer.state.log_history
+        rates[schedule] = [log["learning_rate"] / job.tuned_learning_rate for log in logs if "learning_rate" in log]
+    assert rates["constant"] == pytest.approx([0, 0.5, 1, 1])
+    assert rates["linear"] == pytest.approx([0, 0.5, 1, 0.5])

@@ -117,7 +117,8 @@ def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir:
         output_dir=str(workdir),
         seed=seed,
         learning_rate=learning_rate,
-        lr_scheduler_type=settings.schedule,
+        # Plain "constant" ignores warmup_steps without a word.
+        lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
         max_steps=settings.max_steps,
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,

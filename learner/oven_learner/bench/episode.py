@@ -57,7 +57,8 @@ def _ruled(episode: Episode) -> tuple[float, int]:
     from oven_learner.recipes.grpo.starts import parse_start
     from oven_learner.recipes.grpo.train import LR_BOUNDS, gauges, knobs
 
-    rule: Rule = {"blind": Blind(episode.factor), "plateau": Plateau()}.get(episode.arm, Alone())
+    rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": Plateau()}
+    rule = rules.get(episode.arm, Alone())
     settings = GrpoSettings.model_validate(
         {"max_steps": episode.steps, "eval_prompts": EVAL_PROMPTS, **dict(episode.options)}
     )

@@ -6,6 +6,8 @@ agent from delaying the others, and the log's one sequence still orders everythi
 
 from __future__ import annotations
 
+import contextlib
+
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
@@ -67,3 +69,10 @@ async def create(js: JetStreamContext, run: str) -> None:
         raise BusError(
             f"the server refused the streams of run {run!r}: {error.description} ({error.err_code})"
         ) from error
+
+
+async def delete(js: JetStreamContext, run: str) -> None:
+    """Both, as they were made; one that is not there is no error."""
+    for name in (log_stream(run), votes_stream(run)):
+        with contextlib.suppress(NotFoundError, TimeoutError):
+            await js.delete_stream(name)

@@ -15,7 +15,7 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import snapshot
+from oven_learner.hf import gauges, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.link import Link
@@ -29,7 +29,7 @@ USER_BOUNDS = (0.1, 3.0)
 Gauge = Callable[[Trainer], Mapping[str, float]]
 
 
-class Attachment(TrainerCallback):  # type: ignore[misc]
+class Attachment(TrainerCallback):
     """The callback that `attach` adds. It holds the trainer, which callbacks are not given."""
 
     def __init__(
@@ -62,6 +62,8 @@ class Attachment(TrainerCallback):  # type: ignore[misc]
         self._trained = 0
         self._budget: int | None = None
         self._rate = 0.0
+        self._gauged = gauges.measurable(trainer)
+        self._alignment: float | None = None
         self._scale: LearningRateScale | None = None
         self._pending: dict[str, float] = {}
 
@@ -99,7 +101,9 @@ class Attachment(TrainerCallback):  # type: ignore[misc]
             self._link,
             self.actuators,
             recipe=self._recipe,
-            metrics=self._step_metrics.announced() + self._extra_metrics,
+            metrics=(
+                self._step_metrics.announced() + ((gauges.ALIGNMENT,) if self._gauged else ()) + self._extra_metrics
+            ),
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=self._seconds,
             rules=connection.rules if connection else None,
@@ -119,11 +123,14 @@ class Attachment(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         assert self._scale is not None
         self._rate = self._scale.now()
+        self._alignment = gauges.alignment(self.trainer) if self._gauged else None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
         self._trained += 1
         metrics = {**self._step_metrics.take(), "learning_rate": self._rate, **self._pending}
+        if self._alignment is not None:
+            metrics[gauges.ALIGNMENT.name] = self._alignment
         self._pending = {}
         last = self._budget is not None and self._trained >= self._budget
         if self._evaluate is not None and (last or self._trained % self._evaluate_every == 0):

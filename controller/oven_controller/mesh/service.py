@@ -12,13 +12,12 @@ import os
 import signal
 from pathlib import Path
 
-from oven_controller.mesh.core import Mesh, Output
-from oven_controller.mesh.identity import code_hash
-
 from oven_controller.bus import AlreadyLoggedError, Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, OvenError
-from oven_controller.mesh.history import serve_history
+from oven_controller.history import serve_history
+from oven_controller.mesh.core import Mesh, Output
+from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import RunStarted
 
 log = logging.getLogger("oven.mesh")

@@ -1,0 +1,175 @@
+"""Keeps the learning rate where training is fast and holds: raises one that is too low, undoes one that is too high."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
+
+from oven_agents.agent import Agent
+from oven_agents.robust import best_level, noise, quantile
+from oven_agents.window import Window
+from oven_controller.messages import Vote
+
+SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
+ALIGNMENT = "optim/grad_momentum_cos"
+
+
+class LearningRate(Agent):
+    """Too low: each gradient points where the running mean of the last ones did (their cosine stays high), so steps
+    could be longer; near the right rate successive gradients are unrelated. That is the sign rule of hypergradient
+    descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
+    (the same rule, on the other side); or the reward that was there is gone, and since a collapsed policy has no
+    gradient to come back by, it proposes a rollback and a cut together.
+
+    Silent while the user's own schedule moves the rate, and never back above half of a rate that collapsed.
+    """
+
+    needs = (ALIGNMENT, "reward")
+    moves = (SCALE, ROLLBACK)
+    speciality = (SCALE, ROLLBACK)
+
+    WINDOW = 8
+    LEAST = 6
+    SETTLE = 2
+    ALIGNED = 0.40
+    QUARTILE = 0.30
+    WELL_ALIGNED = 0.50
+    OPPOSED = -0.07
+    LONG_WINDOW = 24
+    SIGMAS = 3.0  # the window slides: two would be crossed by chance every few hundred ticks
+    SOLVED = 0.45
+    TELLING = 0.15
+    CUT = 8.0
+
+    def vote(self, window: Window) -> Sequence[Vote]:
+        return self._collapsed(window) or self._too_low(window) or self._opposed(window)
+
+    def _collapsed(self, window: Window) -> list[Vote]:
+        since = window.settled_after(SCALE, ROLLBACK)
+        broken = _not_finite(window)
+        lost = [] if broken else self._lost(window, since)
+        if not broken and not lost:
+            return []
+        scale = window.knobs[SCALE].number
+        cut = window.knobs[SCALE].bounded(scale / self.CUT)
+        healthy = _last_healthy(window, since)
+        back = max(since, healthy, 0)
+        if broken:
+            why = f"{broken} is not a finite number at tick {window.tick}"
+        else:
+            name, was, now = lost[0]
+            why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}"
+        why += f"; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        expected = lost[0][1] - lost[0][2] if lost else 0.0
+        votes = [
+            window.propose(SCALE, cut, confidence=0.95, why=why, target="reward", expected_change=expected, horizon=20)
+        ]
+        if ROLLBACK in window.knobs:
+            votes.append(
+                window.propose(
+                    ROLLBACK, back, confidence=0.95, why=why, target="reward", expected_change=expected, horizon=20
+                )
+            )
+        return votes
+
+    def _lost(self, window: Window, since: int) -> list[tuple[str, float, float]]:
+        """(series, best level, level now) for every reward series, if all of them collapsed; else nothing.
+
+        After a change of mixture it looks at the reward by level: harder data lower the mean, and are no collapse.
+        """
+        levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
+        names = levels if levels and window.settled_after(MIXTURE) > since else ["reward"]
+        found = []
+        for name in names:
+            values = window.series(name, after=since)
+            if len(values) < 4:
+                continue
+            was, last = max(best_level(values[:-3]), values[0]), values[-3:]
+            if was < self.TELLING:
+                continue  # half of almost nothing is within the noise
+            if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):
+                return []
+            found.append((name, was, median(last)))
+        return found
+
+    def _too_low(self, window: Window) -> list[Vote]:
+        cosines = self._cosines(window, self.WINDOW)
+        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
+            return []
+        middle, quarter = median(cosines), quantile(cosines, 0.25)
+        if middle < self.ALIGNED or quarter < self.QUARTILE:
+            return []
+        knob = window.knobs[SCALE]
+        factor = 4.0 if middle >= self.WELL_ALIGNED else 2.5
+        ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
+        raised = knob.bounded(min(knob.number * factor, ceiling))
+        if raised < knob.number * 1.2:
+            return []
+        why = (
+            f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
+            f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
+        )
+        return [window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)]
+
+    def _opposed(self, window: Window) -> list[Vote]:
+        cosines = self._cosines(window, self.LONG_WINDOW)
+        if len(cosines) < self.LONG_WINDOW or _schedule_moves(window, self.LONG_WINDOW):
+            return []
+        solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
+        mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
+        if mean + self.SIGMAS * error > 0 or mean > self.OPPOSED or solved > self.SOLVED:
+            return []  # with most groups solved the gradient is a few groups' noise, and says little
+        knob = window.knobs[SCALE]
+        lowered = knob.bounded(knob.number / 2.5)
+        if lowered > knob.number / 1.2:
+            return []
+        why = (
+            f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
+            f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        )
+        return [
+            window.propose(SCALE, lowered, confidence=0.86, why=why, target="reward", expected_change=0.02, horizon=30)
+        ]
+
+    def _cosines(self, window: Window, last: int) -> list[float]:
+        """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
+        since = window.settled_after(SCALE, ROLLBACK)
+        return window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
+
+
+def _not_finite(window: Window) -> str:
+    """The name of a gauge that says NaN or infinity in the last observation, if one does."""
+    gauges = ("loss", "grad_norm", "reward")
+    return next((g for g in gauges if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
+
+
+def _last_healthy(window: Window, since: int) -> int:
+    """A tick well before the fall: five before the last one whose reward was at nine tenths of its best."""
+    rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
+    finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
+    if not finite:
+        return since
+    best = max(best_level([value for _, value in finite]), finite[0][1])
+    return max(tick for tick, value in finite if value >= 0.9 * min(best, max(v for _, v in finite))) - 5
+
+
+def _schedule_moves(window: Window, ticks: int) -> bool:
+    """Whether the rate changed within the last ticks although nobody here changed it: warm-up, or decay."""
+    since = window.settled_after(SCALE, ROLLBACK)
+    rates = window.series("learning_rate", after=since, last=ticks)
+    return bool(rates) and max(rates) > 1.02 * min(rates)
+
+
+def _collapsed_at(window: Window) -> list[float]:
+    """The scales in force when a rollback was applied."""
+    scales = []
+    for back in window.applied(ROLLBACK):
+        scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
+        for change in window.applied(SCALE):
+            if change.tick <= back.tick:
+                # The cut comes with the rollback: what collapsed is what the cut found.
+                scale = change.before if change.tick == back.tick else change.after
+        if isinstance(scale, int | float):
+            scales.append(float(scale))
+    return scales

@@ -1,0 +1,39 @@
+"""Statistics that one odd step cannot turn. Plain Python: an agent's process carries no numpy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import median
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The `share` quantile, linearly interpolated (type 7 of Hyndman & Fan 1996). Needs at least one value."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of one value around a slow trend, from the median absolute difference of neighbours.
+
+    Differences take the trend out; 1.4826 makes a median absolute deviation a standard deviation under a normal
+    law, and √2 is what differencing adds. 0 for fewer than three values.
+    """
+    steps = [abs(b - a) for a, b in itertools.pairwise(values)]
+    return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0
+
+
+def best_level(values: Sequence[float], width: int = 3) -> float:
+    """The highest median of `width` neighbours: how good it has been, not counting lucky single steps."""
+    if len(values) <= width:
+        return median(values)
+    return max(median(values[i : i + width]) for i in range(len(values) - width + 1))
+
+
+def total_variation(one: dict[str, float], other: dict[str, float]) -> float:
+    """Half the sum of absolute differences of two distributions: the share of mass that would move."""
+    return sum(abs(one[name] - other[name]) for name in one) / 2

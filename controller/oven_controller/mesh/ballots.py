@@ -1,0 +1,93 @@
+"""An open ballot: who may vote on it, what they said, and when it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from oven_controller.mesh.state import Agent
+from oven_controller.mesh.values import Fault, clip, outside, shaped, show
+from oven_controller.messages import ActuatorSpec, BallotOpened, Value, Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """An agent's last word on a ballot. `value` is what it wants: its own proposal, or for `for` the opening one."""
+
+    vote: Vote
+    value: Value
+    specialist: bool
+
+
+@dataclass(slots=True)
+class Ballot:
+    opened: BallotOpened
+    casts: dict[str, Cast] = field(default_factory=dict)
+
+    def take(self, name: str, vote: Vote, value: Value, specialist: bool) -> bool:
+        """False if the agent was not live when the ballot opened. The last vote of an agent counts."""
+        if name not in self.opened.eligible:
+            return False
+        if vote.stance == "for":
+            value = self.opened.proposal
+        self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None, specialist)
+        return True
+
+    def due(self, tick: int) -> bool:
+        return tick >= self.opened.closes_at_tick
+
+    def complete(self, agents: Mapping[str, Agent]) -> bool:
+        """Every eligible agent that still lives has voted, or is done with the tick having seen this ballot."""
+        return all(name in self.casts or self._passed(agents.get(name)) for name in self.opened.eligible)
+
+    def _passed(self, agent: Agent | None) -> bool:
+        if agent is None or not agent.live:
+            return True
+        return agent.done_tick >= self.opened.tick and agent.seen >= self.opened.id
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`key` is what the first refusal is told apart by; `reason` names the value, the limit and the remedy."""
+
+    key: tuple[str, str, str]
+    reason: str
+
+
+def examined(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
+    """The proposal's value in the actuator's own form, or why it cannot stand.
+
+    The name of an actuator that nobody announced is not part of the key, or an agent could fill the log with refusals.
+    """
+    asked = f"agent {name} {wish(vote.actuator, vote.value)}"
+    if agent is None:
+        return Refusal(
+            (name, "", "not_joined"), f"{asked} without having joined: publish an AgentStatus of state joined first"
+        )
+    spec = specs.get(vote.actuator)
+    if spec is None:
+        known = clip(", ".join(sorted(specs)), 400) or "none"
+        return Refusal((name, "", "unknown"), f"{asked}, which this run does not have: its actuators are {known}")
+    if vote.actuator not in agent.moves:
+        remedy = "announce it in the `moves` of its AgentStatus"
+        return Refusal((name, spec.name, "moves"), f"{asked}, which it does not move: {remedy}")
+    value = shaped(spec, vote.value)
+    fault = value if isinstance(value, Fault) else outside(spec, value)
+    if fault is not None:
+        return Refusal((name, spec.name, fault.kind), f"{asked}, {fault.why}")
+    assert not isinstance(value, Fault)
+    return value
+
+
+def wish(actuator: str, value: Value) -> str:
+    name = clip(actuator, 120) or "an actuator without a name"
+    return f"proposed {name}" if value is None else f"proposed {show(value)} for {name}"
+
+
+def asked_for(value: Value) -> Value:
+    """A refused value as a decision may carry it: whatever an agent sent, cut to a size that fits."""
+    if isinstance(value, str):
+        return clip(value, 400)
+    if isinstance(value, dict) and (len(value) > 32 or any(len(name) > 100 for name in value)):
+        return None
+    return value

@@ -1,0 +1,127 @@
+"""What a tally that passed still has to respect. Each guardrail answers with a sentence that has its numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from oven_controller.mesh.state import State, matches
+from oven_controller.mesh.tally import Tally
+from oven_controller.mesh.values import number, outside, rounded, shares, show, variation
+from oven_controller.messages import ActuatorSpec, Value
+from oven_controller.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """`note` is empty where no guardrail had anything to say."""
+
+    adopted: bool
+    value: Value
+    note: str
+
+
+def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
+    """In this order: autonomy, no change, cool-down, budget, contradictions. The size is limited first, so that each
+    of them judges the value that would really be set.
+    """
+    before = state.effective.get(spec.name)
+    value, limited = limit(spec, before, tally.value, state.rules)
+    note = (
+        _observed(state.rules, spec, value)
+        or _unchanged(state, spec, before, value)
+        or _cooling(state, spec)
+        or _spent(state)
+        or _contradicted(state, spec, tally.direction)
+    )
+    return Ruling(False, value, note) if note else Ruling(True, value, limited)
+
+
+def limit(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
+    """`value` brought within the largest change, and a note if that moved it. Bounds outrank the largest change: where
+    the effective value itself lies outside them, the way back in may be longer than one step.
+    """
+    if spec.kind == "simplex":
+        return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
+    old, new = number(before), number(value)
+    if spec.kind != "scalar" or old is None or new is None:
+        return value, ""
+    if spec.scale == "log":
+        low, high = old / rules.max_factor, old * rules.max_factor
+        size = f"a factor of {rules.max_factor:.3g}"
+    elif spec.low is not None and spec.high is not None:
+        reach = rules.max_fraction * (spec.high - spec.low)
+        low, high = old - reach, old + reach
+        size = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
+    else:
+        return value, ""
+    limited = min(max(new, low), high)
+    limited = limited if spec.low is None else max(limited, spec.low)
+    limited = rounded(limited if spec.high is None else min(limited, spec.high))
+    if limited == new:
+        return value, ""
+    return limited, f"limited to {show(limited)}, {size} from {show(old)}, instead of {show(new)}"
+
+
+def _limit_shares(
+    spec: ActuatorSpec, before: dict[str, float], value: dict[str, float], most: float
+) -> tuple[Value, str]:
+    moved = variation(value, before) if before else 0.0
+    if moved <= most:
+        return value, ""
+    part = most / moved
+    limited: dict[str, float] = {
+        name: rounded(before[name] + part * (share - before[name])) for name, share in value.items()
+    }
+    if outside(spec, limited) is not None:
+        return value, ""
+    return limited, f"limited to {show(limited)}, a shift of {most:.3g} where {moved:.3g} was asked for"
+
+
+def _observed(rules: Rules, spec: ActuatorSpec, value: Value) -> str:
+    if rules.autonomy_for(spec.name) != "observe":
+        return ""
+    what = f"done {spec.name}" if value is None else f"set {show(value)}"
+    return f"observe: would have {what}; autonomy auto on {spec.name} lets it"
+
+
+def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) -> str:
+    for flight in state.flying():
+        if flight.decision.actuator == spec.name and flight.decision.value == value:
+            return f"already on its way: decision {flight.decision.id} has no receipt yet"
+    if spec.kind == "action" or before is None:
+        return ""
+    least = state.rules.least_change
+    old, new = number(before), number(value)
+    if old is not None and new is not None:
+        change = 0.0 if new == old else abs(new - old) / abs(old) if old else math.inf
+    elif spec.kind == "simplex":
+        change = variation(shares(value), shares(before))
+    else:
+        return f"no change: {spec.name} is {show(before)} already" if value == before else ""
+    if value != before and change >= least:
+        return ""
+    return f"no change: {show(value)} against {show(before)} is a change of {change:.3g}, below {least:.3g}"
+
+
+def _cooling(state: State, spec: ActuatorSpec) -> str:
+    last = state.adopted_tick.get(spec.name)
+    if last is None or state.tick - last >= state.rules.cooldown_ticks:
+        return ""
+    since, need = state.tick - last, state.rules.cooldown_ticks
+    return f"cooling down: {since} ticks since the last decision on {spec.name}, {need} are needed"
+
+
+def _spent(state: State) -> str:
+    if state.adopted < state.rules.max_interventions:
+        return ""
+    return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
+
+
+def _contradicted(state: State, spec: ActuatorSpec, direction: str) -> str:
+    for flight in state.flying():
+        for pair in state.rules.contradictions:
+            for mine, theirs in (pair, pair[::-1]):
+                if matches(mine, spec.name, direction) and flight.matches(theirs):
+                    return f"contradiction: {theirs} is in flight (decision {flight.decision.id}), {mine} must wait"
+    return ""

@@ -1,0 +1,23 @@
+"""Which mesh this is: two replicas may publish for one run only if they would compute the same."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def code_hash() -> str:
+    """SHA-256, in hex, of everything that a decision's bytes depend on: the mesh's sources, the messages, the rules.
+
+    The service is left out: it moves bytes and decides nothing, so replicas may differ in it.
+    """
+    here = Path(__file__).parent
+    sources = [path for path in here.glob("*.py") if path.name != "service.py"]
+    sources += [here.parent / "messages.py", here.parent / "rules.py"]
+    digest = hashlib.sha256()
+    for path in sorted(sources, key=lambda path: path.relative_to(here.parent).as_posix()):
+        digest.update(path.relative_to(here.parent).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""Which votes pull the same way, and where they meet: the weighted median on the actuator's own scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oven_controller.mesh.values import direction, number, outside, rounded, shares, variation
+from oven_controller.messages import ActuatorSpec, TallyLine, Value
+
+TIE = 1e-9
+"""Relative; weights carry nine digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    agent: str
+    value: Value
+    weight: float
+    line: TallyLine
+    specialist: bool  # a proposal of the actuator's own specialist
+
+
+def sides_of(spec: ActuatorSpec, before: Value, voices: list[Voice]) -> dict[str, list[Voice]]:
+    """Who pulls the same way: up or down for a scalar, each value of a choice, one side for an action."""
+    sides: dict[str, list[Voice]] = {}
+    centre = _centre(spec, voices) if spec.kind == "simplex" else {}
+    for voice in voices:
+        side: str
+        if spec.kind == "scalar":
+            side = direction(before, voice.value)
+        elif spec.kind == "choice":
+            side = f"={voice.value}"
+        elif spec.kind == "simplex":
+            side = _pull(shares(before), shares(voice.value), centre)
+        else:
+            side = "set"
+        sides.setdefault(side, []).append(voice)
+    return sides
+
+
+def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
+    """`towards` where everybody together wants to go, `away` from it (which can never win), or `keep`."""
+    if not before or not centre:
+        return "set"
+    if value == before:
+        return "keep"
+    dot = math.fsum((value[name] - before[name]) * (centre[name] - before[name]) for name in before)
+    return "towards" if dot > 0 else "away"
+
+
+def merged(spec: ActuatorSpec, side: list[Voice]) -> Value:
+    if spec.kind == "choice":
+        return side[0].value
+    if spec.kind == "simplex":
+        mean: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
+        if outside(spec, mean) is None:
+            return mean
+        # Component medians, renormalised, may leave the bounds; the nearest proposal never does.
+        given = [shares(voice.value) for voice in side if voice.weight > 0]
+        return min(given, key=lambda value: (variation(value, mean), tuple(value.values())))
+    pairs = [(found, voice.weight) for voice in side if (found := number(voice.value)) is not None]
+    if not any(weight > 0 for _, weight in pairs):
+        return None  # an action whose supporters gave no argument
+    value = rounded(weighted_median(pairs, spec.scale, lower=spec.kind == "action"))
+    lowest, highest = min(pairs)[0], max(pairs)[0]
+    return min(max(value, lowest), highest)
+
+
+def _centre(spec: ActuatorSpec, voices: list[Voice]) -> dict[str, float]:
+    if not any(voice.weight > 0 for voice in voices):
+        return {}
+    medians = {
+        name: weighted_median([(shares(voice.value)[name], voice.weight) for voice in voices]) for name in spec.choices
+    }
+    total = math.fsum(medians.values())
+    if total <= 0:  # each wants another component: no middle that means anything
+        heaviest = max(voices, key=lambda voice: (voice.weight, tuple(shares(voice.value).values())))
+        return shares(heaviest.value)
+    return {name: share / total for name, share in medians.items()}
+
+
+def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear", lower: bool = False) -> float:
+    """Of (value, weight) pairs with a positive total weight. Where the weight splits evenly between two values: their
+    middle on the scale (arithmetic or geometric), or with `lower` the lesser one.
+    """
+    ordered = sorted(pair for pair in pairs if pair[1] > 0)
+    total = math.fsum(weight for _, weight in ordered)
+    reached: list[float] = []
+    for at, (value, weight) in enumerate(ordered):
+        reached.append(weight)
+        half = 2 * math.fsum(reached)
+        if abs(half - total) <= TIE * total and not lower and at + 1 < len(ordered):
+            other = ordered[at + 1][0]
+            return math.sqrt(value) * math.sqrt(other) if scale == "log" else value / 2 + other / 2
+        if half >= total * (1 - TIE):
+            return value
+    raise ValueError("a weighted median needs at least one value with a weight above 0")

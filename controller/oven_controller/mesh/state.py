@@ -1,0 +1,186 @@
+"""What the mesh knows of a run: its actuators and their effective values, its agents, its clock, what is in flight."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+from oven_controller.mesh.values import Fault, shaped
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    Decision,
+    LearnerMessage,
+    OperatorCommand,
+    Receipt,
+    RunStarted,
+    Value,
+)
+from oven_controller.rules import Rules
+
+
+@dataclass(slots=True)
+class Agent:
+    """An agent that joined, as far as the mesh cares."""
+
+    needs: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
+    speciality: tuple[str, ...] = ()
+    version: str = ""
+    live: bool = True
+    cannot_fire: str = ""
+    last_tick: int = 0
+    done_tick: int = -1
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An adopted decision that has no receipt yet."""
+
+    decision: Decision
+    direction: str
+
+    def matches(self, pattern: str) -> bool:
+        return matches(pattern, self.decision.actuator, self.direction)
+
+
+def matches(pattern: str, actuator: str, direction: str) -> bool:
+    """Whether one half of a contradiction pair, "name" or "name:up", names this change."""
+    return pattern in (actuator, f"{actuator}:{direction}")
+
+
+class Numbers:
+    """A set of whole numbers kept as ranges: the learner's come in order, so a long run costs a handful of ints."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # exclusive
+
+    def add(self, n: int) -> bool:
+        """Whether `n` is new."""
+        at = bisect_right(self._starts, n)  # the ranges before `at` start at or below n
+        if at and n < self._ends[at - 1]:
+            return False
+        joins_left = at > 0 and self._ends[at - 1] == n
+        joins_right = at < len(self._starts) and self._starts[at] == n + 1
+        if joins_left and joins_right:
+            self._ends[at - 1] = self._ends.pop(at)
+            self._starts.pop(at)
+        elif joins_left:
+            self._ends[at - 1] = n + 1
+        elif joins_right:
+            self._starts[at] = n
+        else:
+            self._starts.insert(at, n)
+            self._ends.insert(at, n + 1)
+        return True
+
+
+@dataclass
+class State:
+    """The run as the inputs so far tell it. Only `Mesh.step` changes it."""
+
+    tick: int = 0
+    started: bool = False
+    ended: bool = False
+    observed: bool = False  # an observation came: lockstep has a tick to close
+    closed_tick: int = -1  # the newest tick that lockstep has closed
+    rules: Rules = field(default_factory=Rules)
+    lockstep: bool = False
+    mesh_code: str = ""
+    reputations: dict[str, float] = field(default_factory=dict)
+    specs: dict[str, ActuatorSpec] = field(default_factory=dict)
+    effective: dict[str, Value] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    in_flight: dict[str, InFlight] = field(default_factory=dict)
+    adopted: int = 0
+    adopted_tick: dict[str, int] = field(default_factory=dict)
+    incarnation: int = 0
+    refused: set[tuple[str, str, str]] = field(default_factory=set)
+    commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    _numbers: Numbers = field(default_factory=Numbers)
+
+    def is_new(self, message: LearnerMessage) -> bool:
+        """Whether a learner's message counts: not a repeat, and of the incarnation that runs now.
+
+        A message of a dead incarnation tells of a process that is gone, settings included.
+        """
+        if isinstance(message, RunStarted) and message.incarnation > self.incarnation:
+            self.incarnation, self._numbers = message.incarnation, Numbers()
+        elif message.incarnation != self.incarnation:
+            self.counters["learner.other_incarnation"] += 1
+            return False
+        if not self._numbers.add(message.n):
+            self.counters["learner.repeated"] += 1
+            return False
+        return True
+
+    def start(self, message: RunStarted) -> None:
+        """A new incarnation: its settings replace the old ones; agents, budget and what is in flight stay."""
+        self.started, self.ended, self.observed = True, False, False
+        self.tick = max(self.tick, message.tick)
+        self.rules, self.lockstep, self.mesh_code = message.rules, message.lockstep, message.mesh_code
+        self.reputations = dict(message.reputations)
+        self.specs = {spec.name: spec for spec in message.actuators}
+        self.effective = {}
+        for spec in self.specs.values():
+            self._settle(spec, spec.value)
+
+    def take(self, receipt: Receipt) -> None:
+        """The decision has left the air, and the effective value is what was read back."""
+        if self.in_flight.pop(receipt.decision_id, None) is None:
+            self.counters["receipt.not_in_flight"] += 1
+        spec = self.specs.get(receipt.actuator)
+        if spec is not None and receipt.status in ("applied", "noop"):
+            self._settle(spec, receipt.after)
+
+    def _settle(self, spec: ActuatorSpec, value: Value) -> None:
+        if spec.kind == "action":  # it happens and leaves no setting behind
+            self.effective[spec.name] = None
+            return
+        found = shaped(spec, value)
+        if isinstance(found, Fault):
+            self.counters["value.unreadable"] += 1
+            self.effective.setdefault(spec.name, None)
+        else:
+            self.effective[spec.name] = found
+
+    def hear(self, name: str) -> Agent | None:
+        """The agent, live again because it spoke; None if it never joined."""
+        agent = self.agents.get(name)
+        if agent is not None:
+            agent.live, agent.last_tick = True, self.tick
+        return agent
+
+    def note(self, name: str, status: AgentStatus) -> None:
+        if status.state == "joined":
+            self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version)
+        elif status.state == "left":
+            self.agents.pop(name, None)
+        agent = self.hear(name)
+        if agent is None:
+            self.counters["agent.left" if status.state == "left" else "agent.not_joined"] += 1
+        elif status.state == "cannot_fire":
+            agent.cannot_fire = status.reason or "no reason given"
+        elif status.state == "done":
+            agent.done_tick, agent.seen = status.tick, status.seen
+
+    def lose_silent(self) -> None:
+        for agent in self.agents.values():
+            if agent.live and self.tick - agent.last_tick > self.rules.silent_ticks:
+                agent.live = False
+
+    def live(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name, agent in self.agents.items() if agent.live))
+
+    def flying(self) -> list[InFlight]:
+        """Adopted, no receipt yet, not lapsed."""
+        return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
+
+    def adopt(self, decision: Decision, direction: str) -> None:
+        self.in_flight[decision.id] = InFlight(decision, direction)
+        self.adopted += 1
+        self.adopted_tick[decision.actuator] = decision.tick

@@ -1,0 +1,41 @@
+"""Gauges of the optimizer itself: what the loss does not show of how well the learning rate fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from oven_controller.messages import MetricSpec
+
+ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
+
+
+def measurable(trainer: Trainer) -> bool:
+    """Only whole tensors: a sharded rank sees its part of the gradient, and its cosine is another number."""
+    return not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+
+
+@torch.no_grad()
+def alignment(trainer: Trainer) -> float | None:
+    """Cosine between this step's gradient and Adam's first moment before it (all parameters as one vector).
+
+    One pass over gradients and moments, one transfer. None when the optimizer keeps no first moment, or there is no
+    gradient: an absence, not 0. Called after clipping, before `optimizer.step` (scaling does not change a cosine).
+    """
+    optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    gradients, moments = [], []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moment = optimizer.state.get(parameter, {}).get("exp_avg")
+            if parameter.grad is not None and moment is not None:
+                gradients.append(parameter.grad)
+                moments.append(moment)
+    if not gradients:
+        return None
+    products = torch._foreach_mul(gradients, moments)
+    dot = torch.stack([product.sum(dtype=torch.float32) for product in products]).sum()
+    norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (gradients, moments)]
+    cosine = torch.stack([dot, norms[0] * norms[1]]).tolist()
+    return cosine[0] / cosine[1] if cosine[1] > 0 else None

@@ -1,0 +1,27 @@
+"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+
+from __future__ import annotations
+
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.starts import Start, parse_start
+
+from oven_learner.recipe import Order
+
+
+class GrpoRecipe:
+    """GRPO on a sorting task (see the package's docstring)."""
+
+    name = "grpo"
+    default_start = "drill:lr-low"
+    settings_model = GrpoSettings
+
+    def parse_start(self, text: str, seed: int) -> Start:
+        return parse_start(text, seed)
+
+    def train(self, order: Order) -> None:
+        from oven_learner.recipes.grpo.train import train
+
+        train(order)
+
+
+RECIPE = GrpoRecipe()

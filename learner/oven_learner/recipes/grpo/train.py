@@ -1,0 +1,70 @@
+"""The whole run: the job, its actuators and gauges, the controller attached, and an end in order."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import types
+
+from oven_learner.recipes.grpo.build import Job, build
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.starts import parse_start
+
+from oven_controller.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.attach import attach
+from oven_learner.recipe import Order
+
+log = logging.getLogger("oven.learner")
+
+LR_BOUNDS = (0.01, 100.0)
+"""Wide enough that no agent can read off them where a drawn start lies."""
+
+
+def train(order: Order) -> None:
+    settings = GrpoSettings.model_validate({**order.options, **({"max_steps": order.steps} if order.steps else {})})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to end in order
+    start = parse_start(order.start, order.seed)
+    checkpoints = order.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    job = build(settings, start, order.seed, checkpoints, order.cache)
+    attachment = attach(
+        job.trainer,
+        actuators=knobs(job),
+        lr_bounds=LR_BOUNDS,
+        recipe="grpo",
+        metrics=gauges(settings),
+        evaluate=job.evaluate,
+        evaluate_every=settings.eval_every,
+        seconds=order.seconds,
+    )
+
+    def end(number: int, _: types.FrameType | None) -> None:
+        if attachment.client is None:
+            sys.exit(0)
+        attachment.client.request_stop(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        job.trainer.train(resume_from_checkpoint=order.resume or None)
+    except Exception as error:
+        if attachment.client is not None:
+            attachment.client.close("failed", detail=f"{type(error).__name__}: {error}")
+        raise
+
+
+def knobs(job: Job) -> Actuators:
+    """What this recipe adds to the knobs that `attach` finds."""
+    actuators = Actuators()
+    actuators.simplex("data.mixture", job.mixture.get, job.mixture.set)
+    return actuators
+
+
+def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds."""
+    return (
+        MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
+        *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in settings.levels),
+        *(MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels),
+    )

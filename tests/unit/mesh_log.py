@@ -1,0 +1,188 @@
+"""A log under construction, with a mesh that reads it as it grows: what the mesh's tests are written in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from oven_controller.events import Event
+from oven_controller.mesh.core import Mesh, Output
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    Message,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+    Value,
+    Vote,
+)
+from oven_controller.rules import Rules
+
+RUN = "r"
+LR = "optimizer.lr_scale"
+NOON = datetime(2026, 1, 1, tzinfo=UTC)
+
+SPECS = (
+    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
+    ActuatorSpec(name="grad.clip", kind="scalar", low=0, high=10, value=1.0, risky=True),
+    ActuatorSpec(name="teacher.active", kind="choice", choices=("none", "small", "big"), value="none"),
+    ActuatorSpec(
+        name="data.mixture",
+        kind="simplex",
+        choices=("web", "code", "math"),
+        value={"web": 0.5, "code": 0.3, "math": 0.2},
+    ),
+    ActuatorSpec(name="run.rollback", kind="action"),
+    ActuatorSpec(name="run.hold", kind="action"),
+)
+MOVES = tuple(spec.name for spec in SPECS)
+
+
+def event(seq: int, subject: str, body: Message | bytes) -> Event:
+    return Event.read(seq, subject, body if isinstance(body, bytes) else body.wire(), NOON)
+
+
+class Log:
+    """`echo` writes the mesh's outputs back at once, as the service does. Sequences have gaps to insert into."""
+
+    def __init__(self, echo: bool = True, stride: int = 10) -> None:
+        self.mesh = Mesh(RUN)
+        self.echo, self.stride = echo, stride
+        self.events: list[Event] = []
+        self.outputs: list[Output] = []
+        self.incarnation, self.n, self.seq = 1, 0, 0
+
+    @classmethod
+    def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
+        """A run that has started, with these agents in it."""
+        log = cls(echo)
+        log.start(**rules)
+        for agent in agents:
+            log.join(agent, speciality=speciality)
+        return log
+
+    def put(self, subject: str, body: Message | bytes) -> list[Output]:
+        self.seq += self.stride
+        entry = event(self.seq, f"oven.{RUN}.{subject}", body)
+        self.events.append(entry)
+        emitted = self.mesh.step(entry)
+        self.outputs += emitted
+        if self.echo:
+            for output in emitted:
+                self.put(output.subject.split(".", 2)[2], output.message)
+        return emitted
+
+    def _learner(self) -> dict[str, int]:
+        self.n += 1
+        return {"incarnation": self.incarnation, "n": self.n - 1}
+
+    def start(
+        self,
+        specs: tuple[ActuatorSpec, ...] = SPECS,
+        tick: int = 0,
+        lockstep: bool = False,
+        reputations: dict[str, float] | None = None,
+        **rules: Any,
+    ) -> list[Output]:
+        message = RunStarted(
+            **self._learner(),
+            recipe="grpo",
+            tick=tick,
+            actuators=specs,
+            rules=Rules(**rules),
+            lockstep=lockstep,
+            reputations=reputations or {},
+        )
+        return self.put("run", message)
+
+    def restart(self, **kwargs: Any) -> list[Output]:
+        self.incarnation, self.n = self.incarnation + 1, 0
+        return self.start(**kwargs)
+
+    def end(self) -> list[Output]:
+        return self.put("run", RunEnded(**self._learner(), reason="completed", tick=self.mesh.state.tick, step=0))
+
+    def tick(self, count: int = 1) -> list[Output]:
+        emitted: list[Output] = []
+        for _ in range(count):
+            tick = self.mesh.state.tick + 1
+            message = Observation(**self._learner(), tick=tick, step=tick, progress=0.0, metrics={"loss": 1.0})
+            emitted += self.put("observation", message)
+        return emitted
+
+    def join(self, agent: str, moves: tuple[str, ...] = MOVES, speciality: tuple[str, ...] = ()) -> list[Output]:
+        return self.put(f"agent.{agent}", AgentStatus(state="joined", moves=moves, speciality=speciality))
+
+    def status(self, agent: str, state: Any, tick: int = 0, seen: str = "", reason: str = "") -> list[Output]:
+        return self.put(f"agent.{agent}", AgentStatus(state=state, tick=tick, seen=seen, reason=reason))
+
+    def done(self, agent: str, seen: str = "") -> list[Output]:
+        return self.status(agent, "done", tick=self.mesh.state.tick, seen=seen)
+
+    def vote(
+        self,
+        agent: str,
+        stance: Literal["propose", "for", "against", "abstain"],
+        value: Value = None,
+        actuator: str = LR,
+        confidence: float = 0.6,
+        ballot: str = "",
+        rationale: str = "",
+    ) -> list[Output]:
+        message = Vote(
+            actuator=actuator,
+            ballot=ballot,
+            stance=stance,
+            value=value,
+            tick=self.mesh.state.tick,
+            confidence=confidence,
+            rationale=rationale,
+        )
+        return self.put(f"vote.{agent}", message)
+
+    def propose(
+        self, agent: str, value: Value, actuator: str = LR, confidence: float = 0.6, **more: Any
+    ) -> list[Output]:
+        return self.vote(agent, "propose", value, actuator, confidence, **more)
+
+    def receipt(self, decision: Decision, status: Any = "applied", after: Value = None) -> list[Output]:
+        message = Receipt(
+            **self._learner(),
+            decision_id=decision.id,
+            actuator=decision.actuator,
+            status=status,
+            before=decision.before,
+            after=decision.value if after is None else after,
+            tick=self.mesh.state.tick,
+            step=0,
+        )
+        return self.put("receipt", message)
+
+    def operator(self, command_id: str, action: Any) -> list[Output]:
+        return self.put("operator.ann", OperatorCommand(id=command_id, action=action))
+
+    @property
+    def decisions(self) -> list[Decision]:
+        return [output.message for output in self.outputs if isinstance(output.message, Decision)]
+
+    @property
+    def last(self) -> Decision:
+        return self.decisions[-1]
+
+    @property
+    def verdict(self) -> str:
+        return self.last.verdict
+
+    @property
+    def ballots(self) -> list[BallotOpened]:
+        return [output.message for output in self.outputs if isinstance(output.message, BallotOpened)]
+
+    @property
+    def closed_ticks(self) -> list[int]:
+        return [output.message.tick for output in self.outputs if isinstance(output.message, StepClosed)]

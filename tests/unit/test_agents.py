@@ -1,0 +1,250 @@
+"""The shipped agents on made-up gauges whose right answer is plain, and the session around them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from oven_agents import Agent, Window
+from oven_agents.curriculum import Curriculum
+from oven_agents.learning_rate import ALIGNMENT, LearningRate
+from oven_agents.robust import best_level, noise, quantile, total_variation
+from oven_agents.session import PATIENCE, Session
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Value,
+    Vote,
+)
+
+LEVELS = ("len3", "len4", "len5")
+
+
+def started(mixture: dict[str, float] | None = None, *, missing: str = "") -> RunStarted:
+    names = ("reward", "loss", "grad_norm", "learning_rate", "frac_reward_zero_std", ALIGNMENT)
+    metrics = tuple(MetricSpec(name=name) for name in (*names, *(f"reward/{n}" for n in LEVELS)) if name != missing)
+    return RunStarted(
+        incarnation=1,
+        n=0,
+        recipe="grpo",
+        metrics=metrics,
+        actuators=(
+            ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.01, high=100, value=1.0),
+            ActuatorSpec(name="run.rollback", kind="action"),
+            ActuatorSpec(
+                name="data.mixture", kind="simplex", choices=LEVELS, value=mixture or dict.fromkeys(LEVELS, 1 / 3)
+            ),
+        ),
+    )
+
+
+def observe(tick: int, **metrics: float) -> Observation:
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    if "cos" in named:
+        named[ALIGNMENT] = named.pop("cos")
+    return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.1, metrics=named)
+
+
+def votes(agent: Agent, observations: Iterable[Observation], run: RunStarted | None = None) -> list[Vote]:
+    session = Session(agent, "me")
+    session.absorb(run or started())
+    said = []
+    for observation in observations:
+        session.absorb(observation)
+        said += [message for message in session.react() if isinstance(message, Vote)]
+        assert not session.problems, session.problems
+    return said
+
+
+def receipt(tick: int, actuator: str, before: Value, after: Value) -> Receipt:
+    return Receipt(
+        incarnation=1, n=10_000 + tick, decision_id="d", actuator=actuator, status="applied", before=before,
+        after=after, tick=tick, step=tick,
+    )  # fmt: skip
+
+
+def noisy(mean: float, count: int, spread: float, seed: int = 0) -> list[float]:
+    draw = random.Random(seed)
+    return [draw.gauss(mean, spread) for _ in range(count)]
+
+
+def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
+    said = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
+    assert said[0].actuator == "optimizer.lr_scale" and said[0].value == 4.0
+    assert "0.55" in said[0].rationale and said[0].confidence >= 0.85
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_unrelated_gradients_leave_it_alone(seed: int) -> None:
+    cosines = noisy(0.0, 400, 0.18, seed)
+    assert not votes(LearningRate(), [observe(t, reward=0.7, cos=c) for t, c in enumerate(cosines, 1)])
+
+
+def test_opposed_gradients_lower_it_but_not_at_the_ceiling() -> None:
+    cosines = noisy(-0.15, 40, 0.12)
+    free = [observe(t, reward=0.6, cos=c, frac_reward_zero_std=0.3) for t, c in enumerate(cosines, 1)]
+    assert votes(LearningRate(), free)[0].value == pytest.approx(0.4)
+    solved = [observe(t, reward=0.97, cos=c, frac_reward_zero_std=0.8) for t, c in enumerate(cosines, 1)]
+    assert not votes(LearningRate(), solved)
+
+
+@pytest.mark.parametrize("rates", [[t / 30 for t in range(1, 31)], [math.exp(-t / 15) for t in range(30)]])
+def test_the_users_own_schedule_is_not_fought(rates: Sequence[float]) -> None:
+    moving = [observe(t, reward=0.3, cos=0.6, learning_rate=rate) for t, rate in enumerate(rates, 1)]
+    assert not votes(LearningRate(), moving)
+
+
+def test_a_collapse_proposes_a_rollback_and_a_cut_together() -> None:
+    rewards = [0.30, 0.16, 0.05, 0.10, 0.03]
+    said = votes(LearningRate(), [observe(t, reward=r, cos=-0.2) for t, r in enumerate(rewards, 1)])
+    assert {(vote.actuator, vote.value) for vote in said} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
+
+
+def test_a_late_collapse_goes_back_to_before_it_and_not_to_the_start() -> None:
+    rewards = [*noisy(0.8, 100, 0.03), 0.2, 0.05, 0.02]
+    said = votes(LearningRate(), [observe(t, reward=r, cos=0.0) for t, r in enumerate(rewards, 1)])
+    back = next(vote for vote in said if vote.actuator == "run.rollback")
+    assert isinstance(back.value, float) and 85 <= back.value <= 96
+
+
+def test_nan_is_a_collapse() -> None:
+    said = votes(LearningRate(), [observe(1, reward=0.5, loss=1.0), observe(2, reward=0.5, loss=math.nan)])
+    assert {vote.actuator for vote in said} == {"optimizer.lr_scale", "run.rollback"}
+
+
+def test_a_rate_that_collapsed_is_not_tried_again() -> None:
+    session = Session(LearningRate(), "me")
+    session.absorb(started())
+    session.absorb(receipt(6, "optimizer.lr_scale", 1.0, 0.2))
+    session.absorb(receipt(6, "run.rollback", 6.0, 0.0).model_copy(update={"n": 20_000}))
+    said: list[Vote] = []
+    for tick in range(20_001, 20_030):
+        session.absorb(observe(tick, reward=0.3, cos=0.6))
+        said += [message for message in session.react() if isinstance(message, Vote)]
+    assert said and said[0].value == pytest.approx(0.5)
+
+
+def test_a_starved_level_brings_the_mixture_back() -> None:
+    only_easy = {"len3": 1.0, "len4": 0.0, "len5": 0.0}
+    said = votes(Curriculum(), [observe(t, reward=0.6, reward__len3=0.6) for t in range(1, 10)], started(only_easy))
+    value = said[0].value
+    assert isinstance(value, dict) and min(value.values()) > 0.2 and sum(value.values()) == pytest.approx(1)
+    assert "unseen" in said[0].rationale
+
+
+def test_an_even_mixture_is_left_alone_and_so_are_mastered_levels() -> None:
+    even = [observe(t, reward=0.7, reward__len3=0.9, reward__len4=0.7, reward__len5=0.4) for t in range(1, 60)]
+    assert not votes(Curriculum(), even)
+    skewed = {"len3": 0.02, "len4": 0.49, "len5": 0.49}
+    mastered = [observe(t, reward=0.7, reward__len3=0.99, reward__len4=0.7, reward__len5=0.4) for t in range(1, 60)]
+    assert not votes(Curriculum(), mastered, started(skewed))
+
+
+def test_an_agent_says_why_it_cannot_fire() -> None:
+    session = Session(LearningRate(), "me")
+    session.absorb(started(missing=ALIGNMENT))
+    statuses = [message for message in session.react() if isinstance(message, AgentStatus)]
+    assert statuses[-1].state == "cannot_fire" and ALIGNMENT in statuses[-1].reason
+
+
+def test_an_agent_that_always_raises_says_so_once_and_goes_quiet() -> None:
+    class Faulty(Agent):
+        def vote(self, window: Window) -> Vote:
+            raise KeyError("typo")
+
+    session = Session(Faulty(), "me")
+    session.absorb(started())
+    said: list[Vote | AgentStatus] = []
+    for tick in range(1, PATIENCE + 20):
+        session.absorb(observe(tick, reward=0.1))
+        said += session.react()
+    reasons = [m.reason for m in said if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
+    assert len(reasons) == 1 and "KeyError" in reasons[0]
+    assert len(session.problems) == PATIENCE
+
+
+class Eager(Agent):
+    moves = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return window.propose("optimizer.lr_scale", 2.0, confidence=0.9, why="always")
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote:
+        return window.answer(ballot, "against", confidence=0.8, why="never")
+
+
+def test_a_session_does_not_repeat_itself_while_its_proposal_is_open_in_flight_or_cooling() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+
+    def proposals(tick: int) -> int:
+        session.absorb(observe(tick, reward=0.1))
+        return sum(isinstance(message, Vote) for message in session.react())
+
+    assert proposals(1) == 1
+    ballot = BallotOpened(
+        id="1", actuator="optimizer.lr_scale", proposal=2.0, opened_by="me", tick=1, closes_at_tick=4, eligible=("me",)
+    )
+    session.absorb(ballot)
+    assert proposals(2) == 0
+    session.absorb(
+        Decision(
+            id="d",
+            ballot="1",
+            actuator="optimizer.lr_scale",
+            verdict="adopted",
+            value=2.0,
+            reason="",
+            tally=(),
+            tick=2,
+            apply_at_tick=3,
+            expires_at_tick=9,
+        )  # fmt: skip
+    )
+    assert proposals(3) == 0, "in flight"
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4}))
+    assert proposals(5) == 0, "cooling"
+    assert proposals(7) == 1
+
+
+def test_a_new_ballot_is_answered_at_once_and_marked_as_seen() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    ballot = BallotOpened(
+        id="7", actuator="optimizer.lr_scale", proposal=3.0, opened_by="other", tick=1, closes_at_tick=4,
+        eligible=("me", "other"),
+    )  # fmt: skip
+    session.absorb(ballot)
+    answer, done = session.react()
+    assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")
+    assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "7")
+    assert session.react() == []
+
+
+def test_duplicates_change_nothing() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(started())
+    assert session.react() == []
+
+
+def test_robust_statistics() -> None:
+    assert quantile([1, 2, 3, 4, 5], 0.25) == 2
+    assert best_level([0.1, 0.9, 0.1, 0.2, 0.3]) == 0.2, "one lucky step is no level"
+    assert total_variation({"a": 1.0, "b": 0.0}, {"a": 0.25, "b": 0.75}) == 0.75
+    values = [t * 0.01 + e for t, e in enumerate(noisy(0, 2000, 0.5))]
+    assert noise(values) == pytest.approx(0.5, rel=0.1)

@@ -1,0 +1,122 @@
+"""What a passed tally still has to respect."""
+
+import pytest
+from tests.unit.mesh_log import LR, SPECS, Log
+
+from oven_controller.messages import Value
+
+MIX = "data.mixture"
+
+
+def adopt(log: Log, value: Value, actuator: str = LR) -> None:
+    log.propose("amy", value, actuator)
+    log.vote("bob", "for", actuator=actuator)
+
+
+def test_observe_says_what_it_would_have_done() -> None:
+    log = Log.running("amy", "bob", autonomy="observe", autonomy_of={"grad.clip": "auto"})
+    adopt(log, 0.1)
+    assert log.verdict == "rejected"
+    assert "observe: would have set 0.25" in log.last.reason
+    adopt(log, 2.0, "grad.clip")
+    assert log.verdict == "adopted"
+
+
+def test_a_change_that_is_none() -> None:
+    log = Log.running("amy", "bob")
+    adopt(log, 1.01)
+    assert "no change: 1.01 against 1 is a change of 0.01, below 0.02" in log.last.reason
+    adopt(log, "none", "teacher.active")
+    assert "no change: teacher.active is “none” already" in log.last.reason
+    adopt(log, {"web": 0.51, "code": 0.29, "math": 0.2}, MIX)
+    assert "no change" in log.last.reason and log.verdict == "rejected"
+
+
+def test_least_change_of_zero_still_refuses_the_effective_value() -> None:
+    log = Log.running("amy", "bob", least_change=0)
+    adopt(log, 1.0)
+    assert "no change" in log.last.reason
+
+
+def test_cool_down() -> None:
+    log = Log.running("amy", "bob", cooldown_ticks=5)
+    adopt(log, 0.5)
+    log.tick(4)
+    adopt(log, 0.8)
+    assert "cooling down: 4 ticks since the last decision on optimizer.lr_scale, 5 are needed" in log.last.reason
+    adopt(log, 2.0, "grad.clip")
+    assert log.verdict == "adopted"  # each actuator cools by itself
+    log.tick()
+    adopt(log, 0.8)
+    assert log.verdict == "adopted"
+
+
+def test_the_budget_is_the_runs() -> None:
+    log = Log.running("amy", "bob", max_interventions=1)
+    adopt(log, 0.5)
+    adopt(log, 2.0, "grad.clip")
+    assert "budget spent: 1 of 1 interventions are used up" in log.last.reason
+    log.restart(max_interventions=1)
+    adopt(log, 2.0, "grad.clip")
+    assert log.verdict == "rejected"
+
+
+def test_contradictions_wait_for_the_receipt_or_the_expiry() -> None:
+    log = Log.running("amy", "bob", cooldown_ticks=0)
+    adopt(log, 2.0)
+    rise = log.last
+    adopt(log, None, "run.rollback")
+    assert f"optimizer.lr_scale:up is in flight (decision {rise.id}), run.rollback must wait" in log.last.reason
+    log.receipt(rise)
+    adopt(log, None, "run.rollback")
+    assert log.verdict == "adopted"
+    adopt(log, 1.0)  # down, from 2: not the contradicted direction
+    assert log.verdict == "adopted"
+    adopt(log, 4.0)
+    assert "contradiction: run.rollback is in flight" in log.last.reason
+    log.tick(21)
+    assert log.mesh.state.tick <= log.last.expires_at_tick
+    log.tick(1)
+    log.done("amy")
+    adopt(log, 4.0)
+    assert log.verdict == "adopted"
+
+
+def test_what_is_on_its_way_is_not_sent_again() -> None:
+    log = Log.running("amy", "bob", cooldown_ticks=0)
+    adopt(log, None, "run.rollback")
+    first = log.last
+    adopt(log, None, "run.rollback")
+    assert f"already on its way: decision {first.id} has no receipt yet" in log.last.reason
+
+
+def test_a_change_that_is_too_large_goes_as_far_as_it_may() -> None:
+    log = Log.running("amy", "bob")
+    adopt(log, 0.01)
+    assert (log.verdict, log.last.value) == ("adopted", 0.25)
+    assert "limited to 0.25, a factor of 4 from 1, instead of 0.01" in log.last.reason
+    adopt(log, 9.0, "grad.clip")
+    assert log.last.value == pytest.approx(3.5)
+    assert "limited to 3.5, 0.25 of the range 0 to 10 from 1, instead of 9" in log.last.reason
+    adopt(log, {"web": 0.0, "code": 0.0, "math": 1.0}, MIX)
+    assert log.last.value == {"web": 0.0625, "code": 0.0375, "math": 0.9}
+    assert "a shift of 0.7 where 0.8 was asked for" in log.last.reason
+
+
+def test_bounds_outrank_the_largest_change() -> None:
+    specs = (SPECS[0].model_copy(update={"value": 0.001}),)
+    log = Log()
+    log.start(specs=specs)
+    log.join("amy")
+    log.join("bob")
+    adopt(log, 1.0)
+    assert log.last.value == 0.01
+
+
+def test_an_unknown_effective_value_limits_nothing() -> None:
+    log = Log()
+    log.start(specs=(SPECS[0].model_copy(update={"value": None}),))
+    log.join("amy")
+    log.join("bob")
+    adopt(log, 50.0)
+    assert (log.verdict, log.last.value, log.last.before) == ("adopted", 50.0, None)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -69,10 +70,20 @@ class RunFolder:
         try:
             return RunInfo.model_validate_json(self._info.read_bytes())
         except (OSError, ValidationError) as error:
-            raise ConfigError(f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use") from error
+            raise ConfigError(
+                f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use"
+            ) from error
 
     def write_info(self, info: RunInfo) -> None:
         write_whole(self._info, info.model_dump_json(indent=1) + "\n")
+
+    def earlier_settings(self) -> dict[str, Any]:
+        """What the run was configured with last; nothing if it never came so far."""
+        try:
+            settings = json.loads(self.config.read_text())
+        except (OSError, ValueError):
+            return {}
+        return settings if isinstance(settings, dict) else {}
 
     def status(self) -> Status:
         if self.locked():

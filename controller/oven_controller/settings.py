@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -19,6 +19,8 @@ from oven_controller import names
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.rules import Rules
 from oven_controller.stack import plugins
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT = "OVEN_SET_"
 """`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
@@ -94,12 +96,16 @@ def resolve(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     attached: bool = False,
+    earlier: Mapping[str, Any] | None = None,
 ) -> Resolved:
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, naming value and remedy.
 
-    `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`.
+    `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
+    run that is resumed was configured with.
     """
     layers = [Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}})] if attached else []
+    if earlier:
+        layers.append(Layer("the run's config.json", dict(earlier)))
     if config is not None:
         layers.append(Layer(str(config), read_yaml(config)))
     layers.extend(_from_environment(environ or {}))
@@ -232,13 +238,13 @@ def _recipe(name: Any) -> Recipe:
     return recipe
 
 
-def _validated[M: BaseModel](
-    model: type[M],
+def _validated(
+    model: type[_Model],
     values: Mapping[str, Any],
     prefix: str,
     layers: Sequence[Layer],
     options: type[BaseModel] | None,
-) -> M:
+) -> _Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -7,6 +7,7 @@ it stands beside every foreign process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,8 +47,8 @@ def main() -> int:
 
     for number in handled:
         signal.signal(number, forward)
-    for number in early:  # came while the command was being started
-        forward(number, None)
+    for missed in early:  # came while the command was being started
+        forward(missed, None)
     threading.Thread(target=watch, daemon=True).start()
     code = child.wait()
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
@@ -55,10 +56,8 @@ def main() -> int:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class Child:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Called by our own processes at start: SIGTERM to ourselves when the parent's pipe closes, exit after the grace."""
+    """Called by an own process at start: SIGTERM to itself when the parent's pipe closes, exit after the grace."""
     fd = os.environ.pop(PARENT_FD, "")
     if not fd:
         return

@@ -1,4 +1,4 @@
-"""A run's log, wherever it is: by `history` while the stack is up, else from log.jsonl, else out of the store itself."""
+"""A run's log, wherever it is: by `history` while the stack is up, else from log.jsonl, else from the store itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`up` and `run --`: the server, the mesh, the agents and the learner of one run, started in order and ended in order."""
+"""`up` and `run --`: the server, the mesh, the agents and the learner of one run, started and ended in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +81,7 @@ class _Up:
         self.out = out
         self.stop = asyncio.Event()
         self.signal = 0
+        self.script_offset = 0
         self.learner: Child | None = None
         self.mesh: Child | None = None
         self.agents: list[Child] = []
@@ -165,7 +166,9 @@ class _Up:
         for spec, child in zip(specs, self.agents, strict=True):
             await self._ready(child, watch.joined(spec.name))
         if self.request.command:
-            self.learner = await self._child(plan.script(self.request.command))
+            script = plan.script(self.request.command)
+            self.script_offset = script.log.stat().st_size if script.log.exists() else 0
+            self.learner = await self._child(script)
         elif self.request.learner:
             self.learner = await self._child(plan.learner())
         else:
@@ -212,31 +215,31 @@ class _Up:
 
     async def _wait(self) -> int:
         """Until the learner ends or a signal comes. Whatever else dies is told, and training goes on."""
-        stopped = asyncio.ensure_future(self.stop.wait())
-        lives: dict[asyncio.Future[object], Child] = {}
+        stopped = asyncio.create_task(self.stop.wait())
+        lives: dict[asyncio.Task[int], Child] = {}
         for child in (self.learner, self.mesh, *self.agents, self.server.child if self.server else None):
             if child is not None:
-                lives[asyncio.ensure_future(child.wait())] = child
+                lives[asyncio.create_task(child.wait())] = child
         script_ended = asyncio.Event()
         copying = None
         if self.request.command and not self.request.quiet and self.learner:
-            copying = asyncio.create_task(relay(self.learner.log, 0, script_ended))
+            copying = asyncio.create_task(relay(self.learner.log, self.script_offset, script_ended))
         try:
             while True:
-                done, _ = await asyncio.wait({stopped, *lives}, return_when=asyncio.FIRST_COMPLETED)
-                for future in done & lives.keys():
-                    child = lives.pop(future)
-                    if child is self.learner:
-                        return self._learner_ended(child)
-                    self._died(child)
+                done, _ = await asyncio.wait([stopped, *lives], return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in lives if task in done]:
+                    ended = lives.pop(task)
+                    if ended is self.learner:
+                        return self._learner_ended(ended)
+                    self._died(ended)
                 if stopped in done:
                     return 130 if self.signal == signal.SIGINT else 0
         finally:
             script_ended.set()
             if copying is not None:
                 await copying
-            for future in (stopped, *lives):
-                future.cancel()
+            for waiting in (stopped, *lives):
+                waiting.cancel()
 
     def _learner_ended(self, child: Child) -> int:
         code = child.returncode or 0
@@ -279,7 +282,9 @@ class _Up:
             async with asyncio.timeout(60):
                 await export(bus, self.folder)
         except (BusError, TimeoutError, OSError) as error:
-            self.out(f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store")
+            self.out(
+                f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store"
+            )
 
     def _summary(self) -> None:
         if not self.report.view.seq:
@@ -340,22 +345,3 @@ def _short(path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def dry_run(request: Request, home: Home) -> Sequence[str]:
-    """What would be started, and with what."""
-    import yaml
-
-    lines = [first_line(request.resolved), "", "# config"]
-    dumped = request.resolved.settings.model_dump(mode="json")
-    lines += yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True).rstrip().splitlines()
-    lines += ["", "# processes", f"home          {home.path}"]
-    lines.append(f"nats-server   {'not started: ' + request.resolved.settings.nats if request.resolved.settings.nats else servers.binary()}")
-    lines.append("mesh          oven_controller.stack.entry mesh")
-    for spec in agent_specs(request.resolved.settings):
-        lines.append(f"agent-{spec.name:<8}oven_controller.stack.entry agent {spec.target} --name {spec.name}")
-    if request.command:
-        lines.append(f"script        {' '.join(request.command)}")
-    elif request.learner:
-        lines.append("learner       oven_controller.stack.entry learner")
-    return lines

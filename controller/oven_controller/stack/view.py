@@ -101,7 +101,9 @@ class RunView:
     def held_out(self) -> list[str]:
         """Held-out metrics, the whole before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
         declared = [spec.name for spec in self.started.metrics if spec.held_out] if self.started else []
-        return sorted(declared or [name for name in self.metrics if name.startswith("eval/")], key=lambda n: n.count("/"))
+        return sorted(
+            declared or [name for name in self.metrics if name.startswith("eval/")], key=lambda n: n.count("/")
+        )
 
     def seconds(self, now: datetime | None = None) -> float:
         until = now or self.last_time

@@ -36,8 +36,8 @@ class LearningRate(Agent):
     QUARTILE = 0.30
     WELL_ALIGNED = 0.50
     OPPOSED = -0.07
-    LONG_WINDOW = 24
-    SIGMAS = 3.0  # the window slides: two would be crossed by chance every few hundred ticks
+    LONG_WINDOW = 30
+    SIGMAS = 3.5  # the window slides: two would be crossed by chance every few dozen ticks
     SOLVED = 0.45
     TELLING = 0.15
     CUT = 8.0
@@ -118,7 +118,8 @@ class LearningRate(Agent):
             return []
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        if mean + self.SIGMAS * error > 0 or mean > self.OPPOSED or solved > self.SOLVED:
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if mean + self.SIGMAS * error > 0 or max(map(fmean, halves)) > self.OPPOSED or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)

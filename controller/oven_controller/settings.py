@@ -295,14 +295,14 @@ def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A sentence with the settings that may have been meant: by the whole name, or by its last part anywhere."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    leaf = name.rsplit(".", 1)[-1]
-    by_leaf = {full.rsplit(".", 1)[-1]: full for full in reversed(known)}
-    near += [by_leaf[match] for match in difflib.get_close_matches(leaf, list(by_leaf), n=2, cutoff=0.7)]
-    unique = list(dict.fromkeys(near))[:3]
-    if unique:
-        return "did you mean " + " or ".join(repr(n) for n in unique) + "?"
+    """A sentence with the settings that may have been meant: by the last part wherever it stands, else by the whole."""
+    leaves: dict[str, list[str]] = {}
+    for full in known:
+        leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
+    close = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
+    near = [full for leaf in close for full in leaves[leaf]] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(repr(full) for full in near[:3]) + "?"
     folder = name.rsplit(".", 1)[0] + "." if "." in name else ""
     beside = [full for full in known if full.startswith(folder)] or list(known)
     return "known: " + ", ".join(beside[:16]) + (", …" if len(beside) > 16 else "")

@@ -1,0 +1,46 @@
+"""Greedy accuracy on held-out prompts, without a trace in the run that it measures."""
+
+import random
+from collections import defaultdict
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.task import Example, pool
+
+
+def held_out_examples(settings: GrpoSettings) -> list[Example]:
+    """The same held-out prompts for every seed, so that accuracies of different runs compare."""
+    rng = random.Random("held out")
+    return [e for length in sorted(settings.lengths) for e in pool(length, settings.eval_prompts, rng, evaluation=True)]
+
+
+def greedy_accuracy(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
+) -> dict[str, float]:
+    """Accuracy per level (`eval/accuracy/<level>`) and its mean over levels (`eval/accuracy`), each 0..1.
+
+    One batch, greedy. The generator's state and the model's mode are put back, and no gradient is made.
+    """
+    batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
+    was_training = model.training
+    model.train(False)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            out = model.generate(  # type: ignore[misc]
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )  # (N, P + C)
+    finally:
+        model.train(was_training)
+    answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    right: defaultdict[str, list[float]] = defaultdict(list)
+    for given, asked in zip(answers, examples, strict=True):
+        right[asked.level].append(float(given == asked.answer))
+    by_level = {f"eval/accuracy/{level}": sum(hits) / len(hits) for level, hits in right.items()}
+    return {"eval/accuracy": sum(by_level.values()) / len(by_level), **by_level}

@@ -1,0 +1,137 @@
+"""Puts the recipe together: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+
+import os
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
+from oven_learner.recipes.grpo.mixture import LevelMixture, MixtureSampler
+from oven_learner.recipes.grpo.rewards import exact_match
+from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
+from oven_learner.recipes.grpo.starts import Start
+from oven_learner.recipes.grpo.task import pool
+from oven_learner.recipes.grpo.tokenizer import build_tokenizer
+from oven_learner.recipes.grpo.warmup import warm_policy
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to start: call `trainer.train()`."""
+
+    trainer: GRPOTrainer
+    mixture: LevelMixture
+    evaluate: Callable[[], dict[str, float]]  # greedy held-out accuracy, 0..1, total and per level
+    tuned_learning_rate: float
+
+
+class MixtureTrainer(GRPOTrainer):
+    """GRPOTrainer that draws its prompts by `sampler`, to be set before `train()`: the loader is made once, there."""
+
+    sampler: MixtureSampler
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> MixtureSampler:
+        return self.sampler
+
+
+class HeldOut(TrainerCallback):
+    """Adds the held-out accuracies to the training log of every `every`-th step.
+
+    It writes into the dict that `on_log` passes on, so that callbacks added later see both in one record. Calling
+    `trainer.log` instead would flush half of the step's metrics under the evaluation.
+    """
+
+    def __init__(self, evaluate: Callable[[], dict[str, float]], every: int) -> None:
+        self.evaluate, self.every = evaluate, every
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The summary at the end of a run is a log without a loss.
+        if logs is None or "loss" not in logs or state.global_step % self.every:
+            return
+        accuracies = self.evaluate()
+        logs.update(accuracies)
+        state.log_history[-1].update(accuracies)
+
+
+def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
+    # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    tokenizer = build_tokenizer()
+    model = warm_policy(settings, tokenizer, seed, cache)
+    if settings.beta > 0:
+        # TRL makes its reference model by loading the policy's path again.
+        model.save_pretrained(workdir / "warm")
+        model.config._name_or_path = str(workdir / "warm")
+    prompts = random.Random(f"prompts {seed}")
+    rows = [e for length in sorted(settings.lengths) for e in pool(length, settings.train_prompts, prompts)]
+    mixture = LevelMixture(settings.levels, start.mixture, seed)
+    args = _arguments(settings, start.learning_rate, seed, workdir)
+    trainer = MixtureTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[exact_match],
+        args=args,
+        train_dataset=Dataset.from_list([vars(row) for row in rows]),
+    )
+    trainer.sampler = MixtureSampler(
+        mixture,
+        [row.level for row in rows],
+        prompts=settings.prompts_per_step,
+        group_size=settings.group_size,
+        repeats=args.num_iterations * (args.steps_per_generation or 1),
+    )
+    examples = held_out_examples(settings)
+
+    def evaluate() -> dict[str, float]:
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
+
+    trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
+    trainer.add_callback(HeldOut(evaluate, settings.eval_every))
+    return Job(trainer, mixture, evaluate, TUNED_LEARNING_RATE)
+
+
+def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
+    return GRPOConfig(
+        output_dir=str(workdir),
+        seed=seed,
+        learning_rate=learning_rate,
+        # Plain "constant" ignores warmup_steps without a word.
+        lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
+        warmup_steps=settings.lr_warmup_steps,
+        max_steps=settings.max_steps,
+        per_device_train_batch_size=settings.prompts_per_step * settings.group_size,
+        num_generations=settings.group_size,
+        max_completion_length=settings.max_completion_length,
+        beta=settings.beta,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=False,
+        gradient_checkpointing=False,  # recomputing costs 28 % and saves memory that this model doesn't need
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # else a NaN loss is reported as 0
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )

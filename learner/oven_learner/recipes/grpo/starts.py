@@ -1,0 +1,63 @@
+"""Named starting points of a run: a tuned one, one drawn by a seed, and drills with one known fault each.
+
+Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+"""
+
+import difflib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
+
+LEARNING_RATE_RANGE = (1 / 30, 10.0)
+"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+
+CONCENTRATION = 0.5
+"""Dirichlet concentration of the drawn mixture: below 1, so that most draws neglect some level."""
+
+NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: a learning rate, weights by level that sum to 1, and a line for people."""
+
+    name: str
+    learning_rate: float
+    mixture: dict[str, float]
+    label: str
+
+
+def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
+    """The start called `text` (one of `NAMES`); only `drawn` uses the seed.
+
+    Raises ValueError, naming the nearest names, for any other text.
+    """
+    even = {level: 1 / len(levels) for level in levels}
+    match text:
+        case "tuned":
+            return Start(text, TUNED_LEARNING_RATE, even, "tuned learning rate, even mixture")
+        case "drawn":
+            return _drawn(seed, levels)
+        case "drill:lr-low":
+            return Start(text, TUNED_LEARNING_RATE / 10, even, "learning rate 10x too low")
+        case "drill:lr-high":
+            return Start(text, TUNED_LEARNING_RATE * 10, even, "learning rate 10x too high")
+        case "drill:easy-only":
+            easy = {level: float(level == levels[0]) for level in levels}
+            return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}")
+    near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
+    raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
+
+
+def _drawn(seed: int, levels: Sequence[str]) -> Start:
+    rng = random.Random(f"start {seed}")
+    low, high = LEARNING_RATE_RANGE
+    factor = math.exp(rng.uniform(math.log(low), math.log(high)))
+    # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive where all underflow.
+    gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
+    mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
+    shares = " ".join(f"{level} {weight:.0%}" for level, weight in mixture.items())
+    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture, f"learning rate x{factor:.2g}, {shares}")

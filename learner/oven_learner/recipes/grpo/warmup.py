@@ -1,0 +1,114 @@
+"""The supervised warm-up that stands in for pre-training, kept on disk so that a second run starts at once."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from oven_learner.recipes.grpo.model import build_model
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.task import habit_pairs
+
+RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
+WEIGHTS, DIGEST = "policy.safetensors", "sha256"
+RAMP = 20  # steps over which the learning rate rises
+IGNORED = -100  # cross_entropy's default ignore_index
+
+
+def cache_key(settings: GrpoSettings, seed: int) -> str:
+    """16 hex digits over everything that decides the warm weights, and nothing that doesn't."""
+    fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
+    decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
+    text = json.dumps({"version": RECIPE_VERSION, "seed": seed, **decides}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def warm_policy(settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path) -> LlamaForCausalLM:
+    """The warm policy for these settings and seed: from the cache where it is there and sound, else trained now.
+
+    torch's global generator is left as it was, so that a run does not depend on whether the cache was hit.
+    """
+    folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(settings, tokenizer)
+        if not _load(model, folder):
+            _train(model, settings, tokenizer, seed)
+            _store(model, folder)
+    return model
+
+
+def _load(model: LlamaForCausalLM, folder: Path) -> bool:
+    """Whether the entry was there and sound; a model that it doesn't fit is left as it was."""
+    try:
+        data = (folder / WEIGHTS).read_bytes()
+        digest = (folder / DIGEST).read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    if hashlib.sha256(data).hexdigest() != digest:
+        return False
+    model.load_state_dict(load(data))
+    return True
+
+
+def _store(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write beside the target, then rename: a reader sees a whole entry or none."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        data = save({name: weight.contiguous() for name, weight in model.state_dict().items()})
+        (fresh / WEIGHTS).write_bytes(data)
+        (fresh / DIGEST).write_text(hashlib.sha256(data).hexdigest())
+        shutil.rmtree(folder, ignore_errors=True)  # only ever a corrupt entry, or an equal one of a racing process
+        os.rename(fresh, folder)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not (folder / WEIGHTS).is_file():  # not the race's winner in our place: a disk that cannot be written
+            raise
+
+
+def _train(model: LlamaForCausalLM, settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+    pairs = habit_pairs(settings.lengths, settings.right_habit, random.Random(f"warm-up {seed}"))
+    # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
+    steps = settings.sft_steps
+    scale = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, steps))
+    )
+    model.train()
+    for _ in range(steps):
+        ids, mask, labels = collate(list(islice(pairs, settings.sft_batch)), tokenizer)
+        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+        loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scale.step()
+
+
+def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, attention mask and labels, each (B, T) int64, padded on the left; only the target is scored."""
+    prompts = [tokenizer.encode(prompt) for prompt, _ in pairs]
+    targets = [[*tokenizer.encode(target), tokenizer.eos_token_id] for _, target in pairs]
+    width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
+    ids = torch.full((len(pairs), width), tokenizer.pad_token_id)
+    labels = torch.full((len(pairs), width), IGNORED)
+    mask = torch.zeros(len(pairs), width, dtype=torch.int64)
+    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
+        ids[row, width - len(prompt) - len(target) :] = torch.tensor(prompt + target)
+        mask[row, width - len(prompt) - len(target) :] = 1
+        labels[row, width - len(target) :] = torch.tensor(target)
+    return ids, mask, labels

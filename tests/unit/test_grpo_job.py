@@ -1,0 +1,155 @@
+"""Warm-up cache and trainer, at sizes that take a second."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from oven_learner.recipes.grpo import GrpoSettings, Job, build, parse_start
+from oven_learner.recipes.grpo.mixture import LAG_GENERATIONS
+from oven_learner.recipes.grpo.tokenizer import build_tokenizer
+from oven_learner.recipes.grpo.warmup import WEIGHTS, cache_key, warm_policy
+
+TINY = GrpoSettings(
+    lengths=(1, 2),
+    train_prompts=20,
+    eval_prompts=4,
+    hidden=16,
+    layers=1,
+    heads=2,
+    ffn=32,
+    sft_steps=60,
+    sft_batch=16,
+    sft_learning_rate=1e-2,
+    max_steps=4,
+    prompts_per_step=4,
+    group_size=4,
+    eval_every=2,
+)
+EVEN = {"len1": 0.5, "len2": 0.5}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they give at these sizes, and spin where the cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(tmp_path: Path, cache: Path, settings: GrpoSettings = TINY) -> Job:
+    return build(settings, parse_start("tuned", 1, settings.levels), 1, tmp_path, cache)
+
+
+def weights(model: torch.nn.Module | None) -> torch.Tensor:
+    assert model is not None
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()]).clone()
+
+
+def test_text_survives_the_tokenizer() -> None:
+    tokenizer = build_tokenizer()
+    ids = tokenizer.encode("S5203=")
+    assert len(ids) == 6
+    assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == "S5203="
+
+
+def test_the_cache_key_covers_what_decides_the_warm_weights() -> None:
+    key = cache_key(TINY, 1)
+    assert key != cache_key(TINY, 2)
+    assert key != cache_key(TINY.model_copy(update={"sft_steps": 3}), 1)
+    assert key == cache_key(TINY.model_copy(update={"max_steps": 9}), 1)
+
+
+def test_a_warm_policy_is_cached_and_a_corrupt_entry_rebuilt(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    state = torch.get_rng_state()
+    trained = weights(warm_policy(TINY, tokenizer, 1, tmp_path))
+    assert torch.equal(torch.get_rng_state(), state)
+    (entry,) = tmp_path.iterdir()  # nothing temporary is left behind
+    file = entry / WEIGHTS
+    whole, stamp = file.read_bytes(), file.stat().st_mtime_ns
+    assert torch.equal(weights(warm_policy(TINY, tokenizer, 1, tmp_path)), trained)
+    assert file.stat().st_mtime_ns == stamp
+    for broken in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        file.write_bytes(broken)
+        assert torch.equal(weights(warm_policy(TINY, tokenizer, 1, tmp_path)), trained)
+        assert file.read_bytes() == whole
+    file.unlink()
+    assert torch.equal(weights(warm_policy(TINY, tokenizer, 1, tmp_path)), trained)
+
+
+def test_evaluation_leaves_no_trace_in_the_run(tmp_path: Path, cache: Path) -> None:
+    often, never = make(tmp_path, cache), make(tmp_path, cache, TINY.model_copy(update={"eval_every": 100}))
+    torch.manual_seed(5)
+    before = often.evaluate()
+    model, state = often.trainer.model, torch.get_rng_state()
+    assert model is not None
+    for mode in (True, False):
+        model.train(mode)
+        assert often.evaluate() == before
+        assert torch.equal(torch.get_rng_state(), state) and model.training is mode
+    assert set(before) == {"eval/accuracy", "eval/accuracy/len1", "eval/accuracy/len2"}
+    ends = []
+    for job in (often, never):
+        torch.manual_seed(5)
+        job.trainer.train()
+        ends.append(weights(job.trainer.model))
+    assert torch.equal(*ends)
+    assert [("eval/accuracy" in log) for log in often.trainer.state.log_history] == [False, True, False, True, False]
+    assert not any("eval/accuracy" in log for log in never.trainer.state.log_history)
+
+
+def test_the_policy_gets_a_gradient_and_moves(tmp_path: Path, cache: Path) -> None:
+    job = make(tmp_path, cache)
+    start = weights(job.trainer.model)
+    job.trainer.train()
+    logs = job.trainer.state.log_history
+    assert max(log["grad_norm"] for log in logs if "grad_norm" in log) > 1e-3
+    assert not torch.equal(weights(job.trainer.model), start)
+    assert all({"reward", "reward/len1", "reward/len2", "entropy"} <= set(log) for log in logs[:-1])
+    assert max(log["reward"] for log in logs[:-1]) > 0
+
+
+def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache: Path) -> None:
+    job = make(tmp_path, cache, TINY.model_copy(update={"max_steps": 6}))
+
+    class Switch(TrainerCallback):
+        def on_step_begin(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+        ) -> None:
+            if state.global_step == 1:  # step 2 is about to run
+                job.mixture.set({"len1": 0.0, "len2": 1.0})
+
+    job.trainer.add_callback(Switch())
+    job.trainer.train()
+    easy = [log["step"] for log in job.trainer.state.log_history if "reward/len1" in log]
+    assert easy == list(range(1, 2 + LAG_GENERATIONS))
+
+
+def test_a_reference_policy_is_made_when_beta_asks_for_one(tmp_path: Path, cache: Path) -> None:
+    job = make(tmp_path, cache, TINY.model_copy(update={"beta": 0.1, "max_steps": 2}))
+    job.trainer.train()
+    assert "kl" in job.trainer.state.log_history[0]
+
+
+def test_the_learning_rate_follows_its_warm_up_and_schedule(tmp_path: Path, cache: Path) -> None:
+    rates = {}
+    for schedule in ("constant", "linear"):
+        changed = TINY.model_copy(update={"schedule": schedule, "lr_warmup_steps": 2})
+        job = make(tmp_path, cache, changed)
+        job.trainer.train()
+        logs = job.trainer.state.log_history
+        rates[schedule] = [log["learning_rate"] / job.tuned_learning_rate for log in logs if "learning_rate" in log]
+    assert rates["constant"] == pytest.approx([0, 0.5, 1, 1])
+    assert rates["linear"] == pytest.approx([0, 0.5, 1, 0.5])

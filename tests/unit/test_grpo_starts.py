@@ -1,0 +1,69 @@
+"""Starts and settings: pure, and free of torch."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, parse_start
+from oven_learner.recipes.grpo.starts import LEARNING_RATE_RANGE, NAMES
+
+
+@given(st.integers(), st.integers(1, 6))
+def test_a_drawn_start_is_in_range_and_repeatable(seed: int, count: int) -> None:
+    levels = [f"len{i}" for i in range(count)]
+    start = parse_start("drawn", seed, levels)
+    low, high = LEARNING_RATE_RANGE
+    assert low * 0.999 <= start.learning_rate / TUNED_LEARNING_RATE <= high * 1.001
+    assert list(start.mixture) == levels
+    assert min(start.mixture.values()) >= 0
+    assert sum(start.mixture.values()) == pytest.approx(1)
+    assert start == parse_start("drawn", seed, levels)
+
+
+def test_draws_differ_by_seed_and_spread_over_the_range() -> None:
+    factors = sorted(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE for seed in range(100))
+    assert factors[10] < 0.1 and factors[-10] > 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_start_mixes_the_recipes_levels(name: str) -> None:
+    start = parse_start(name, 7)
+    assert start.name == name
+    assert tuple(start.mixture) == GrpoSettings().levels
+    assert sum(start.mixture.values()) == pytest.approx(1)
+
+
+def test_drills_have_the_fault_that_they_name() -> None:
+    assert parse_start("drill:lr-low", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE / 10)
+    assert parse_start("drill:lr-high", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE * 10)
+    assert parse_start("drill:easy-only", 0).mixture == {"len3": 1.0, "len4": 0.0, "len5": 0.0}
+
+
+def test_an_unknown_start_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="drill:lr-low"):
+        parse_start("drill:lr-lo", 0)
+    with pytest.raises(ValueError, match="tuned"):
+        parse_start("zzz", 0)
+
+
+def test_settings_are_frozen_and_know_their_fields() -> None:
+    with pytest.raises(ValidationError):
+        GrpoSettings.model_validate({"max_step": 3})
+    with pytest.raises(ValidationError):
+        GrpoSettings().max_steps = 3  # type: ignore[misc]
+
+
+def test_the_package_imports_without_torch() -> None:
+    code = "import sys, oven_learner.recipes.grpo as g; g.parse_start('tuned', 1); print('torch' in sys.modules)"
+    paths = [path for path in sys.path if path]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "False"

@@ -258,11 +258,19 @@ def _validated(
         where = prefix + ".".join(parts)
         source = _source(where.split("."), layers)
         if problem["type"] == "extra_forbidden":
-            lines.append(f"there is no setting {where!r} ({source}); {nearest(where, known)}")
+            for leaf in _leaves(where, problem["input"]):
+                lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
         else:
             message = str(problem["msg"]).replace("Input should be", "it should be")
             lines.append(f"{where} = {problem['input']!r} ({source}): {message}")
     raise ConfigError("\n".join(lines))
+
+
+def _leaves(where: str, value: Any) -> list[str]:
+    """The dotted names that were written: an unknown folder is best understood by what stands in it."""
+    if not isinstance(value, Mapping) or not value:
+        return [where]
+    return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
 
 
 def _source(path: Sequence[str], layers: Iterable[Layer]) -> str:
@@ -303,6 +311,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     near = [full for leaf in close for full in leaves[leaf]] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if near:
         return "did you mean " + " or ".join(repr(full) for full in near[:3]) + "?"
-    folder = name.rsplit(".", 1)[0] + "." if "." in name else ""
-    beside = [full for full in known if full.startswith(folder)] or list(known)
-    return "known: " + ", ".join(beside[:16]) + (", …" if len(beside) > 16 else "")
+    folder = name.rpartition(".")[0]
+    beside = [full for full in known if folder and full.startswith(folder + ".")]
+    beside = beside or list(dict.fromkeys(full.split(".")[0] for full in known))
+    return "known: " + ", ".join(beside[:20]) + (", …" if len(beside) > 20 else "")

@@ -7,7 +7,6 @@ import signal
 
 import psutil
 import pytest
-
 from tests.integration.conftest import WAIT_S, Stack, family
 
 pytestmark = pytest.mark.e2e

@@ -19,6 +19,8 @@ VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024
 VOTES_KEPT = 50
 VOTES_AGE_S = 1.0
+DUPLICATES_S = 120.0
+"""How long a message id is remembered. A stream with sources has no window unless told to (server 2.15.1)."""
 
 
 def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
@@ -43,6 +45,7 @@ def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
         max_msg_size=LOG_BYTES,
+        duplicate_window=DUPLICATES_S,
         deny_delete=True,
         deny_purge=True,
         num_replicas=replicas,

@@ -47,7 +47,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return ToyRecipe()
 
     monkeypatch.setattr(module, "_recipe", recipe)
-    monkeypatch.setattr(module.plugins, "points", lambda group: {"curriculum": None, "lr": None})
+    monkeypatch.setattr("oven_controller.stack.plugins.points", lambda group: {"curriculum": None, "lr": None})
 
 
 def test_defaults() -> None:

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -177,7 +176,9 @@ class Bus:
             inbox = self.client.new_inbox()
             subscription = await self.client.subscribe(inbox, pending_msgs_limit=65536)
             try:
-                consumer = await self._consumer(run, inbox, last, subjects)
+                consumer, waiting = await self._consumer(run, inbox, last, subjects)
+                if until is not None and not waiting:
+                    return  # nothing that the filter lets through: no message would ever say so
                 expected = 1
                 while until is None or last < until:
                     try:
@@ -198,7 +199,7 @@ class Bus:
                     if until is not None and last > until:
                         return
                     yield Event.read(last, message.subject, message.data, meta.timestamp)
-                    if until is not None and meta.num_pending == 0 and subjects:
+                    if until is not None and meta.num_pending == 0:
                         return
                 with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
                     await self.jetstream.delete_consumer(log_stream(run), consumer)
@@ -210,7 +211,8 @@ class Bus:
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()
 
-    async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> str:
+    async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> tuple[str, int]:
+        """Make a consumer; its name, and how many messages wait for it."""
         config = ConsumerConfig(
             deliver_subject=inbox,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -222,7 +224,5 @@ class Bus:
             num_replicas=1,
             filter_subjects=subjects,
         )
-        return str((await self.jetstream.add_consumer(log_stream(run), config)).name)
-
-
-__all__ = ["AlreadyLoggedError", "Bus", "nats"]
+        info = await self.jetstream.add_consumer(log_stream(run), config)
+        return str(info.name), info.num_pending or 0

@@ -38,6 +38,8 @@ KEPT_OBSERVATIONS = 10_000
 """Held while the bus is away; beyond that the oldest are dropped and counted. Receipts and run events never are."""
 POLL_S = 0.005
 RETRY_S = 0.25
+OPEN_S = 30.0
+"""For connecting and reading what earlier incarnations left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class BusLink:
 
     def open(self) -> Past:
         self._thread.start()
-        self._opened.wait()
+        if not self._opened.wait(OPEN_S):
+            raise BusError(f"the log of run {self._run!r} on {self._url} was not read within {OPEN_S:g} s")
         if self._failure is not None:
             raise self._failure
         assert self._past is not None

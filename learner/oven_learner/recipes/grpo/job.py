@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -45,32 +44,6 @@ class MixtureTrainer(GRPOTrainer):
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> MixtureSampler:
         return self.sampler
-
-
-class HeldOut(TrainerCallback):
-    """Adds the held-out accuracies to the training log of every `every`-th step.
-
-    It writes into the dict that `on_log` passes on, so that callbacks added later see both in one record. Calling
-    `trainer.log` instead would flush half of the step's metrics under the evaluation.
-    """
-
-    def __init__(self, evaluate: Callable[[], dict[str, float]], every: int) -> None:
-        self.evaluate, self.every = evaluate, every
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # The summary at the end of a run is a log without a loss.
-        if logs is None or "loss" not in logs or state.global_step % self.every:
-            return
-        accuracies = self.evaluate()
-        logs.update(accuracies)
-        state.log_history[-1].update(accuracies)
 
 
 def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -108,7 +81,6 @@ def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache:
         return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
 
     trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
-    trainer.add_callback(HeldOut(evaluate, settings.eval_every))
     return Job(trainer, mixture, evaluate, TUNED_LEARNING_RATE)
 
 

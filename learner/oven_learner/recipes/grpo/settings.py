@@ -28,7 +28,7 @@ class GrpoSettings(BaseModel):
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)
-    right_habit: float = Field(default=0.43, ge=0, le=1, description="share of warm-up targets that are correct")
+    right_habit: float = Field(default=0.47, ge=0, le=1, description="share of warm-up targets that are correct")
 
     # GRPO.
     max_steps: int = Field(default=120, ge=1)

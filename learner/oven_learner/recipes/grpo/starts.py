@@ -22,12 +22,20 @@ NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only")
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: a learning rate, weights by level that sum to 1, and a line for people."""
+    """Where a run begins: a learning rate and weights by level that sum to 1.
+
+    `label` is empty unless the start is a drill: then it says what was done wrong on purpose.
+    """
 
     name: str
     learning_rate: float
     mixture: dict[str, float]
-    label: str
+    label: str = ""
+
+    def describe(self) -> str:
+        """One line for people. It is shown to them, and to no agent."""
+        shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
+        return f"learning rate {self.learning_rate:.3g}, mixture {shares}"
 
 
 def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
@@ -38,16 +46,16 @@ def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().lev
     even = {level: 1 / len(levels) for level in levels}
     match text:
         case "tuned":
-            return Start(text, TUNED_LEARNING_RATE, even, "tuned learning rate, even mixture")
+            return Start(text, TUNED_LEARNING_RATE, even)
         case "drawn":
             return _drawn(seed, levels)
         case "drill:lr-low":
-            return Start(text, TUNED_LEARNING_RATE / 10, even, "learning rate 10x too low")
+            return Start(text, TUNED_LEARNING_RATE / 10, even, "the learning rate is set to 1/10 of the tuned one")
         case "drill:lr-high":
-            return Start(text, TUNED_LEARNING_RATE * 10, even, "learning rate 10x too high")
+            return Start(text, TUNED_LEARNING_RATE * 10, even, "the learning rate is set to 10 times the tuned one")
         case "drill:easy-only":
             easy = {level: float(level == levels[0]) for level in levels}
-            return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}")
+            return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}, is in the data")
     near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
     raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
 
@@ -59,5 +67,4 @@ def _drawn(seed: int, levels: Sequence[str]) -> Start:
     # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive where all underflow.
     gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
     mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
-    shares = " ".join(f"{level} {weight:.0%}" for level, weight in mixture.items())
-    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture, f"learning rate x{factor:.2g}, {shares}")
+    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture)

@@ -7,14 +7,13 @@ import signal
 import sys
 import types
 
-from oven_learner.recipes.grpo.build import Job, build
-from oven_learner.recipes.grpo.settings import GrpoSettings
-from oven_learner.recipes.grpo.starts import parse_start
-
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.attach import attach
 from oven_learner.recipe import Order
+from oven_learner.recipes.grpo.job import Job, build
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.starts import parse_start
 
 log = logging.getLogger("oven.learner")
 

@@ -64,9 +64,8 @@ def up(
         "port": port,
     }
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
-    if not headless and not dry_run:
-        print("the monitor comes with a later release: printing lines, as --headless does", flush=True)
-    _start(resolved, run, resume, dry_run, learner=not no_learner)
+    note = "" if headless else "the monitor comes with a later release: printing lines, as --headless does"
+    _start(resolved, run, resume, dry_run, learner=not no_learner, note=note)
 
 
 def run_script(

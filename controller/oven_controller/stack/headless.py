@@ -42,6 +42,7 @@ class Headless:
 
     def event(self, event: Event) -> None:
         before = dict(self.view.knobs)
+        known = {name for name, agent in self.view.agents.items() if agent.live}
         self.view.feed(event)
         match event.body:
             case RunStarted() as body:
@@ -59,6 +60,8 @@ class Headless:
                 why = f": {body.reason}" if body.reason else ""
                 change = f"{text(body.before)} → {text(body.after)}"
                 self._say(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{why}")
+            case AgentStatus(state="joined") if event.author in known:
+                pass  # it says so again when a run starts
             case AgentStatus() as body if body.state in ("joined", "cannot_fire", "left"):
                 words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}[body.state]
                 why = f": {body.reason}" if body.reason else ""

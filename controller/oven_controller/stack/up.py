@@ -46,6 +46,8 @@ class Request:
     learner: bool = True
     command: tuple[str, ...] = ()
     quiet: bool = False
+    note: str = ""
+    """Said after the first line, which belongs to the start."""
 
 
 class _Stopped(Exception):
@@ -93,6 +95,8 @@ class _Up:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told, number)
         self.out(first_line(self.request.resolved))
+        if self.request.note:
+            self.out(self.request.note)
         self._prepare()
         try:
             try:
@@ -170,7 +174,9 @@ class _Up:
             self.script_offset = script.log.stat().st_size if script.log.exists() else 0
             self.learner = await self._child(script)
         elif self.request.learner:
-            self.learner = await self._child(plan.learner())
+            learner = plan.learner()
+            self.learner = await self._child(learner)
+            self.out(f"the learner starts; what it says is in {_short(learner.log)}")
         else:
             self.out("waiting for a learner; in its shell:")
             for line in export_lines(plan.environment("learner")):

@@ -29,6 +29,8 @@ class Episode:
     home: str
     factor: float = 1.0
     """Of the blind schedule."""
+    label: str = ""
+    """Tells runs of one start and seed apart."""
     options: tuple[tuple[str, object], ...] = ()
     """More of the recipe's settings."""
 
@@ -80,7 +82,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 
 def _stack(episode: Episode) -> tuple[float, int]:
-    name = f"{episode.start.replace(':', '-')}-{episode.seed}"
+    name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
     command = [sys.executable, "-m", "oven_controller.cli.main", "up", "--headless", "--lockstep", "--run", name]
     command += ["--start", episode.start, "--seed", str(episode.seed), "--steps", str(episode.steps)]
     for key, value in (("eval_prompts", EVAL_PROMPTS), *episode.options):

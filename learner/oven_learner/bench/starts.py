@@ -93,7 +93,7 @@ class Starts:
                 for seed in seeds
                 for arm in ARMS
             ]  # fmt: skip
-            results = _with_progress(episodes, options.jobs)
+            results = with_progress(episodes, options.jobs)
         found = figures(results)
         if options.json:
             print(json.dumps(found))
@@ -102,7 +102,7 @@ class Starts:
         return 0
 
 
-def _with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
+def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TimeRemainingColumn())  # fmt: skip
     results = []

@@ -110,7 +110,9 @@ class LearningRate(Agent):
             f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
             f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
         )
-        return [window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)]
+        return [
+            window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)
+        ]
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)

@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log holds what it was decided by."""
+"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log says what decided."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ import json
 import tempfile
 from pathlib import Path
 
+from rich.console import Console
+
 from oven_learner.bench.episode import Episode
 from oven_learner.bench.starts import with_progress
-from rich.console import Console
 
 CASES: dict[str, tuple[int, tuple[tuple[str, object], ...]]] = {
     "warm-up": (150, (("lr_warmup_steps", 60),)),

@@ -105,4 +105,5 @@ def list_agents() -> None:
             text = agent.__doc__ or sys.modules[agent.__module__].__doc__ or ""
         except Exception as error:  # one that is broken must not hide the others
             text = f"cannot be imported: {error}"
-        print(f"{name:<16} {text.strip().splitlines()[0] if text.strip() else point.value}")
+        sentence = " ".join(text.split()).split(". ")[0] or point.value
+        print(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")

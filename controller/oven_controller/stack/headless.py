@@ -11,6 +11,7 @@ from oven_controller.settings import Resolved
 from oven_controller.stack.view import RunView, text
 
 LINES_A_RUN = 24
+LEAST_STEPS = 5
 EVERY_STEPS = 10
 
 
@@ -77,7 +78,7 @@ class Headless:
     def _observation(self, event: Event, body: Observation) -> None:
         started = self.view.started
         most = started.horizon.max_steps if started else None
-        every = max(1, most // LINES_A_RUN) if most else EVERY_STEPS
+        every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS
         held_out = [name for name in self.view.held_out()[:1] if name in body.metrics]
         due = body.step // every != self._printed_step // every or self._printed_step < 0
         if not (due or held_out):

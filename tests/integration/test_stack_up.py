@@ -42,6 +42,7 @@ def test_a_run_from_start_to_end(stack: Stack) -> None:
     assert (status["status"], status["step"], status["processes"]) == ("completed", 12, [])
     code, said = stack.command("replay", "one")
     assert (code, "byte for byte" in said) == (0, True)
+    assert stack.json("replay", "one") | {"first": None, "run": "one", "same": True} == stack.json("replay", "one")
     code, said = stack.command("log", "one")
     assert "Observation" in said
     code, said = stack.command("up", "--headless", "--recipe", "toy", "--run", "one")
@@ -87,6 +88,8 @@ def test_a_learner_that_dies(stack: Stack) -> None:
     assert "the learner died (exit code 7)" in said
     assert "out of memory, says the learner" in said
     assert stack.run_folder("four").status() == "failed"
+    code, said = stack.command("replay", "four")
+    assert (code, "never started" in said) == (2, True)  # nothing ran: that is no pass
 
 
 def test_an_agent_that_dies_does_not_end_the_run(stack: Stack) -> None:

@@ -76,14 +76,18 @@ def replay(run: RunName = None, as_json: Json = False) -> None:
     """
     import asyncio
 
+    from oven_controller.errors import ConfigError
     from oven_controller.home import Home
     from oven_controller.replay import replay as again
     from oven_controller.stack.reading import whole_log
 
     folder = Home().find(run)
     report = again(asyncio.run(whole_log(folder, exact=True)), folder.run)
+    if not report.by_kind["run"]:
+        raise ConfigError(f"run {folder.run!r} never started: its log has {report.events} events and nothing to replay")
     if as_json:
-        print(json.dumps(dataclasses.asdict(report) | {"same": report.same}))
+        first = dataclasses.asdict(report.first) if report.first else None
+        print(json.dumps(vars(report) | {"first": first, "same": report.same}))
     else:
         verdict = "the same, byte for byte" if report.same else "NOT the same"
         print(

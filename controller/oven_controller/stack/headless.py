@@ -99,7 +99,8 @@ class Headless:
         """What came of the run, a fact a line."""
         view = self.view
         how = view.ended.reason if view.ended else "no end in the log"
-        lines = [f"{how} at step {view.step} after {view.seconds():.1f} s; {view.observations} observations"]
+        took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
+        lines = [f"{how} at step {view.step} after {took:.1f} s; {view.observations} observations"]
         for name in view.held_out()[:1]:
             if name in view.held_out_start:
                 at_start, at_end = view.held_out_start[name], view.metrics[name]

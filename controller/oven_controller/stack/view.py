@@ -36,7 +36,6 @@ class RunView:
     started: RunStarted | None = None
     ended: RunEnded | None = None
     seq: int = 0
-    first_time: datetime | None = None
     last_time: datetime | None = None
     tick: int = 0
     step: int = 0
@@ -53,7 +52,6 @@ class RunView:
 
     def feed(self, event: Event) -> None:
         self.seq = event.seq
-        self.first_time = self.first_time or event.time
         self.last_time = event.time
         match event.body:
             case RunStarted() as body:
@@ -104,10 +102,6 @@ class RunView:
         return sorted(
             declared or [name for name in self.metrics if name.startswith("eval/")], key=lambda n: n.count("/")
         )
-
-    def seconds(self, now: datetime | None = None) -> float:
-        until = now or self.last_time
-        return (until - self.first_time).total_seconds() if until and self.first_time else 0.0
 
 
 def text(value: Value) -> str:

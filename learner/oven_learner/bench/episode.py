@@ -83,7 +83,17 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 def _stack(episode: Episode) -> tuple[float, int]:
     name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
-    command = [sys.executable, "-m", "oven_controller.cli.main", "up", "--headless", "--set", "lockstep=true", "--run", name]
+    command = [
+        sys.executable,
+        "-m",
+        "oven_controller.cli.main",
+        "up",
+        "--headless",
+        "--set",
+        "lockstep=true",
+        "--run",
+        name,
+    ]
     command += ["--start", episode.start, "--seed", str(episode.seed), "--steps", str(episode.steps)]
     for key, value in (("eval_prompts", EVAL_PROMPTS), *episode.options):
         command += ["--set", f"recipe_options.{key}={value}"]

@@ -35,10 +35,10 @@ class LearningRate(Agent):
     ALIGNED = 0.40
     QUARTILE = 0.30
     WELL_ALIGNED = 0.50
-    OPPOSED = -0.07
-    LONG_WINDOW = 30
-    SIGMAS = 3.5  # the window slides: two would be crossed by chance every few dozen ticks
-    SOLVED = 0.45
+    OPPOSED = -0.05
+    LONG_LEAST, LONG_WINDOW = 20, 60
+    SIGMAS = 3.5  # it is asked at every tick: two would be crossed by chance every few dozen
+    SOLVED = 0.6
     TELLING = 0.15
     CUT = 8.0
 
@@ -116,7 +116,7 @@ class LearningRate(Agent):
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
-        if len(cosines) < self.LONG_WINDOW or _schedule_moves(window, self.LONG_WINDOW):
+        if len(cosines) < self.LONG_LEAST or _schedule_moves(window, self.LONG_WINDOW):
             return []
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))

@@ -175,9 +175,10 @@ class BusLink:
             await _let_go(bus)
             if self._finished():
                 return
-            bus = await self._again()
-            if bus is None:
+            again = await self._again()
+            if again is None:
                 return
+            bus = again
 
     async def _use(self, bus: Bus) -> None:
         """Speak and listen, until everything is said or this connection is no good any more."""

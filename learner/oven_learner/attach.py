@@ -11,6 +11,7 @@ from typing import Any, Literal
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_controller.errors import ConfigError
+from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
@@ -20,14 +21,11 @@ from oven_learner.hf import gauges, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.link import Link
+from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.snapshots import KEPT, Snapshots
+from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
-
-USER_BOUNDS = (0.1, 3.0)
-"""Bounds of an attached run's scalars, as multiples of the user's own value."""
-
-Gauge = Callable[[Trainer], Mapping[str, float]]
 
 
 class Attachment(TrainerCallback):
@@ -79,17 +77,7 @@ class Attachment(TrainerCallback):
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
         self._gauged = gauges.measurable(trainer)
         self._trained, self._alignment, self._pending, self.last_evaluation = 0, None, {}, {}
-        low, high = self._lr_bounds
-        self.actuators.scalar(
-            "optimizer.lr_scale",
-            self._scale.read,
-            self._scale.write,
-            low=low,
-            high=high,
-            scale="log",
-            unit="× the schedule",
-            risky=True,
-        )
+        add_learning_rate(self.actuators, self._scale, self._lr_bounds)
         if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:  # it clips by itself
             own = self._user_clip = self._user_clip or float(args.max_grad_norm)
             self.actuators.scalar(
@@ -240,8 +228,8 @@ def attach(
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         seconds=seconds,
-        versions=_versions(),
-        mesh_code=_mesh_code(),
+        versions=installed(),
+        mesh_code=code_hash(),
     )
     trainer.add_callback(attachment)
     _announce_failure(trainer, attachment)
@@ -261,21 +249,3 @@ def _announce_failure(trainer: Any, attachment: Attachment) -> None:
             raise
 
     trainer.train = announced
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("oven-controller", "torch", "transformers", "accelerate", "trl"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _mesh_code() -> str:
-    from oven_controller.mesh.identity import code_hash
-
-    return code_hash()

@@ -80,6 +80,18 @@ class Actuators:
         """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse."""
         self._add(ActuatorSpec(name=name, kind="action", unit=unit), lambda: None, run)  # type: ignore[arg-type]
 
+    def copy(self) -> Actuators:
+        """The same knobs in a registry of its own: each training adds what it finds."""
+        copied = Actuators()
+        copied._knobs = dict(self._knobs)
+        return copied
+
+    def spec(self, name: str) -> ActuatorSpec:
+        """What is announced of the actuator, without its value. Raises UnknownNameError."""
+        if name not in self._knobs:
+            raise UnknownNameError("actuator", name, self._knobs)
+        return self._knobs[name].spec
+
     def __contains__(self, name: str) -> bool:
         return name in self._knobs
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_controller.errors import ConfigError
+from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
@@ -19,14 +21,11 @@ from oven_learner.hf import gauges, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.link import Link
+from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.snapshots import KEPT, Snapshots
+from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
-
-USER_BOUNDS = (0.1, 3.0)
-"""Bounds of an attached run's scalars, as multiples of the user's own value."""
-
-Gauge = Callable[[Trainer], Mapping[str, float]]
 
 
 class Attachment(TrainerCallback):
@@ -35,7 +34,7 @@ class Attachment(TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        link: Link,
+        link: Link | None,
         connection: Connection | None,
         *,
         recipe: str,
@@ -53,6 +52,7 @@ class Attachment(TrainerCallback):
         self.client: OvenClient | None = None
         self.last_evaluation: dict[str, float] = {}
         self._link, self._connection = link, connection
+        self._own = actuators
         self._recipe, self._lr_bounds = recipe, lr_bounds
         self._extra_metrics = metrics
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
@@ -62,27 +62,24 @@ class Attachment(TrainerCallback):
         self._trained = 0
         self._budget: int | None = None
         self._rate = 0.0
-        self._gauged = gauges.measurable(trainer)
+        self._user_clip = 0.0
+        self._gauged = False
         self._alignment: float | None = None
         self._scale: LearningRateScale | None = None
         self._pending: dict[str, float] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """A second `train()` is a new incarnation of the run, as a restart would be."""
+        if self.client is not None:
+            self.client.close("failed", detail="training began again before it ended")
         trainer, several = self.trainer, ranks.world() > 1
-        self._scale = LearningRateScale(trainer)
-        low, high = self._lr_bounds
-        self.actuators.scalar(
-            "optimizer.lr_scale",
-            self._scale.read,
-            self._scale.write,
-            low=low,
-            high=high,
-            scale="log",
-            unit="× the schedule",
-            risky=True,
-        )
-        if args.max_grad_norm and args.max_grad_norm > 0:
-            own = float(args.max_grad_norm)
+        self.actuators = self._own.copy()
+        self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
+        self._gauged = gauges.measurable(trainer)
+        self._trained, self._alignment, self._pending, self.last_evaluation = 0, None, {}, {}
+        add_learning_rate(self.actuators, self._scale, self._lr_bounds)
+        if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:  # it clips by itself
+            own = self._user_clip = self._user_clip or float(args.max_grad_norm)
             self.actuators.scalar(
                 "grad.clip",
                 lambda: float(args.max_grad_norm),
@@ -98,7 +95,7 @@ class Attachment(TrainerCallback):
         connection = self._connection
         self._budget = state.max_steps - state.global_step if state.max_steps > 0 else None
         self.client = OvenClient(
-            self._link,
+            self._link or (connection.link() if connection else ranks.SilentLink()),
             self.actuators,
             recipe=self._recipe,
             metrics=(
@@ -123,7 +120,11 @@ class Attachment(TrainerCallback):
     ) -> None:
         assert self._scale is not None
         self._rate = self._scale.now()
-        self._alignment = gauges.alignment(self.trainer) if self._gauged else None
+        try:
+            self._alignment = gauges.alignment(self.trainer) if self._gauged else None
+        except Exception as error:  # tensor subclasses of an optimizer that we don't know
+            self._gauged, self._alignment = False, None
+            log.warning("%s is no longer measured: %s: %s", gauges.ALIGNMENT.name, type(error).__name__, error)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
@@ -139,10 +140,10 @@ class Attachment(TrainerCallback):
         self.client.observe(state.global_step, metrics)
         if not last:
             self.client.poll()
-        if last or self.client.stopping or self._out_of_time():
+        if last or self.client.stopping:
             # The budget is gradient steps, those that a rollback threw away included.
             control.should_training_stop = True
-        if self.client.stopping:
+        if self.client.stopping and not self.client.out_of_time:
             control.should_save = True
 
     def on_log(
@@ -166,14 +167,22 @@ class Attachment(TrainerCallback):
         for name, value in (metrics or {}).items():
             if name.startswith("eval_") and isinstance(value, int | float):
                 self._pending["eval/" + name.removeprefix("eval_")] = float(value)
+        self.last_evaluation = {**self.last_evaluation, **self._pending}
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
-        stopped = self.client.stopping
-        self.client.close("stopped" if stopped else "completed", detail=stopped, metrics=self.last_evaluation)
+        why = self.client.stopping
+        reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
+        self.client.close(reason, detail=why, metrics=self.last_evaluation)
 
-    def _out_of_time(self) -> bool:
-        return bool(self._seconds and self.client and self.client.progress(0) >= 1.0)
+    def failed(self, error: BaseException) -> None:
+        """Training raised: say so in the log, and send what is left."""
+        if self.client is None:
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self.client.close("stopped", detail="interrupted from the keyboard")
+        else:
+            self.client.close("failed", detail=f"{type(error).__name__}: {error}"[:500])
 
 
 def attach(
@@ -208,9 +217,6 @@ def attach(
         leader = trainer.accelerator.process_index == 0
         if leader:
             connection = Connection.find(url, run, creds)
-            link = connection.link()
-        else:
-            link = ranks.SilentLink()
     attachment = Attachment(
         trainer,
         link,
@@ -222,26 +228,24 @@ def attach(
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         seconds=seconds,
-        versions=_versions(),
-        mesh_code=_mesh_code(),
+        versions=installed(),
+        mesh_code=code_hash(),
     )
     trainer.add_callback(attachment)
+    _announce_failure(trainer, attachment)
     return attachment
 
 
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
+def _announce_failure(trainer: Any, attachment: Attachment) -> None:
+    """No callback hears of an exception."""
+    train = trainer.train
 
-    found = {}
-    for package in ("oven-controller", "torch", "transformers", "accelerate", "trl"):
+    @wraps(train)
+    def announced(*args: Any, **kwargs: Any) -> Any:
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+            return train(*args, **kwargs)
+        except BaseException as error:
+            attachment.failed(error)
+            raise
 
-
-def _mesh_code() -> str:
-    from oven_controller.mesh.identity import code_hash
-
-    return code_hash()
+    trainer.train = announced

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from oven_controller.errors import OvenError
+from oven_controller.errors import BusError, OvenError
 from oven_controller.messages import (
     Decision,
     Horizon,
@@ -63,6 +63,8 @@ class OvenClient:
         """Why the run is held; empty while it is not."""
         self.stopping = ""
         """Why training should stop after this step; empty while it should not."""
+        self.out_of_time = False
+        """It stops because its time budget is spent: that is an end in order."""
         self._link = link
         self._recipe, self._metrics = recipe, metrics
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds)
@@ -93,7 +95,7 @@ class OvenClient:
         self._incarnation = past.incarnation + 1
         self.tick, self._step = past.tick, step
         for name, value in past.values.items():
-            if name in self.actuators and not name.startswith("run."):
+            if name in self.actuators and self.actuators.spec(name).kind != "action":
                 applied = self.actuators.apply(name, value)
                 log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
         self._started_at = time.monotonic()
@@ -116,8 +118,7 @@ class OvenClient:
         for decision in past.unanswered:
             self._receipt(decision, Applied("unknown", reason="the learner restarted before it answered"))
         self._link.begin()
-        if self._snapshots is not None:
-            self._snapshots.regular(self.tick)
+        self._snapshot()
         return past
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -140,12 +141,12 @@ class OvenClient:
         except Exception:
             log.exception("reading from the link failed; training goes on")
             orders = []
-        self._obey(self._share(orders))
+        self._hear(orders)
         while self.held and not self.stopping:
             time.sleep(HOLD_POLL_S)
-            self._obey(self._share(self._drain()))
-        if self._snapshots is not None and not self.stopping:
-            self._snapshots.regular(self.tick)
+            self._hear(self._drain())
+        if not self.stopping:
+            self._snapshot()
 
     def request_stop(self, reason: str) -> None:
         """Ask for an end in order after the running step. Safe from a signal handler; rank 0's word goes."""
@@ -191,6 +192,19 @@ class OvenClient:
         seconds = elapsed / self._horizon.seconds if self._horizon.seconds else 0.0
         return min(1.0, max(0.0, steps, seconds))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """The end of a `with` block: completed, stopped, or failed with what was raised."""
+        if kind is None:
+            stopped = self.stopping and not self.out_of_time
+            self.close("stopped" if stopped else "completed", detail=self.stopping)
+        elif issubclass(kind, KeyboardInterrupt):
+            self.close("stopped", detail="interrupted from the keyboard")
+        else:
+            self.close("failed", detail=f"{kind.__name__}: {error}"[:500])
+
     def _open(self) -> Past:
         """Rank 0 connects; its failure is every rank's, so that none waits for the others."""
         past: Past | OvenError
@@ -198,10 +212,28 @@ class OvenClient:
             past = self._link.open()
         except OvenError as error:
             past = error
+        except Exception as error:
+            past = BusError(f"the run's log could not be opened: {type(error).__name__}: {error}")
         past = self._share(past)
         if isinstance(past, OvenError):
             raise past
         return past
+
+    def _hear(self, orders: list[Order]) -> None:
+        """Obey, on every rank alike: the time that is left is rank 0's word too, or one would stop alone."""
+        spent = bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
+        orders, spent = self._share((orders, spent))
+        self._obey(orders)
+        if spent and not self.stopping:
+            self.out_of_time, self.stopping = True, "the time budget is spent"
+
+    def _snapshot(self) -> None:
+        if self._snapshots is None:
+            return
+        try:
+            self._snapshots.regular(self.tick)
+        except Exception as error:  # out of memory, most likely
+            log.warning("no snapshot at tick %d (%s: %s); training goes on", self.tick, type(error).__name__, error)
 
     def _receive(self) -> list[Order]:
         orders = self._drain()
@@ -243,7 +275,12 @@ class OvenClient:
             self._receipt(decision, Applied("expired", reason=f"it came {late} ticks after it expired"))
             return
         if decision.snapshot_first and self._snapshots is not None:
-            self._snapshots.now(self.tick)
+            try:
+                self._snapshots.now(self.tick)
+            except Exception as error:
+                reason = f"no snapshot could be taken before it: {type(error).__name__}: {error}"
+                self._receipt(decision, Applied("rejected", reason=reason))
+                return
         applied = self.actuators.apply(decision.actuator, decision.value)
         log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
         self._receipt(decision, applied)
@@ -271,7 +308,10 @@ class OvenClient:
     def _rollback(self, tick: float | None) -> Any:
         assert self._snapshots is not None
         before = self._step
+        settings = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
         snapshot = self._snapshots.back(self.tick if tick is None else int(tick))
+        for name, value in settings.items():  # e.g. a weight decay lives in the optimizer's state
+            self.actuators.apply(name, value)
         self._step = snapshot.step
         return float(before), float(snapshot.step)
 

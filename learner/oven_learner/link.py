@@ -11,9 +11,9 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
@@ -31,7 +31,9 @@ from oven_controller.messages import (
     Value,
 )
 from oven_controller.names import Subjects
+from oven_controller.streams import LOG_BYTES
 
+T = TypeVar("T")
 log = logging.getLogger("oven.learner")
 
 KEPT_OBSERVATIONS = 10_000
@@ -39,7 +41,15 @@ KEPT_OBSERVATIONS = 10_000
 POLL_S = 0.005
 RETRY_S = 0.25
 OPEN_S = 30.0
-"""For connecting and reading what earlier incarnations left."""
+"""Without one event read of what earlier incarnations left, the log counts as unreadable."""
+REBUILD_S = 2.0
+"""Appends that fail for so long are put down to the connection: a new one is made."""
+CALL_S = 4.0
+"""Above nats-py's own limit of 2 s, which does not hold for a peer that is frozen."""
+PING_S = 5.0
+"""A connection over which nothing goes out (the run is held) is tried this often."""
+HEADERS_BYTES = 1024
+"""Left free below the log's limit on a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +86,16 @@ class Link(Protocol):
         """Send what is left, within the limit. False when something stayed unsent."""
 
 
+class HangingError(BusError):
+    """A call did not come back at all: the client is stuck, not the server slow."""
+
+
 class BusLink:
-    """The real one."""
+    """The real one.
+
+    nats-py reconnects by itself, but not always: a frozen peer blocks it inside calls that cannot be cancelled, and some
+    errors close it for good. So when appends fail for long, or reading ends, the connection is thrown away and made anew.
+    """
 
     def __init__(self, url: str, run: str, credentials: Credentials | None, *, poll_s: float = POLL_S) -> None:
         self.dropped = 0
@@ -88,16 +106,23 @@ class BusLink:
         self._droppable: deque[Callable[[], LearnerMessage]] = deque()
         self._inbox: deque[Body] = deque()
         self._past: Past | None = None
+        self._last_seq = 0
+        self._progress = 0
         self._failure: BaseException | None = None
         self._opened = threading.Event()
         self._listen = threading.Event()
         self._closing = threading.Event()
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._main, name="oven-link", daemon=True)
 
     def open(self) -> Past:
         self._thread.start()
-        if not self._opened.wait(OPEN_S):
-            raise BusError(f"the log of run {self._run!r} on {self._url} was not read within {OPEN_S:g} s")
+        seen = -1
+        while not self._opened.wait(OPEN_S):
+            if self._progress == seen:
+                self._given_up.set()
+                raise BusError(f"the log of run {self._run!r} on {self._url} cannot be read: silent for {OPEN_S:g} s")
+            seen = self._progress
         if self._failure is not None:
             raise self._failure
         assert self._past is not None
@@ -107,6 +132,9 @@ class BusLink:
         self._listen.set()
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        if self._failure is not None:  # nobody empties the outbox any more
+            self.dropped += droppable
+            return
         if droppable:
             self._droppable.append(make)
         self._outbox.append(make)
@@ -120,7 +148,8 @@ class BusLink:
     def close(self, timeout_s: float) -> bool:
         self._closing.set()
         self._thread.join(timeout_s)
-        return not self._outbox
+        self._given_up.set()
+        return not self._outbox and self._failure is None
 
     def _main(self) -> None:
         try:
@@ -133,41 +162,97 @@ class BusLink:
             self._opened.set()
 
     async def _serve(self) -> None:
-        async with Bus.connect(self._url, self._credentials, name="learner") as bus:
-            self._past = await read_past(bus, self._run)
-            self._opened.set()
-            listening = asyncio.create_task(self._take_in(bus))
-            try:
-                while not (self._closing.is_set() and not self._outbox):
-                    if not await self._send_one(bus):
-                        await asyncio.sleep(self._poll_s)
-            finally:
-                listening.cancel()
-                await asyncio.wait({listening})
+        bus = await Bus.open(self._url, self._credentials, name="learner")
+        try:
+            self._past = await read_past(bus, self._run, self._note_progress)
+        except BaseException:
+            await _let_go(bus)
+            raise
+        self._last_seq = self._past.last_seq
+        self._opened.set()
+        while True:
+            await self._use(bus)
+            await _let_go(bus)
+            if self._finished():
+                return
+            again = await self._again()
+            if again is None:
+                return
+            bus = again
 
-    async def _send_one(self, bus: Bus) -> bool:
-        """The oldest message, to the log, with its acknowledgement. It stays in the outbox until then, so order holds
-        and the first failure stops the rest."""
+    async def _use(self, bus: Bus) -> None:
+        """Speak and listen, until everything is said or this connection is no good any more."""
+        listening = asyncio.create_task(self._take_in(bus))
+        clock = asyncio.get_running_loop().time
+        failing_since: float | None = None
+        used = clock()
+        try:
+            while not self._finished() and not listening.done():
+                try:
+                    busy = await self._send_one(bus)
+                    if not busy and clock() > used + PING_S:
+                        await _bounded(bus.flush())
+                        busy = True
+                except HangingError as error:
+                    log.warning("%s; connecting anew", error)
+                    return
+                except BusError as error:
+                    log.warning("%s; trying again", error)
+                    failing_since = failing_since or clock()
+                    if clock() >= failing_since + REBUILD_S:
+                        return
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                failing_since = None
+                if busy:
+                    used = clock()
+                else:
+                    await asyncio.sleep(self._poll_s)
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening}, timeout=1)
+            if listening.done() and not listening.cancelled() and (error_ := listening.exception()) is not None:
+                log.warning("reading the log ended: %s", error_)
+
+    async def _again(self) -> Bus | None:
+        """A new connection, however long that takes; None when nobody waits for it any more."""
+        while not self._given_up.is_set():
+            self._trim()
+            try:
+                return await Bus.open(self._url, self._credentials, name="learner")
+            except BusError as error:
+                log.warning("%s; training goes on", error)
+                await asyncio.sleep(RETRY_S)
+        return None
+
+    def _finished(self) -> bool:
+        return self._given_up.is_set() or (self._closing.is_set() and not self._outbox)
+
+    def _trim(self) -> None:
         while len(self._droppable) > KEPT_OBSERVATIONS:
             oldest = self._droppable.popleft()
             with contextlib.suppress(ValueError):
                 self._outbox.remove(oldest)
                 self.dropped += 1
+
+    async def _send_one(self, bus: Bus) -> bool:
+        """The oldest message, to the log, with its acknowledgement; False when there is none. It stays in the outbox
+        until it is in the log, so order holds and the first failure stops the rest. Raises BusError."""
+        self._trim()
         if not self._outbox:
             return False
         make = self._outbox[0]
         try:
             message = make()
-        except Exception as error:
+            wire = message.wire()
+            if len(wire) > LOG_BYTES - HEADERS_BYTES:
+                raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
+        except Exception as error:  # it would stand in the way of all that follow
             log.error("a message could not be made and is left out: %s", error)
             self._forget(make)
             return True
-        try:
-            await bus.append(self._subject(message), message.wire(), message_id=f"{message.incarnation}-{message.n}")
-        except BusError as error:
-            log.warning("%s; trying again", error)
-            await asyncio.sleep(RETRY_S)
-            return True
+        identity = f"{message.incarnation}-{message.n}"
+        await _bounded(bus.append(self._subject(message), wire, message_id=identity))
         self._forget(make)
         return True
 
@@ -182,18 +267,43 @@ class BusLink:
             return self._on.observation
         return self._on.receipt if isinstance(message, Receipt) else self._on.run
 
+    def _note_progress(self) -> None:
+        self._progress += 1
+
     async def _take_in(self, bus: Bus) -> None:
         """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all."""
-        assert self._past is not None
         while not self._listen.is_set():
             await asyncio.sleep(self._poll_s)
         wanted = [self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
-        async for event in bus.read(self._run, after=self._past.last_seq, subjects=wanted):
+        async for event in bus.read(self._run, after=self._last_seq, subjects=wanted):
+            self._last_seq = event.seq
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._inbox.append(event.body)
 
 
-async def read_past(bus: Bus, run: str) -> Past:
+async def _bounded(call: Coroutine[Any, Any, T]) -> T:
+    """Like asyncio.wait_for, for calls that swallow their cancellation. Raises HangingError."""
+    task = asyncio.create_task(call)
+    await asyncio.wait({task}, timeout=CALL_S)
+    if not task.done():
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task.cancel()
+        raise HangingError(f"the connection to the bus hangs: no answer and no error in {CALL_S:g} s")
+    return task.result()
+
+
+async def _let_go(bus: Bus) -> None:
+    """Close a connection, or abort it: a frozen peer never confirms that it is closed."""
+    closing = asyncio.create_task(bus.close())
+    await asyncio.wait({closing}, timeout=1)
+    if not closing.done():
+        writer = getattr(getattr(bus.client, "_transport", None), "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await asyncio.wait({closing}, timeout=1)
+
+
+async def read_past(bus: Bus, run: str, progressed: Callable[[], None] = lambda: None) -> Past:
     """Fold the log of earlier incarnations. Raises BusError when the run has no log."""
     on = Subjects(run)
     head = await bus.head(run)
@@ -203,6 +313,7 @@ async def read_past(bus: Bus, run: str) -> Past:
     wanted = [on.run, on.observation, on.receipt, on.decision("*")]
     if head:
         async for event in bus.read(run, until=head, subjects=wanted):
+            progressed()
             body = event.body
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 incarnation = max(incarnation, body.incarnation)

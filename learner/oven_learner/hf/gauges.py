@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from transformers import Trainer
 
 from oven_controller.messages import MetricSpec
 
+CHUNK = 2**24
+"""Elements that are multiplied at a time: the products take memory that training may not have to spare."""
 ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
 
 
@@ -34,8 +37,23 @@ def alignment(trainer: Trainer) -> float | None:
                 moments.append(moment)
     if not gradients:
         return None
-    products = torch._foreach_mul(gradients, moments)
-    dot = torch.stack([product.sum(dtype=torch.float32) for product in products]).sum()
+    dots = []
+    for part in _parts([gradient.numel() for gradient in gradients]):
+        products = torch._foreach_mul(gradients[part], moments[part])
+        dots.append(torch.stack([product.sum(dtype=torch.float32) for product in products]).sum())
+        del products
+    dot = torch.stack(dots).sum()
     norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (gradients, moments)]
     cosine = torch.stack([dot, norms[0] * norms[1]]).tolist()
     return cosine[0] / cosine[1] if cosine[1] > 0 else None
+
+
+def _parts(sizes: list[int]) -> Iterator[slice]:
+    """Slices of at most CHUNK elements together; a larger tensor stands alone."""
+    start = held = 0
+    for index, size in enumerate(sizes):
+        if held and held + size > CHUNK:
+            yield slice(start, index)
+            start, held = index, 0
+        held += size
+    yield slice(start, len(sizes))

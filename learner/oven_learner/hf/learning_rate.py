@@ -1,45 +1,76 @@
-"""The learning rate as a multiplier on the user's own schedule.
+"""The learning rate as a multiplier on the user's own schedule, for any torch optimizer and scheduler.
 
 Setting a parameter group's `lr` lasts one step, since the scheduler writes it again. Scaling the scheduler's base rates
-survives its next step, and checkpoints.
+survives its next step, and checkpoints. The scale itself is kept in the parameter groups: they travel in the
+optimizer's state, so that a resumed run knows which part of its rates is the user's.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from transformers import Trainer
+KEY = "oven_lr_scale"
+IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+"""What schedulers keep in a parameter group; the last two are OneCycleLR's."""
+IN_SCHEDULERS = ("base_lrs", "max_lrs")
+"""What they keep themselves; the last is CyclicLR's."""
 
 
 class LearningRateScale:
-    """Reads and writes the scale; made once optimizer and scheduler exist."""
+    """Reads and writes the scale; made once optimizer and scheduler exist. No scheduler is a constant rate."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._optimizer: Any = trainer.optimizer
-        scheduler: Any = trainer.lr_scheduler
-        self._scheduler: Any = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
-        base = getattr(self._scheduler, "base_lrs", None)
-        # After a resume the scheduler brings scaled base rates back: the user's own are what the arguments say.
-        resumed = base is not None and trainer.state.global_step > 0
-        self._user = [trainer.args.learning_rate for _ in base] if base and resumed else base and list(base)
-        self._scale = 1.0
+    def __init__(self, optimizer: Any, scheduler: Any = None) -> None:
+        # accelerate wraps both
+        self._optimizer = getattr(optimizer, "optimizer", optimizer)
+        self._schedulers = _leaves(getattr(scheduler, "scheduler", scheduler))
+        carried = self._carried()
+        bases = self._bases()
+        self._user = [base / carried for base in bases] if bases else None
 
     def read(self) -> float:
-        if self._user:
-            return float(self._scheduler.base_lrs[0] / self._user[0])
-        return self._scale
+        """From the scheduler's own base rates where it has any (ReduceLROnPlateau has none)."""
+        for base, user in zip(self._bases() or (), self._user or (), strict=False):
+            if user:
+                return float(base / user)
+        return self._carried()
 
     def write(self, scale: float) -> None:
         change = scale / self.read()
-        for index, group in enumerate(self._optimizer.param_groups):
-            group["lr"] *= change
-            if self._user:
-                self._scheduler.base_lrs[index] = self._user[index] * scale
-                group["initial_lr"] = self._user[index] * scale
-        if self._user:
-            self._scheduler._last_lr = [group["lr"] for group in self._optimizer.param_groups]
-        self._scale = scale
+        for group in self._optimizer.param_groups:
+            for key in IN_GROUPS:
+                if key in group:
+                    group[key] *= change
+            group[KEY] = scale
+        for scheduler in self._schedulers:
+            for name in IN_SCHEDULERS:
+                if hasattr(scheduler, name):
+                    setattr(scheduler, name, [rate * change for rate in getattr(scheduler, name)])
+            if hasattr(scheduler, "_last_lr"):
+                scheduler._last_lr = [group["lr"] for group in self._optimizer.param_groups]
+        if self._user and (bases := self._bases()):
+            # From the user's own, so that a hundred changes round no further than one.
+            for index, user in enumerate(self._user[: len(bases)]):
+                bases[index] = user * scale
 
     def now(self) -> float:
         """The rate that the next optimizer step uses."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def _carried(self) -> float:
+        return float(self._optimizer.param_groups[0].get(KEY, 1.0))
+
+    def _bases(self) -> list[float] | None:
+        """The first scheduler's own list."""
+        for scheduler in self._schedulers:
+            bases: list[float] | None = getattr(scheduler, "base_lrs", None)
+            if bases:
+                return bases
+        return None
+
+
+def _leaves(scheduler: Any) -> list[Any]:
+    """SequentialLR and ChainedScheduler keep others, each with base rates of its own."""
+    if scheduler is None:
+        return []
+    inner = getattr(scheduler, "_schedulers", None)
+    return [leaf for one in inner for leaf in _leaves(one)] if inner else [scheduler]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,11 @@ GRPO = (
     MetricSpec(name="completions/clipped_ratio"),
 )
 
+SFT = (
+    MetricSpec(name="entropy", unit="nats per token"),
+    MetricSpec(name="mean_token_accuracy", better="up"),
+)
+
 
 class StepMetrics:
     """Wraps the trainer's own calls and reads what they return; the trainer behaves as before."""
@@ -37,7 +43,17 @@ class StepMetrics:
         self._wrap(trainer.accelerator, "clip_grad_norm_", self._on_grad_norm)
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return ANY_TRAINER + (GRPO if hasattr(self._trainer, "reward_funcs") else ())
+        trainer, found = self._trainer, list(ANY_TRAINER)
+        if hasattr(trainer, "reward_funcs"):
+            found += GRPO
+            found += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
+            if getattr(trainer, "beta", 0):
+                found.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
+        elif type(trainer).__name__ == "SFTTrainer":
+            found += SFT
+        if trainer.args.eval_strategy != "no":
+            found.append(MetricSpec(name="eval/loss", better="down", held_out=True))
+        return tuple(found)
 
     def logged(self) -> None:
         """TRL empties its lists after each training log."""
@@ -54,8 +70,12 @@ class StepMetrics:
         self._loss = self._grad_norm = None
         # TRL keeps a list per metric until the next log: what this step added is this step's.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
-            fresh = values[self._read.get(name, 0) :]
+            read = self._read.get(name, 0)
+            fresh = values[read:] if read <= len(values) else values
             self._read[name] = len(values)
+            if name.startswith("reward"):
+                # TRL's NaN is a reward function that had nothing to say: absent, and no broken run.
+                fresh = [value for value in fresh if not math.isnan(value)]
             if fresh:
                 metrics[name] = sum(fresh) / len(fresh)
         metrics.pop("num_tokens", None)

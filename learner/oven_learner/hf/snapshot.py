@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import Trainer
 
+from oven_learner.hf.learning_rate import LearningRateScale
+
 LIMIT_BYTES = 512 * 1024 * 1024
 """Of all snapshots together. A larger model has none in memory, and announces no `run.rollback`."""
 
@@ -36,20 +38,22 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
+    scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _model(trainer).load_state_dict(state["model"])
-    optimizer, scheduler = _bare_optimizer(trainer), _bare(trainer.lr_scheduler)
-    bases = list(getattr(scheduler, "base_lrs", []))
-    optimizer.load_state_dict(_copied(state["optimizer"]))
-    scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
-    if bases:
-        # The scale is an actuator: what it was set to since holds on.
-        for index, group in enumerate(optimizer.param_groups):
-            group["lr"] *= bases[index] / scheduler.base_lrs[index]
-            group["initial_lr"] = bases[index]
-        scheduler.base_lrs = bases
-        scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
+    _bare_optimizer(trainer).load_state_dict(_copied(state["optimizer"]))
+    _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
+    rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
+    if rates.read() != scale:
+        rates.write(scale)
     trainer.state.global_step = state["step"]
     trainer.state.epoch = state["epoch"]
+    # The trainer's own log divides the loss since its last line by the steps since then.
+    inside: Any = trainer
+    if getattr(inside, "_globalstep_last_logged", 0) > state["step"]:
+        inside._globalstep_last_logged = state["step"]
+    if isinstance(getattr(inside, "_tr_loss", None), torch.Tensor):
+        inside._tr_loss.zero_()
     if hasattr(trainer, "_buffered_inputs"):
         trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
 

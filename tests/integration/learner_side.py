@@ -1,0 +1,156 @@
+"""For the learner's integration tests: a real server that can be killed and comes back, and a view of its log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.events import Event
+from oven_controller.messages import Body, Message
+from oven_controller.names import log_stream
+from oven_controller.server import EmbeddedServer, ServerFolder
+
+RUN = "r"
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60.0
+
+
+async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Come back when it holds; TimeoutError says that it never did."""
+    async with asyncio.timeout(limit_s):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+class Server:
+    """The server of run `r`: one port, one store, any number of lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = ServerFolder(folder / "nats", RUN)
+        self.log = folder / "nats-server.log"
+        for role in ("admin", "learner", "mesh", "history"):
+            self.files.add_user(role, role)  # type: ignore[arg-type]
+        self.port: int | None = None
+        self._running: EmbeddedServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def creds(self, name: str) -> Path:
+        return self.files.creds / f"{name}.nk"
+
+    def env(self, name: str) -> dict[str, str]:
+        """What a process of the run finds in its environment."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner", "."))
+        return kept | {
+            "OVEN_URL": self.url, "OVEN_RUN": RUN, "OVEN_CREDS": str(self.creds(name)),
+            "OVEN_HISTORY_CREDS": str(self.creds("history")), "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        }  # fmt: skip
+
+    async def start(self) -> None:
+        self._running = await EmbeddedServer.start(self.files, self.log, self.port)
+        self.port = self._running.port
+
+    async def kill(self) -> None:
+        """SIGKILL to the server itself, and wait for its guard."""
+        assert self._running is not None
+        for process in self._own():
+            process.kill()
+        await self._running.child.wait()
+        self._running.child.close()
+        self._running = None
+
+    def freeze(self, frozen: bool) -> None:
+        for process in self._own():
+            process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self.freeze(False)
+            await self._running.stop()
+            self._running = None
+
+    def bus(self, name: str = "admin"):  # type: ignore[no-untyped-def]
+        return Bus.connect(self.url, Credentials.load(self.creds(name)))
+
+    async def events(self) -> list[Event]:
+        async with self.bus() as bus:
+            return [event async for event in bus.read(RUN, until=await bus.head(RUN))]
+
+    async def bodies(self) -> list[Body]:
+        """What the log holds; the test fails on anything that cannot be read."""
+        found: list[Body] = []
+        for event in await self.events():
+            assert isinstance(event.body, Message), event.body
+            found.append(event.body)
+        return found
+
+    def _own(self) -> list[psutil.Process]:
+        assert self._running is not None
+        guard = psutil.Process(self._running.child.pid)
+        return [child for child in guard.children(recursive=True) if "nats-server" in child.name()]
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Server]:
+    """A server with the run's two streams."""
+    server = Server(folder)
+    await server.start()
+    try:
+        async with server.bus() as bus:
+            await streams.create(bus.jetstream, RUN)
+            # A stream with sources has no duplicate window unless it is told to.
+            config = (await bus.jetstream.stream_info(log_stream(RUN))).config
+            if not config.duplicate_window:
+                config.duplicate_window = 120.0
+                await bus.jetstream.update_stream(config)
+        yield server
+    finally:
+        await server.stop()
+
+
+class Process:
+    """A Python process of a test, its output in a file; ended with the test."""
+
+    def __init__(self, args: list[str], env: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self.popen = subprocess.Popen(
+                [sys.executable, *args], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    async def ended(self, limit_s: float = LIMIT_S) -> int:
+        """Its exit code. A process that does not end is killed, and its output is the failure."""
+        try:
+            await until(lambda: self.popen.poll() is not None, limit_s)
+        except TimeoutError:
+            self.kill()
+            raise AssertionError(f"did not end:\n{self.said()}") from None
+        return int(self.popen.returncode)
+
+    def terminate(self) -> None:
+        self.popen.terminate()
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            family = psutil.Process(self.popen.pid).children(recursive=True)
+            for process in [self.popen, *family]:
+                process.kill()
+            self.popen.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")

@@ -1,0 +1,124 @@
+"""For the tests of attach: trainers that take a second, and a link that decides what the test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+
+from oven_controller.messages import Decision, Observation, Value
+from oven_learner.link import Past
+from tests.unit.test_client import Line, decide
+
+THIRD_PARTY = (
+    # accelerate and torch warn of each other's ways; none of it is ours.
+    "ignore:.*pin_memory.*:UserWarning",
+    "ignore:.*lr_scheduler.step.*:UserWarning",
+    "ignore::DeprecationWarning:(torch|trl|transformers|accelerate|datasets|huggingface_hub|multiprocess|dill).*",
+    "ignore::FutureWarning:(torch|trl|transformers|accelerate|datasets|huggingface_hub).*",
+)
+
+
+class Deciding(Line):
+    """Hands over a decision once its tick has been observed: {tick: (actuator, value)}."""
+
+    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None, past: Past | None = None) -> None:
+        super().__init__(past)
+        self.plan = plan or {}
+
+    def receive(self) -> Any:
+        seen = self.observed()
+        tick = seen[-1].tick if seen else 0
+        for due in [number for number in self.plan if number <= tick]:
+            actuator, value = self.plan.pop(due)
+            self.coming.append(decide(value, actuator=actuator, number=due, apply_at=due + 1, expires=10_000))
+        return super().receive()
+
+    def observed(self) -> list[Observation]:
+        return [message for message in self.sent if isinstance(message, Observation)]
+
+    def series(self, metric: str) -> list[float]:
+        return [seen.metrics[metric] for seen in self.observed()]
+
+
+class Toy(torch.nn.Module):
+    """Two layers and a mean squared error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        guess = self.body(x)  # [batch, 1]
+        return {"loss": torch.nn.functional.mse_loss(guess, labels), "logits": guess}
+
+
+def rows(count: int = 64, poison: int | None = None) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    made = []
+    for index in range(count):
+        x = torch.randn(4, generator=generator)
+        made.append({"x": x * float("nan") if index == poison else x, "labels": x.sum().reshape(1)})
+    return made
+
+
+class Sequential(Trainer):
+    """Takes the rows in their order, so that a test knows which step sees which."""
+
+    def _get_train_sampler(self, *_: Any, **__: Any) -> torch.utils.data.SequentialSampler:
+        return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+
+
+def trainer(folder: Path, *, data: list[Any] | None = None, **settings: Any) -> Trainer:
+    """Twelve steps of the toy."""
+    set_seed(3)
+    model = settings.pop("model", None) or Toy()
+    cls = settings.pop("cls", Trainer)
+    optimizers = settings.pop("optimizers", (None, None))
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder), "max_steps": 12, "per_device_train_batch_size": 4, "learning_rate": 0.01,
+        "logging_steps": 10, "save_strategy": "no", "report_to": [], "remove_unused_columns": False,
+        "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False, "seed": 3,
+    }  # fmt: skip
+    return cls(  # type: ignore[no-any-return]
+        model=model,
+        args=TrainingArguments(**(defaults | settings)),
+        train_dataset=data or rows(),
+        eval_dataset=rows(8),
+        optimizers=optimizers,
+    )
+
+
+def llama() -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def tokens(count: int = 64) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    made = [torch.randint(3, 32, (12,), generator=generator) for _ in range(count)]
+    return [{"input_ids": row, "labels": row.clone()} for row in made]
+
+
+def weights(of: Trainer) -> list[torch.Tensor]:
+    assert isinstance(of.model, torch.nn.Module)
+    return [parameter.detach().clone() for parameter in of.model.state_dict().values()]
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def decisions(*pairs: tuple[str, Value]) -> list[Decision]:
+    return [decide(value, actuator=name, number=n, expires=10_000) for n, (name, value) in enumerate(pairs)]
+
+
+Hook = Callable[..., None]

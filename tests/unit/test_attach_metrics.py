@@ -1,0 +1,221 @@
+"""attach and what it publishes: every step once, that step's own figures; and it changes nothing by itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import RunEnded, RunStarted
+from oven_learner.attach import attach
+from oven_learner.hf import gauges
+from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+def started(line: Deciding) -> RunStarted:
+    assert isinstance(line.sent[0], RunStarted)
+    return line.sent[0]
+
+
+def ended(line: Deciding) -> RunEnded:
+    assert isinstance(line.sent[-1], RunEnded)
+    return line.sent[-1]
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    {"gradient_accumulation_steps": 3},
+    {"model": "llama"},
+    {"max_grad_norm": 0.0, "lr_scheduler_type": "cosine", "warmup_steps": 3},
+    {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 5},
+], ids=["plain", "accumulation", "llama", "no clipping", "saves and evaluates"])  # fmt: skip
+def test_every_step_is_published_with_its_own_figures_and_nothing_changes(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    def made(name: str, **more: Any) -> Trainer:
+        chosen = settings | more
+        if chosen.get("model") == "llama":
+            from transformers import set_seed
+
+            set_seed(11)
+            chosen |= {"model": llama(), "data": tokens()}
+        return trainer(tmp_path / name, **chosen)
+
+    plain = made("plain", logging_steps=1)
+    plain.train()
+    wanted = [entry for entry in plain.state.log_history if "loss" in entry]
+
+    attached, line = made("attached", logging_steps=10), Deciding()
+    attach(attached, link=line)
+    attached.train()
+    assert [seen.step for seen in line.observed()] == list(range(1, 13))
+    assert [seen.tick for seen in line.observed()] == list(range(1, 13))
+    for metric in ("loss", "grad_norm", "learning_rate"):
+        assert line.series(metric) == pytest.approx([entry[metric] for entry in wanted], rel=1e-6), metric
+    assert equal(weights(plain), weights(attached)), "attaching changed the training"
+    assert attached.state.global_step == 12
+    assert (ended(line).reason, ended(line).step) == ("completed", 12)
+
+
+def test_the_rank_of_random_numbers_is_the_same_too(tmp_path: Path) -> None:
+    after = []
+    for name in ("plain", "attached"):
+        job = trainer(tmp_path / name)
+        if name == "attached":
+            attach(job, link=Deciding())
+        job.train()
+        after.append(torch.rand(3))
+    assert torch.equal(*after)
+
+
+def test_a_nan_loss_arrives_as_nan(tmp_path: Path) -> None:
+    """The trainer's own log shows a finite one: it filters."""
+    job = trainer(tmp_path, data=rows(poison=17), cls=Sequential)  # four rows a step: the fifth
+    line = Deciding()
+    attach(job, link=line)
+    job.train()
+    assert [math.isnan(loss) for loss in line.series("loss")[:5]] == [False] * 4 + [True]
+    assert math.isnan(line.series("grad_norm")[4])
+
+
+def test_what_was_evaluated_is_published_and_ends_the_run(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), Deciding()
+    attach(job, link=line)
+    job.train()
+    measured = {seen.tick: seen.metrics["eval/loss"] for seen in line.observed() if "eval/loss" in seen.metrics}
+    logged = {e["step"]: e["eval_loss"] for e in job.state.log_history if "eval_loss" in e}
+    assert measured == {7: pytest.approx(logged[6])}
+    assert ended(line).metrics["eval/loss"] == pytest.approx(logged[12], rel=1e-6)
+    assert {m.name: m.held_out for m in started(line).metrics}["eval/loss"]
+
+
+def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path), Deciding()
+    attach(job, link=line, evaluate=lambda: {"eval/accuracy": job.state.global_step / 12}, evaluate_every=5)
+    job.train()
+    assert [(s.step, s.metrics["eval/accuracy"]) for s in line.observed() if "eval/accuracy" in s.metrics] == [
+        (0, 0.0), (5, pytest.approx(5 / 12)), (10, pytest.approx(10 / 12)), (12, 1.0)
+    ]  # fmt: skip
+    assert ended(line).metrics == {"eval/accuracy": 1.0}
+
+
+def test_the_run_is_announced_in_observe_with_bounds_from_the_users_own_values(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path, max_grad_norm=2.0), Deciding()
+    attach(job, link=line)
+    job.train()
+    run = started(line)
+    assert run.rules.autonomy == "observe"
+    assert run.horizon.max_steps == 12
+    knobs = {spec.name: spec for spec in run.actuators}
+    assert (knobs["optimizer.lr_scale"].low, knobs["optimizer.lr_scale"].high) == (0.1, 3.0)
+    assert (knobs["grad.clip"].low, knobs["grad.clip"].high, knobs["grad.clip"].value) == (0.2, 6.0, 2.0)
+    assert {"run.hold", "run.stop", "run.checkpoint", "run.rollback"} <= set(knobs)
+    assert [seen.progress for seen in line.observed()] == pytest.approx([n / 12 for n in range(1, 13)])
+
+
+def test_attaching_twice_is_refused(tmp_path: Path) -> None:
+    job = trainer(tmp_path)
+    attach(job, link=Deciding())
+    with pytest.raises(ConfigError, match="attached already"):
+        attach(job, link=Deciding())
+
+
+def test_without_a_controller_it_says_how_to_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OVEN_URL", "OVEN_RUN", "OVEN_CREDS", "OVEN_RUN_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"OVEN_URL is not set.*oven-controller run -- python train\.py"):
+        attach(trainer(tmp_path))
+
+
+def test_a_training_that_raises_is_announced_as_failed(tmp_path: Path) -> None:
+    class Boom(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 4:
+                raise RuntimeError("out of memory")
+
+    job, line = trainer(tmp_path), Deciding()
+    attach(job, link=line)
+    job.add_callback(Boom())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        job.train()
+    assert (ended(line).reason, ended(line).detail) == ("failed", "RuntimeError: out of memory")
+    assert len(line.observed()) == 4
+
+
+def test_a_second_training_is_a_second_incarnation(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path), Deciding()
+    attach(job, link=line)
+    job.train()
+    job.train()
+    kinds = [type(message) for message in line.sent]
+    assert kinds.count(RunStarted) == kinds.count(RunEnded) == 2
+    assert len(line.observed()) == 24
+
+
+def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path: Path) -> None:
+    wanted: list[float] = []
+
+    class ByHand(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            optimizer = getattr(kw["optimizer"], "optimizer", kw["optimizer"])
+            pairs = [
+                (p.grad.double().flatten(), optimizer.state[p]["exp_avg"].double().flatten())
+                for group in optimizer.param_groups
+                for p in group["params"]
+                if p in optimizer.state
+            ]
+            if pairs:
+                gradient, moment = (torch.cat(side) for side in zip(*pairs, strict=True))
+                wanted.append(float(torch.nn.functional.cosine_similarity(gradient, moment, dim=0)))
+
+    job, line = trainer(tmp_path), Deciding()
+    job.add_callback(ByHand())
+    attach(job, link=line)
+    job.train()
+    found = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    assert found[0] is None, "before the first step there is no moment"
+    assert found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
+
+
+def test_the_gauge_is_the_same_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for chunk in (2**24, 9):
+        monkeypatch.setattr(gauges, "CHUNK", chunk)
+        job, line = trainer(tmp_path), Deciding()
+        attach(job, link=line)
+        job.train()
+        found.append([seen.metrics.get(gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_an_optimizer_without_a_first_moment_has_no_gauge(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path, optim="sgd"), Deciding()
+    attach(job, link=line)
+    job.train()
+    assert len(line.observed()) == 12
+    assert all(gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
+
+
+def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "alignment", lambda _: 1 / 0)
+    job, line = trainer(tmp_path), Deciding()
+    attach(job, link=line)
+    job.train()
+    assert len(line.observed()) == 12
+
+
+def test_a_time_budget_ends_the_run_in_order(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path), Deciding()
+    attach(job, link=line, seconds=1e-6)
+    job.train()
+    assert job.state.global_step == 1
+    assert (ended(line).reason, ended(line).detail) == ("completed", "the time budget is spent")

@@ -1,0 +1,138 @@
+"""attach on TRL's trainers: the same contract, with their metrics of every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast, Trainer, set_seed
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+from oven_controller.messages import RunEnded, RunStarted
+from oven_learner.attach import attach
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+COMMON: dict[str, Any] = {
+    "max_steps": 6, "learning_rate": 0.01, "logging_steps": 4, "save_strategy": "no", "report_to": [],
+    "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False, "seed": 3, "bf16": False,
+    "gradient_checkpointing": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz0123"[:29]])}
+    made = Tokenizer(WordLevel(words, unk_token="<pad>"))
+    made.pre_tokenizer = Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+def grpo(folder: Path, **settings: Any) -> GRPOTrainer:
+    set_seed(3)
+
+    def vowels(completions: list[str], **_: Any) -> list[float]:
+        return [sum(letter in "aeiou" for letter in text) / 4 for text in completions]
+
+    def silent(completions: list[str], **_: Any) -> list[float | None]:
+        return [None] * len(completions)
+
+    return GRPOTrainer(
+        model=llama(),
+        reward_funcs=[vowels, silent],
+        args=GRPOConfig(
+            output_dir=str(folder), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,
+            **(COMMON | settings),
+        ),
+        train_dataset=Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
+        processing_class=tokenizer(),
+    )  # fmt: skip
+
+
+def sft(folder: Path, **settings: Any) -> SFTTrainer:
+    set_seed(3)
+    return SFTTrainer(
+        model=llama(),
+        args=SFTConfig(output_dir=str(folder), per_device_train_batch_size=2, max_length=16, **(COMMON | settings)),
+        train_dataset=Dataset.from_list([{"text": text} for text in ("abcdef", "bcdefg", "cdefgh", "defghi") * 4]),
+        processing_class=tokenizer(),
+    )
+
+
+OWN = {
+    grpo: ("reward", "reward_std", "rewards/vowels/mean", "entropy", "completions/mean_length", "frac_reward_zero_std"),
+    sft: ("entropy", "mean_token_accuracy"),
+}
+
+
+@pytest.mark.parametrize("made", OWN)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_step_is_published_and_nothing_changes(tmp_path: Path, made: Any, accumulation: int) -> None:
+    plain: Trainer = made(tmp_path / "plain", logging_steps=1, gradient_accumulation_steps=accumulation)
+    plain.train()
+    wanted = [entry for entry in plain.state.log_history if "loss" in entry]
+    attached: Trainer = made(tmp_path / "attached", gradient_accumulation_steps=accumulation)
+    line = Deciding()
+    attach(attached, link=line)
+    attached.train()
+    assert [seen.step for seen in line.observed()] == [1, 2, 3, 4, 5, 6]
+    for metric in ("loss", "grad_norm", "learning_rate", *OWN[made]):
+        assert line.series(metric) == pytest.approx([entry[metric] for entry in wanted], rel=1e-5), metric
+    assert equal(weights(plain), weights(attached)), "attaching changed the training"
+    run, end = line.sent[0], line.sent[-1]
+    assert isinstance(run, RunStarted) and isinstance(end, RunEnded)
+    assert set(OWN[made]) <= {metric.name for metric in run.metrics}
+    assert end.reason == "completed"
+
+
+def test_a_reward_function_with_nothing_to_say_is_absent_and_no_nan(tmp_path: Path) -> None:
+    job, line = grpo(tmp_path), Deciding()
+    attach(job, link=line)
+    job.train()
+    assert all("rewards/silent/mean" not in seen.metrics for seen in line.observed())
+
+
+@pytest.mark.parametrize("made", OWN)
+def test_decisions_act(tmp_path: Path, made: Any) -> None:
+    job: Trainer = made(tmp_path, lr_scheduler_type="constant")
+    line = Deciding({2: ("optimizer.lr_scale", 0.5), 4: ("run.rollback", 0.0), 5: ("run.stop", None)})
+    attach(job, link=line)
+    job.train()
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
+    assert line.series("learning_rate") == pytest.approx([0.01] * 2 + [0.005] * 3)
+    assert [seen.step for seen in line.observed()] == [1, 2, 3, 4, 1]
+    assert (tmp_path / "checkpoint-1").is_dir()
+    end = line.sent[-1]
+    assert isinstance(end, RunEnded) and end.reason == "stopped"
+
+
+def test_a_reference_model_has_its_divergence_announced_and_published(tmp_path: Path) -> None:
+    policy = llama()
+    policy.save_pretrained(tmp_path / "policy")
+    set_seed(3)
+    job = GRPOTrainer(
+        model=str(tmp_path / "policy"),
+        reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
+        args=GRPOConfig(
+            output_dir=str(tmp_path), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,
+            beta=0.1, **COMMON,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
+        processing_class=tokenizer(),
+    )  # fmt: skip
+    line = Deciding()
+    attach(job, link=line)
+    job.train()
+    assert len(line.series("kl")) == 6
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and "kl" in {metric.name for metric in run.metrics}

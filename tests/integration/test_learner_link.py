@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.integration.learner_side import RUN, Server, serving, until
 
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
@@ -19,7 +20,6 @@ from oven_controller.server import free_port
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import BusLink
-from tests.integration.learner_side import RUN, Server, serving, until
 
 ON = Subjects(RUN)
 
@@ -88,9 +88,7 @@ async def test_a_decision_in_the_log_is_applied_and_answered(nats: Server) -> No
     assert rate == [3.0]
     assert await off_loop(learner.close, "completed")
     receipts = [body for body in await nats.bodies() if isinstance(body, Receipt)]
-    assert [(r.decision_id, r.status, r.before, r.after) for r in receipts] == [
-        (decision(3).id, "applied", 1.0, 3.0)
-    ]
+    assert [(r.decision_id, r.status, r.before, r.after) for r in receipts] == [(decision(3).id, "applied", 1.0, 3.0)]
 
 
 async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> None:

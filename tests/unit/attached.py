@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.unit.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from oven_controller.messages import Decision, Observation, Value
 from oven_learner.link import Past
-from tests.unit.test_client import Line, decide
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.messages import OperatorCommand, RunEnded
@@ -14,7 +15,6 @@ from oven_learner.actuators import Actuators
 from oven_learner.attach import attach
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.link import Past
-from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -15,7 +16,6 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from oven_controller.messages import RunEnded, RunStarted
 from oven_learner.attach import attach
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -60,9 +60,7 @@ def who() -> str:
     for role in get_args(Role):
         allowed = permissions(role, "NAME", "RUN")
         cells = [
-            "<br>".join(
-                "`" + s.replace("NAME", "<name>").replace("RUN", "<run>") + "`" for s in allowed[verb]["allow"]
-            )
+            "<br>".join("`" + s.replace("NAME", "<name>").replace("RUN", "<run>") + "`" for s in allowed[verb]["allow"])
             for verb in ("publish", "subscribe")
         ]
         rows.append(f"| {role} | {cells[0]} | {cells[1]} |")
@@ -180,7 +178,7 @@ def _type(spec: dict[str, Any]) -> str:
     if kind == "object":
         inner = spec.get("additionalProperties")
         return f"name → {_type(inner)}" if isinstance(inner, dict) else "object"
-    return {"null": "null", "integer": "int"}.get(kind, kind) + _bounds(spec)
+    return ("int" if kind == "integer" else str(kind)) + _bounds(spec)
 
 
 def _bounds(spec: dict[str, Any]) -> str:

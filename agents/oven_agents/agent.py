@@ -11,7 +11,7 @@ from oven_controller.messages import BallotOpened, RunStarted, Vote
 
 
 class Agent:
-    """Subclass it, or pass any object with these names. Keep no state that the window does not hold: an agent that
+    """Subclass it. Keep no state that the window does not hold: an agent that
     was restarted must vote like one that was not."""
 
     version: ClassVar[str] = "1"

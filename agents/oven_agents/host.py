@@ -23,6 +23,10 @@ from oven_controller.messages import Body, HistoryBatch, HistoryRequest, Malform
 
 log = logging.getLogger("oven.agent")
 
+_FIRST = asyncio.FIRST_COMPLETED
+REPEAT_S = 0.25
+"""In lockstep, how long to wait for the next event before saying `done` again."""
+
 
 def main(args: list[str]) -> int:
     """Entry point of the agent's process: NAME or FILE.py, and `--name` to appear under another name."""
@@ -72,8 +76,12 @@ async def host(session: Session, url: str, run: str, credentials: Credentials | 
                 log.error("the agent raised; it abstains on this window\n%s", problem)
             session.problems.clear()
             waiting = asyncio.create_task(inbox.get())
-            done, _ = await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting in done:
+            awaited = session.awaited
+            wait_for = {waiting, stopping}
+            while not (await asyncio.wait(wait_for, timeout=REPEAT_S if awaited else None, return_when=_FIRST))[0]:
+                if awaited:
+                    await bus.publish(on.agent(session.name), awaited.wire())
+            if waiting.done():
                 session.absorb(waiting.result())
             else:
                 waiting.cancel()

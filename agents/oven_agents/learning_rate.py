@@ -48,6 +48,9 @@ class LearningRate(Agent):
 
     def _collapsed(self, window: Window) -> list[Vote]:
         since = window.settled_after(SCALE, ROLLBACK)
+        changed = window.settled_after(SCALE)
+        if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
+            return []  # the cut would be turned down, and a rollback alone would only collapse again
         broken = _not_finite(window)
         lost = [] if broken else self._lost(window, since)
         if not broken and not lost:

@@ -47,6 +47,7 @@ class Session:
         self._in_flight: dict[str, str] = {}  # actuator → adopted decision without a receipt
         self._quiet_until: dict[str, int] = {}  # actuator → tick before which a proposal would be turned down anyway
         self._latest: tuple[int, int] = (0, -1)  # (incarnation, n) of the newest learner message
+        self._decided = ""  # id of the newest decision: one may come twice, live and from history
         self._voted_tick = -1
         self._told: set[str] = set()  # ballots answered
         self._seen = ""
@@ -80,6 +81,9 @@ class Session:
                     self._ballots[body.actuator] = body
                     self._seen = body.id
             case Decision():
+                if body.id <= self._decided:
+                    return
+                self._decided = body.id
                 if (
                     self._ballots.get(body.actuator, None) is not None
                     and self._ballots[body.actuator].id == body.ballot
@@ -114,6 +118,14 @@ class Session:
             out.append(self._status("done"))
             self._said_tick = tick
         return out
+
+    @property
+    def awaited(self) -> AgentStatus | None:
+        """In lockstep: what the mesh waits for, to be said again if nothing comes of it (the votes stream drops what
+        exceeds its limits without a word)."""
+        if self._run is None or not self._run.lockstep or self._voted_tick < 0:
+            return None
+        return self._status("done")
 
     def leave(self, reason: str = "") -> AgentStatus:
         return self._status("left", reason)

@@ -7,7 +7,8 @@ OvenError
 ├── BusError         (ConnectionError)  the bus cannot be used; exit code 3
 │   └── RefusedError                    the server turned the credentials down; exit code 2
 ├── StoreInUseError  (RuntimeError)     another process holds the run's store; exit code 2
-└── ProcessError     (RuntimeError)     a process of the stack did not start or died; exit code 3
+├── ProcessError     (RuntimeError)     a process of the stack did not start or died; exit code 3
+└── DivergedError    (RuntimeError)     the log contradicts this mesh replica; exit code 3
 """
 
 from __future__ import annotations
@@ -60,4 +61,10 @@ class StoreInUseError(OvenError, RuntimeError):
 
 
 class ProcessError(OvenError, RuntimeError):
+    exit_code = 3
+
+
+class DivergedError(OvenError, RuntimeError):
+    """The log holds an output that this replica computes differently; going on would fork the run's history."""
+
     exit_code = 3

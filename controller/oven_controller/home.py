@@ -74,6 +74,14 @@ class RunFolder:
                 f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use"
             ) from error
 
+    def readable(self) -> bool:
+        """One damaged run.json must not hide the other runs."""
+        try:
+            self.info()
+        except ConfigError:
+            return False
+        return True
+
     def write_info(self, info: RunInfo) -> None:
         write_whole(self._info, info.model_dump_json(indent=1) + "\n")
 
@@ -149,9 +157,10 @@ class Home:
         self.cache = self.path / "cache"
 
     def runs(self) -> list[RunFolder]:
-        """Newest first. A folder without run.json is not a run."""
+        """Newest first. A folder without a run.json that can be read is not a run."""
         try:
-            folders = [RunFolder(entry) for entry in (self.path / "runs").iterdir() if (entry / "run.json").is_file()]
+            entries = [RunFolder(entry) for entry in (self.path / "runs").iterdir() if (entry / "run.json").is_file()]
+            folders = [folder for folder in entries if folder.readable()]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -8,13 +8,13 @@ agent's or an operator's message is the last token of its subject, never a field
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from oven_controller.rules import Rules
 
-VERSION = 1
+VERSION: Final = 1
 
 
 def _nine_digits(value: float) -> float:

@@ -14,7 +14,7 @@ comes with the operator's commands.)"""
 class Rules(BaseModel):
     """Every number that a tally or a guardrail reads. Ticks are observations, not seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")  # on the wire; settings forbid what is unknown
 
     window_ticks: int = Field(default=3, ge=1, le=1000, description="ticks after which an open ballot closes")
     silent_ticks: int = Field(default=50, ge=2, description="an agent that said nothing for so many ticks is lost")

@@ -33,6 +33,12 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+class RuleSettings(Rules):
+    """The same as a person writes them: a name that is not a rule is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 class Settings(BaseModel):
     """The whole configuration of a run; `config.json` in its folder is this, resolved."""
 
@@ -46,7 +52,7 @@ class Settings(BaseModel):
     agents: Annotated[tuple[str, ...] | None, BeforeValidator(_split)] = Field(
         default=None, description="names of the group oven.agents, or files; none given: all that are installed"
     )
-    rules: Rules = Rules()
+    rules: RuleSettings = RuleSettings()
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
     nats: str = Field(default="", pattern="^$|^(nats|tls|ws|wss)://", description="a server to use; none: an embedded")
@@ -134,7 +140,8 @@ def resolve(
         raise ConfigError(f"--start {settings.start}: {error}") from error
     # Only what was asked for: the recipe's own defaults may depend on the rest.
     chosen = options.model_dump(mode="json", exclude_unset=True)
-    agents = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+    wanted = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+    agents = tuple(agent_spec(text).target for text in wanted)
     update = {"start": start.name, "recipe_options": chosen, "agents": agents}
     return Resolved(settings.model_copy(update=update), start)
 

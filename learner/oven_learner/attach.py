@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
+import types
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -61,6 +64,8 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._trained = 0
         self._budget: int | None = None
+        self._to_save = False
+        self._handled_before: Any = None
         self._rate = 0.0
         self._user_clip = 0.0
         self._gauged = False
@@ -109,8 +114,10 @@ class Attachment(TrainerCallback):
             mesh_code=self._mesh_code,
             versions=self._versions,
             share=ranks.broadcast if several else None,
+            save=self._ask_to_save,
         )
         self.client.start(state.global_step)
+        self._end_in_order_on_sigterm()
         if self._evaluate is not None:
             self.last_evaluation = dict(self._evaluate())
             self.client.observe(state.global_step, self.last_evaluation)
@@ -143,8 +150,8 @@ class Attachment(TrainerCallback):
         if last or self.client.stopping:
             # The budget is gradient steps, those that a rollback threw away included.
             control.should_training_stop = True
-        if self.client.stopping and not self.client.out_of_time:
-            control.should_save = True
+        if self._to_save or (self.client.stopping and not self.client.out_of_time):
+            control.should_save, self._to_save = True, False
 
     def on_log(
         self,
@@ -169,14 +176,34 @@ class Attachment(TrainerCallback):
                 self._pending["eval/" + name.removeprefix("eval_")] = float(value)
         self.last_evaluation = {**self.last_evaluation, **self._pending}
 
+    def _ask_to_save(self) -> None:
+        self._to_save = True
+
+    def _end_in_order_on_sigterm(self) -> None:
+        """`down`, Slurm and torchrun end a run by SIGTERM: with a checkpoint and a last word, unless the script has a
+        handler of its own."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._handled_before = signal.signal(signal.SIGTERM, self._stop_on_signal)
+
+    def _stop_on_signal(self, number: int, _: types.FrameType | None) -> None:
+        if self.client is not None:
+            self.client.request_stop(signal.Signals(number).name)
+
+    def _let_signals_be(self) -> None:
+        if self._handled_before is not None:
+            signal.signal(signal.SIGTERM, self._handled_before)
+            self._handled_before = None
+
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
+        self._let_signals_be()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
         self.client.close(reason, detail=why, metrics=self.last_evaluation)
 
     def failed(self, error: BaseException) -> None:
         """Training raised: say so in the log, and send what is left."""
+        self._let_signals_be()
         if self.client is None:
             return
         if isinstance(error, KeyboardInterrupt):

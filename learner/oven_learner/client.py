@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.errors import BusError, OvenError
+from oven_controller.errors import BusError, OvenError, UnknownNameError
 from oven_controller.messages import (
     Decision,
     Horizon,
@@ -29,6 +29,8 @@ log = logging.getLogger("oven.learner")
 
 LOCKSTEP_S = 30.0
 """How long a learner in lockstep waits for a tick to close before it goes on without."""
+AFTER_TIMEOUT_S = 0.2
+"""And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 HOLD_POLL_S = 0.05
 
 Order = Decision | OperatorCommand
@@ -55,8 +57,10 @@ class OvenClient:
         mesh_code: str = "",
         versions: Mapping[str, str] | None = None,
         share: Callable[[Any], Any] | None = None,
+        save: Callable[[], object] | None = None,
     ) -> None:
-        """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
+        """`share` returns rank 0's argument on every rank (oven_learner.ranks). `save` asks for a checkpoint on disk,
+        which makes `run.checkpoint` an actuator even where no snapshot fits into memory."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""
@@ -72,12 +76,14 @@ class OvenClient:
         self._lockstep = lockstep
         self._snapshots = snapshots
         self._mesh_code, self._versions = mesh_code, dict(versions or {})
+        self._save = save
         self._share = share or (lambda said: said)
         self._incarnation = 1
         self._n = 0
         self._step = 0
         self._closed_tick = -1
         self._timeouts = 0
+        self._patience = LOCKSTEP_S
         self._started_at = 0.0
         self._waiting: list[Decision] = []
         self._commands: set[str] = set()
@@ -85,12 +91,16 @@ class OvenClient:
         self._closed = False
         actuators.action("run.hold", self._hold)
         actuators.action("run.stop", self._stop)
+        if snapshots is not None or save is not None:
+            actuators.action("run.checkpoint", self._checkpoint, unit="step")
         if snapshots is not None:
-            actuators.action("run.checkpoint", lambda _: float(snapshots.now(self.tick)), unit="step")
             actuators.action("run.rollback", self._rollback, unit="tick to go back to")
 
     def start(self, step: int = 0) -> Past:
         """Connect, announce the run, and restore what earlier incarnations had set. Raises OvenError."""
+        for name in self._rules.autonomy_of:
+            if name not in self.actuators:
+                raise UnknownNameError("actuator (in rules.autonomy_of)", name, self.actuators)
         past = self._open()
         self._incarnation = past.incarnation + 1
         self.tick, self._step = past.tick, step
@@ -238,14 +248,16 @@ class OvenClient:
     def _receive(self) -> list[Order]:
         orders = self._drain()
         if self._lockstep:
-            limit = time.monotonic() + LOCKSTEP_S
-            while self._closed_tick < self.tick:
-                if time.monotonic() > limit:
-                    self._timeouts += 1
-                    log.warning("tick %d did not close within %g s; the run is not repeatable", self.tick, LOCKSTEP_S)
-                    break
+            limit = time.monotonic() + self._patience
+            while self._closed_tick < self.tick and time.monotonic() < limit:
                 time.sleep(0.0005)
                 orders.extend(self._drain())
+            if self._closed_tick >= self.tick:
+                self._patience = LOCKSTEP_S
+            else:
+                self._timeouts += 1
+                log.warning("tick %d did not close in %g s; the run is not repeatable", self.tick, self._patience)
+                self._patience = AFTER_TIMEOUT_S
         return orders
 
     def _drain(self) -> list[Order]:
@@ -304,6 +316,13 @@ class OvenClient:
 
     def _stop(self, _: float | None) -> None:
         self.stopping = "a decision stops the run"
+
+    def _checkpoint(self, _: float | None) -> float:
+        if self._snapshots is not None:
+            self._snapshots.now(self.tick)
+        if self._save is not None:
+            self._save()
+        return float(self._step)
 
     def _rollback(self, tick: float | None) -> Any:
         assert self._snapshots is not None

@@ -162,7 +162,7 @@ def down(run: RunName = None) -> None:
 
     folder = Home().find(run, running=True)
     pid = folder.info().pid
-    print(f"ending {folder.run} (pid {pid}); the learner writes a checkpoint first", flush=True)
+    print(f"ending {folder.run} (pid {pid}) in order", flush=True)
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -63,6 +63,12 @@ def up(
         "creds": str(creds) if creds else None,
         "port": port,
     }
+    if no_learner and (
+        meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
+    ):
+        from oven_controller.errors import ConfigError
+
+        raise ConfigError(f"{', '.join(meant)} has no meaning with --no-learner: the script of your own decides that")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
     note = "" if headless else "the monitor comes with a later release: printing lines, as --headless does"
     _start(resolved, run, resume, dry_run, learner=not no_learner, note=note)

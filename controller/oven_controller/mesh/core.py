@@ -72,10 +72,11 @@ class Mesh:
             return []
         self._seq, self._index, self._emitted = event.seq, 0, []
         kind = names.kind(event.subject)
-        if kind in _OUTPUTS:
-            self._read_back(event)
-        elif isinstance(event.body, Malformed):
+        if isinstance(event.body, Malformed):
+            # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
             self.state.counters[f"malformed.{clip(kind, 40)}"] += 1
+        elif kind in _OUTPUTS:
+            self._read_back(event)
         else:
             self._take(event.body, event.author)
             self._settle()

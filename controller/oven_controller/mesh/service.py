@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oven_controller.bus import AlreadyLoggedError, Bus
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, OvenError
+from oven_controller.errors import BusError, DivergedError
 from oven_controller.history import serve_history
 from oven_controller.mesh.core import Mesh, Output
 from oven_controller.mesh.identity import code_hash
@@ -23,10 +23,6 @@ from oven_controller.messages import RunStarted
 log = logging.getLogger("oven.mesh")
 
 RETRY_S = 0.25
-
-
-class DivergedError(OvenError, RuntimeError):
-    """The log holds an output that this replica computes differently; going on would fork the run's history."""
 
 
 def main(args: list[str]) -> int:

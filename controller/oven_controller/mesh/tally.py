@@ -72,7 +72,11 @@ def count(ballot: Ballot, spec: ActuatorSpec, before: Value, rules: Rules, reput
         have = "no specialist" if sure is None else f"its specialist at confidence {sure:.3g}"
         need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
         return rejected(f"{plea}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
-    quorum = f"specialist quorum {rules.specialist_confidence:.3g}" if alone else f"{len(agreeing)} agents agree"
+    quorum = (
+        f"specialist quorum {rules.specialist_confidence:.3g}"
+        if alone
+        else f"{len(agreeing)} of {rules.agreeing} needed agree"
+    )
     return Tally(True, value, direction(before, value), lines, f"{plea}; {quorum}")
 
 

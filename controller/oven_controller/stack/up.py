@@ -63,6 +63,8 @@ async def up(request: Request, home: Home, out: Out) -> int:
         )
     agent_specs(settings)
     folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
+    if request.resume and folder.status() == "completed" and not request.command and request.learner:
+        raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
     with folder.hold():
         try:
             return await _Up(request, home, folder, out).run()
@@ -270,7 +272,7 @@ class _Up:
         """The learner first, so that its checkpoint and its last word still reach the log."""
         if self.learner is not None:
             if self.learner.returncode is None:
-                self.out("ending the learner; it writes a checkpoint first (once more to kill it)")
+                self.out("ending the learner in order (once more to kill it)")
             await self.learner.end(LEARNER_GRACE_S)
         await self._drain(bus, watch)  # what the learner said last, before the others say goodbye
         await asyncio.gather(*(agent.end(GRACE_S) for agent in self.agents))

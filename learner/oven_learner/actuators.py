@@ -76,7 +76,7 @@ class Actuators:
         spec = ActuatorSpec(name=name, kind="simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share")
         self._add(spec, lambda: dict(read()), lambda value: write(dict(value)))  # type: ignore[arg-type]
 
-    def action(self, name: str, run: Callable[[float | None], Value], *, unit: str = "") -> None:
+    def action(self, name: str, run: Callable[[float | None], object], *, unit: str = "") -> None:
         """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse."""
         self._add(ActuatorSpec(name=name, kind="action", unit=unit), lambda: None, run)  # type: ignore[arg-type]
 

@@ -93,8 +93,9 @@ class HangingError(BusError):
 class BusLink:
     """The real one.
 
-    nats-py reconnects by itself, but not always: a frozen peer blocks it inside calls that cannot be cancelled, and some
-    errors close it for good. So when appends fail for long, or reading ends, the connection is thrown away and made anew.
+    nats-py reconnects by itself, but not always: a frozen peer blocks it inside calls that cannot be cancelled, and
+    some errors close it for good. So when appends fail for long, or reading ends, the connection is thrown away and
+    made anew.
     """
 
     def __init__(self, url: str, run: str, credentials: Credentials | None, *, poll_s: float = POLL_S) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.unit.attached import Toy, rows, trainer
 from torch import distributed
 from transformers import TrainerCallback
 
 import oven_learner as oven
 from oven_learner import ranks
-from tests.unit.attached import Toy, rows, trainer
 
 
 def digest(model: torch.nn.Module) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.learner_side import ROOT, RUN, Process, Server, serving, until
 
 from oven_controller.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
 from oven_controller.names import Subjects
-from tests.integration.learner_side import ROOT, RUN, Process, Server, serving, until
 
 ON = Subjects(RUN)
 LIMIT_S = 180

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
+from tests.unit.test_client import Line, decide
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
 from oven_controller.messages import Observation, OperatorCommand, RunEnded, RunStarted
 from oven_learner.loop import connect
 from oven_learner.snapshots import Snapshots
-from tests.unit.test_client import Line, decide
 
 
 def ended(line: Line) -> RunEnded:

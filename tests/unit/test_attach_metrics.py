@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.errors import ConfigError
 from oven_controller.messages import RunEnded, RunStarted
 from oven_learner.attach import attach
 from oven_learner.hf import gauges
-from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -203,9 +203,7 @@ def test_an_optimizer_without_a_first_moment_has_no_gauge(tmp_path: Path) -> Non
     assert all(gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
 
 
-def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gauge_that_raises_is_given_up_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "alignment", lambda _: 1 / 0)
     job, line = trainer(tmp_path), Deciding()
     attach(job, link=line)

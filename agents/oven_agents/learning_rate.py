@@ -35,10 +35,11 @@ class LearningRate(Agent):
     ALIGNED = 0.40
     QUARTILE = 0.30
     WELL_ALIGNED = 0.50
-    OPPOSED = -0.07
-    LONG_WINDOW = 30
-    SIGMAS = 3.5  # the window slides: two would be crossed by chance every few dozen ticks
-    SOLVED = 0.45
+    OPPOSED = -0.05
+    LONG_LEAST, LONG_WINDOW = 20, 60
+    SIGMAS = 3.5  # it is asked at every tick: two would be crossed by chance every few dozen
+    EARLY, EARLY_SIGMAS = range(12, 15), 2.0  # asked three times only: a rate that is too high does its harm early
+    SOLVED = 0.6
     TELLING = 0.15
     CUT = 8.0
 
@@ -110,16 +111,20 @@ class LearningRate(Agent):
             f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
             f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
         )
-        return [window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)]
+        return [
+            window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)
+        ]
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
-        if len(cosines) < self.LONG_WINDOW or _schedule_moves(window, self.LONG_WINDOW):
+        early = len(cosines) in self.EARLY
+        if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
+        sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if mean + self.SIGMAS * error > 0 or max(map(fmean, halves)) > self.OPPOSED or solved > self.SOLVED:
+        if mean + sigmas * error > 0 or max(map(fmean, halves)) > self.OPPOSED or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)

@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log holds what it was decided by."""
+"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log says what decided."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rules(BaseModel):
     veto_confidence: float = Field(default=0.7, ge=0, le=1, description="an `against` this sure is a veto")
     majority: float = Field(default=2 / 3, gt=0.5, le=1, description="share of weight that the winning side needs")
 
-    max_factor: float = Field(default=4.0, gt=1, description="largest change of a log-scaled value in one decision")
+    max_factor: float = Field(default=10.0, gt=1, description="largest change of a log-scaled value in one decision")
     max_fraction: float = Field(default=0.25, gt=0, le=1, description="the same for linear ones, of the bounds' range")
     max_shift: float = Field(default=0.7, gt=0, le=1, description="the same for a simplex, as total variation")
     least_change: float = Field(default=0.02, ge=0, description="relative change below which a proposal is no change")

@@ -6,6 +6,8 @@ agent from delaying the others, and the log's one sequence still orders everythi
 
 from __future__ import annotations
 
+import contextlib
+
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
@@ -17,6 +19,8 @@ VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024
 VOTES_KEPT = 50
 VOTES_AGE_S = 1.0
+DUPLICATES_S = 120.0
+"""How long a message id is remembered. A stream with sources has no window unless told to (server 2.15.1)."""
 
 
 def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
@@ -41,6 +45,7 @@ def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
         max_msg_size=LOG_BYTES,
+        duplicate_window=DUPLICATES_S,
         deny_delete=True,
         deny_purge=True,
         num_replicas=replicas,
@@ -67,3 +72,10 @@ async def create(js: JetStreamContext, run: str) -> None:
         raise BusError(
             f"the server refused the streams of run {run!r}: {error.description} ({error.err_code})"
         ) from error
+
+
+async def delete(js: JetStreamContext, run: str) -> None:
+    """Both, as they were made; one that is not there is no error."""
+    for name in (log_stream(run), votes_stream(run)):
+        with contextlib.suppress(NotFoundError, TimeoutError):
+            await js.delete_stream(name)

@@ -27,7 +27,7 @@ from oven_learner.snapshots import Snapshots
 
 log = logging.getLogger("oven.learner")
 
-LOCKSTEP_S = 5.0
+LOCKSTEP_S = 30.0
 """How long a learner in lockstep waits for a tick to close before it goes on without."""
 HOLD_POLL_S = 0.05
 

@@ -67,9 +67,16 @@ def votes(agent: Agent, observations: Iterable[Observation], run: RunStarted | N
 
 def receipt(tick: int, actuator: str, before: Value, after: Value) -> Receipt:
     return Receipt(
-        incarnation=1, n=10_000 + tick, decision_id="d", actuator=actuator, status="applied", before=before,
-        after=after, tick=tick, step=tick,
-    )  # fmt: skip
+        incarnation=1,
+        n=10_000 + tick,
+        decision_id="d",
+        actuator=actuator,
+        status="applied",
+        before=before,
+        after=after,
+        tick=tick,
+        step=tick,
+    )
 
 
 def noisy(mean: float, count: int, spread: float, seed: int = 0) -> list[float]:
@@ -208,7 +215,7 @@ def test_a_session_does_not_repeat_itself_while_its_proposal_is_open_in_flight_o
             tick=2,
             apply_at_tick=3,
             expires_at_tick=9,
-        )  # fmt: skip
+        )
     )
     assert proposals(3) == 0, "in flight"
     session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4}))
@@ -222,9 +229,14 @@ def test_a_new_ballot_is_answered_at_once_and_marked_as_seen() -> None:
     session.absorb(observe(1, reward=0.1))
     session.react()
     ballot = BallotOpened(
-        id="7", actuator="optimizer.lr_scale", proposal=3.0, opened_by="other", tick=1, closes_at_tick=4,
+        id="7",
+        actuator="optimizer.lr_scale",
+        proposal=3.0,
+        opened_by="other",
+        tick=1,
+        closes_at_tick=4,
         eligible=("me", "other"),
-    )  # fmt: skip
+    )
     session.absorb(ballot)
     answer, done = session.react()
     assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")

@@ -14,7 +14,7 @@ def adopt(log: Log, value: Value, actuator: str = LR) -> None:
 
 
 def test_observe_says_what_it_would_have_done() -> None:
-    log = Log.running("amy", "bob", autonomy="observe", autonomy_of={"grad.clip": "auto"})
+    log = Log.running("amy", "bob", autonomy="observe", autonomy_of={"grad.clip": "auto"}, max_factor=4)
     adopt(log, 0.1)
     assert log.verdict == "rejected"
     assert "observe: would have set 0.25" in log.last.reason
@@ -91,7 +91,7 @@ def test_what_is_on_its_way_is_not_sent_again() -> None:
 
 
 def test_a_change_that_is_too_large_goes_as_far_as_it_may() -> None:
-    log = Log.running("amy", "bob")
+    log = Log.running("amy", "bob", max_factor=4)
     adopt(log, 0.01)
     assert (log.verdict, log.last.value) == ("adopted", 0.25)
     assert "limited to 0.25, a factor of 4 from 1, instead of 0.01" in log.last.reason

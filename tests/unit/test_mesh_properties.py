@@ -56,7 +56,12 @@ moves = st.one_of(
 def written(steps: list[tuple[Any, ...]], lockstep: bool = False) -> Log:
     """A log in which four agents and a learner did these things."""
     log = Log()
-    rules: dict[str, Any] = {"cooldown_ticks": COOLDOWN, "max_interventions": BUDGET, "silent_ticks": 6}
+    rules: dict[str, Any] = {
+        "cooldown_ticks": COOLDOWN,
+        "max_interventions": BUDGET,
+        "silent_ticks": 6,
+        "max_factor": FACTOR,
+    }
     log.start(lockstep=lockstep, **rules)
     for agent in AGENTS[:3]:
         log.join(agent, speciality=(LR,) if agent == "amy" else ())

@@ -28,9 +28,7 @@ class Tally:
     reason: str
 
 
-def count(
-    ballot: Ballot, spec: ActuatorSpec, before: Value, rules: Rules, reputations: Mapping[str, float]
-) -> Tally:
+def count(ballot: Ballot, spec: ActuatorSpec, before: Value, rules: Rules, reputations: Mapping[str, float]) -> Tally:
     """The verdict on `ballot`. `before` is the effective value, None where it is unknown.
 
     A voice without weight (a reputation or a confidence of 0) stands in the tally and decides nothing: no veto, no

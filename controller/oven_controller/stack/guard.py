@@ -1,11 +1,13 @@
 """`python -m oven_controller.stack.guard FD -- COMMAND…`: run a command that cannot watch a pipe by itself.
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
-after a grace, SIGKILL. Imports nothing but the standard library: it stands beside every foreign process.
+after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
+it stands beside every foreign process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +20,15 @@ GRACE_S = 10.0
 
 def main() -> int:
     fd, command = int(sys.argv[1]), sys.argv[3:]
-    child = subprocess.Popen(command, start_new_session=True)
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    early: list[int] = []
+    for number in handled:
+        signal.signal(number, lambda number, _frame: early.append(number))
+    try:
+        child = subprocess.Popen(command, start_new_session=True)
+    except OSError as error:
+        print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
@@ -33,10 +43,12 @@ def main() -> int:
         end_group()
 
     def forward(number: int, _frame: types.FrameType | None) -> None:
-        _signal_group(child.pid, number)
+        _signal_group(child.pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in handled:
         signal.signal(number, forward)
+    for missed in early:  # came while the command was being started
+        forward(missed, None)
     threading.Thread(target=watch, daemon=True).start()
     code = child.wait()
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
@@ -44,10 +56,8 @@ def main() -> int:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ class Child:
     children in order.
     """
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int, foreign: bool) -> None:
         self.name = name
         self.log = log
+        self._foreign = foreign
         self._process = process
         self._pipe = pipe
 
@@ -41,7 +42,7 @@ class Child:
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
-            command = [sys.executable, "-m", "oven_controller.stack.guard", str(reader), "--", *command]
+            command = [sys.executable, "-P", "-m", "oven_controller.stack.guard", str(reader), "--", *command]
             environment.pop(PARENT_FD)
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -60,7 +61,7 @@ class Child:
             raise ProcessError(f"cannot start {name} ({command[0]}): {error}") from error
         finally:
             os.close(reader)
-        return cls(name, process, log, writer)
+        return cls(name, process, log, writer, foreign)
 
     @property
     def pid(self) -> int:
@@ -83,10 +84,19 @@ class Child:
         try:
             code = await asyncio.wait_for(self._process.wait(), grace_s)
         except TimeoutError:
-            os.killpg(self.pid, signal.SIGKILL)
+            self.kill()
             code = await self._process.wait()
         self.close()
         return code
+
+    def kill(self) -> None:
+        """SIGKILL to its group. A guard is asked to do that to its command, which has a group of its own."""
+        if self._process.returncode is not None:
+            return
+        if self._foreign:
+            self._process.send_signal(signal.SIGUSR1)
+        else:
+            os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of the pipe; a child that still runs ends by itself then."""
@@ -103,7 +113,7 @@ class Child:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Called by our own processes at start: SIGTERM to ourselves when the parent's pipe closes, exit after the grace."""
+    """Called by an own process at start: SIGTERM to itself when the parent's pipe closes, exit after the grace."""
     fd = os.environ.pop(PARENT_FD, "")
     if not fd:
         return

@@ -1,4 +1,4 @@
-"""A trainer's state, copied and put back: weights, optimizer, scheduler and step. Actuators stay as they are."""
+"""A trainer's state, copied and put back: weights, optimizer, scheduler position and step; no actuators."""
 
 from __future__ import annotations
 

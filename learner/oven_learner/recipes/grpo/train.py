@@ -45,12 +45,7 @@ def train(order: Order) -> None:
         attachment.client.request_stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, end)
-    try:
-        job.trainer.train(resume_from_checkpoint=order.resume or None)
-    except Exception as error:
-        if attachment.client is not None:
-            attachment.client.close("failed", detail=f"{type(error).__name__}: {error}")
-        raise
+    job.trainer.train(resume_from_checkpoint=order.resume or None)
 
 
 def knobs(job: Job) -> Actuators:

@@ -1,0 +1,33 @@
+# What a machine with Python 3.11 or newer, pip and make needs: nothing else is done by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: install up test check clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than 3.11; make PYTHON=python3.11 (or newer) $(MAKECMDGOALS)"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	touch $(STAMP)
+
+# make up ARGS="--headless --steps 120 --seed 1"
+up: $(STAMP)
+	@$(BIN)/oven-controller up $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,109 @@
+"""`agent run | new | list`: agents beside those that a stack starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Agents of your own: run one beside a stack, write one, list them.")
+
+TEMPLATE = '''"""{title}: say here in a sentence what it watches for. It is what `oven-controller agent list` shows."""
+
+from oven_agents import Agent, Vote, Window
+
+
+class {title}(Agent):
+    needs = ("loss",)  # metrics without which it cannot vote; patterns such as "reward/*" are allowed
+    moves = ("optimizer.lr_scale",)  # actuators that it may propose for
+
+    def vote(self, window: Window) -> Vote | None:
+        # A receipt resets the window: what was measured before a change describes another configuration.
+        losses = window.series("loss", after=window.settled_after(), last=20)
+        if len(losses) < 20:
+            return None
+        before, now = sum(losses[:10]) / 10, sum(losses[10:]) / 10
+        if now <= before:
+            return None
+        knob = window.knobs["optimizer.lr_scale"]
+        return window.propose(
+            knob.spec.name,
+            knob.bounded(knob.number / 2),
+            confidence=0.6,
+            why=f"the loss rose from {{before:.3f}} to {{now:.3f}} over 20 steps",
+            target="loss",
+        )
+'''
+
+
+@app.command("run")
+def run_agent(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file, or the name of an installed agent.")],
+    run: Annotated[str | None, typer.Option(help="The run; the running one if left out.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name it votes under; the file's own if left out.")] = None,
+) -> None:
+    """Run an agent beside a stack that is up, until Ctrl-C. Its votes count from the next ballot on.
+
+    Example: oven-controller agent run my_agent.py
+    """
+    from oven_controller import names
+    from oven_controller.home import Home
+    from oven_controller.settings import agent_spec
+    from oven_controller.stack.admit import admit
+    from oven_controller.stack.plan import Plan
+
+    spec = agent_spec(file)
+    name = names.checked("agent", name or spec.name)
+    folder = Home().find(run, running=True)
+    admit(folder, name, fresh=True)
+    plan = Plan(folder, folder.info().url)
+    print(f"{name} joins {folder.run}; Ctrl-C ends it", flush=True)
+    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "agent", spec.target, "--name", name]
+    os.execve(sys.executable, command, {**os.environ, **plan.environment("agent", name)})
+
+
+@app.command("new")
+def new_agent(
+    name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py here.")],
+) -> None:
+    """Write a small agent to start from.
+
+    Example: oven-controller agent new plateau
+    """
+    from oven_controller import names
+    from oven_controller.errors import ConfigError
+
+    stem = names.checked("agent", name).replace("-", "_")
+    path = Path(f"{stem}.py")
+    title = "".join(part.capitalize() for part in stem.split("_"))
+    if not title.isidentifier():
+        raise ConfigError(f"agent {name!r} makes no Python class name; begin it with a letter")
+    try:
+        with path.open("x") as out:
+            out.write(TEMPLATE.format(title=title))
+    except FileExistsError:
+        raise ConfigError(f"{path} exists; choose another name, or remove it first") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    print(f"wrote {path}; try it with `oven-controller agent run {path}` while a stack is up")
+
+
+@app.command("list")
+def list_agents() -> None:
+    """List the agents that are installed, with what each does.
+
+    Example: oven-controller agent list
+    """
+    from oven_controller.stack import plugins
+
+    for name, point in plugins.points("agents").items():
+        try:
+            agent = point.load()
+            text = agent.__doc__ or sys.modules[agent.__module__].__doc__ or ""
+        except Exception as error:  # one that is broken must not hide the others
+            text = f"cannot be imported: {error}"
+        sentence = " ".join(text.split()).split(". ")[0] or point.value
+        print(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")

@@ -1,0 +1,103 @@
+"""`log` and `replay`: reading a run's log, and checking that its decisions follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oven_controller.cli.runs import Json, RunName
+
+if TYPE_CHECKING:
+    from oven_controller.events import Event
+    from oven_controller.home import RunFolder
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(log)
+    app.command()(replay)
+
+
+def log(
+    run: RunName = None,
+    as_json: Json = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as events come, until the stack is down.")
+    ] = False,
+) -> None:
+    """Print a run's log, an event a line, whether its stack is up or down.
+
+    Example: oven-controller log grpo-1121-0231 --json | grep Decision
+    """
+    import asyncio
+
+    from oven_controller.home import Home
+
+    asyncio.run(_print(Home().find(run), as_json, follow))
+
+
+async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
+    from oven_controller.stack import reading
+
+    if follow and folder.locked():
+        async for event in reading.follow(folder):
+            print(event.line() if as_json else readable(event), flush=True)
+        return
+    for event in await reading.whole_log(folder):
+        print(event.line() if as_json else readable(event))
+
+
+def readable(event: Event) -> str:
+    """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
+    from oven_controller.messages import Malformed
+
+    body = event.body
+    if isinstance(body, Malformed):
+        return f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}"
+    fields = body.model_dump(
+        mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
+    )
+    who = f" {event.author}" if event.subject.count(".") > 2 else ""
+    said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
+    return f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{who}  {said}"
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 160 else text[:159] + "…"
+
+
+def replay(run: RunName = None, as_json: Json = False) -> None:
+    """Compute every decision again from the log alone, and compare byte for byte. Exit code 1 if one differs.
+
+    Example: oven-controller replay grpo-1121-0231
+    """
+    import asyncio
+
+    from oven_controller.errors import ConfigError
+    from oven_controller.home import Home
+    from oven_controller.replay import replay as again
+    from oven_controller.stack.reading import whole_log
+
+    folder = Home().find(run)
+    report = again(asyncio.run(whole_log(folder, exact=True)), folder.run)
+    if not report.by_kind["run"]:
+        raise ConfigError(f"run {folder.run!r} never started: its log has {report.events} events and nothing to replay")
+    if as_json:
+        first = dataclasses.asdict(report.first) if report.first else None
+        print(json.dumps(vars(report) | {"first": first, "same": report.same}))
+    else:
+        verdict = "the same, byte for byte" if report.same else "NOT the same"
+        print(
+            f"{folder.run}: {report.events} events, {report.decisions} decisions ({report.adopted} adopted): {verdict}"
+        )
+        unlike = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
+        for what, subjects in unlike.items():
+            if subjects:
+                print(f"{what}: {len(subjects)}, first {subjects[0]}")
+        if report.first is not None:
+            print(f"logged:   {report.first.logged}\ncomputed: {report.first.computed}")
+    if not report.same:
+        raise typer.Exit(1)

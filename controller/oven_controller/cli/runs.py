@@ -1,0 +1,177 @@
+"""`runs`, `status` and `down`: which runs there are, how one is doing, and ending it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oven_controller.home import RunFolder
+
+DOWN_S = 45.0
+
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="The running one, else the newest, if left out.")]
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(runs)
+    app.command()(status)
+    app.command()(down)
+
+
+def runs(as_json: Json = False) -> None:
+    """List the runs in $OVEN_HOME, the newest first.
+
+    Example: oven-controller runs --json
+    """
+    from oven_controller.home import Home
+
+    home = Home()
+    rows = []
+    for folder in home.runs():
+        info = folder.info()
+        row = {"run": folder.run, "status": folder.status(), "recipe": info.recipe, "start": info.start}
+        rows.append(row | {"drill": info.drill, "created": info.created, "url": info.url, "folder": str(folder.path)})
+    if as_json:
+        print(json.dumps(rows))
+        return
+    if not rows:
+        print(f"no runs in {home.path} yet; `oven-controller up` starts one")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("run", "status", "recipe", "start", "created", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["run"], row["status"], row["recipe"], row["start"], row["created"][:16].replace("T", " "))
+    Console().print(table)
+
+
+def status(run: RunName = None, as_json: Json = False) -> None:
+    """How a run is doing: its processes and memory, agents, ticks and decisions. Works when the stack is down, too.
+
+    Example: oven-controller status --json
+    """
+    import asyncio
+
+    from oven_controller.errors import OvenError
+    from oven_controller.home import Home
+    from oven_controller.stack.reading import whole_log
+    from oven_controller.stack.view import RunView
+
+    folder = Home().find(run)
+    view, unread = RunView(), ""
+    try:
+        for event in asyncio.run(whole_log(folder)):
+            view.feed(event)
+    except OvenError as error:
+        unread = str(error)
+    info, state = folder.info(), folder.status()
+    processes = _processes(folder) if state == "running" else []
+    found: dict[str, Any] = {
+        "run": folder.run,
+        "status": state,
+        "recipe": info.recipe,
+        "start": info.start,
+        "drill": info.drill,
+        "url": info.url if state == "running" else "",
+        "processes": processes,
+        "memory_mb": round(sum(entry["memory_mb"] for entry in processes), 1),
+        "tick": view.tick,
+        "step": view.step,
+        "progress": view.progress,
+        "metrics": view.metrics,
+        "knobs": view.knobs,
+        "decisions": {"adopted": view.adopted, "rejected": view.rejected},
+        "receipts": view.receipts,
+        "agents": {
+            name: {"live": agent.live and state == "running", "cannot_fire": agent.cannot_fire}
+            | {"proposals": agent.proposals, "against": agent.against, "in_adopted": agent.backed}
+            for name, agent in sorted(view.agents.items())
+        },
+        "events": view.seq,
+        "log_unread": unread,
+    }
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+
+
+def _processes(folder: RunFolder) -> list[dict[str, Any]]:
+    """The stack's processes, each with what it started, in MB of resident memory."""
+    import psutil
+
+    info = folder.info()
+    found = []
+    for name, pid in {"up": info.pid, **info.children}.items():
+        memory, alive = 0, False
+        try:
+            process = psutil.Process(pid)
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            below = [] if name == "up" else process.children(recursive=True)
+            for one in (process, *below):
+                memory += one.memory_info().rss
+        except psutil.Error:
+            pass
+        found.append({"name": name, "pid": pid, "alive": alive, "memory_mb": round(memory / 1e6, 1)})
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    from oven_controller.stack.view import text
+
+    drill = f", DRILL: {found['drill']}" if found["drill"] else ""
+    print(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
+    for entry in found["processes"]:
+        life = f"{entry['memory_mb']:.0f} MB" if entry["alive"] else "not alive"
+        print(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
+    if found["processes"]:
+        print(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
+    if found["log_unread"]:
+        print(f"the log could not be read: {found['log_unread']}")
+        return
+    print(f"step {found['step']}, tick {found['tick']}, {found['progress']:.0%} done; {found['events']} events")
+    for name in [name for name in found["metrics"] if name.startswith("eval/")]:
+        print(f"  {name} {found['metrics'][name]:.3f}")
+    for name, value in found["knobs"].items():
+        if value is not None:
+            print(f"  {name} = {text(value)}")
+    decisions = found["decisions"]
+    print(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected")
+    for name, agent in found["agents"].items():
+        life = "live" if agent["live"] else "not live"
+        why = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
+        print(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
+
+
+def down(run: RunName = None) -> None:
+    """End a running stack in order, with a checkpoint, and wait until it is down.
+
+    Example: oven-controller down grpo-1121-0231
+    """
+    import os
+    import signal
+
+    from oven_controller.errors import ProcessError
+    from oven_controller.home import Home
+
+    folder = Home().find(run, running=True)
+    pid = folder.info().pid
+    print(f"ending {folder.run} (pid {pid}); the learner writes a checkpoint first", flush=True)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended in this moment
+    except PermissionError as error:
+        raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
+    deadline = time.monotonic() + DOWN_S
+    while folder.locked():
+        if time.monotonic() > deadline:
+            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
+        time.sleep(0.1)
+    print(f"{folder.run} is down ({folder.status()})")

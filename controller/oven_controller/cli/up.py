@@ -1,0 +1,117 @@
+"""`up` and `run --`: start a stack and stay with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oven_controller.settings import Resolved
+
+Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
+StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
+Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeat it for more.")]
+Run = Annotated[str | None, typer.Option(help="The run's name.")]
+Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
+Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
+Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
+Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
+Port = Annotated[int | None, typer.Option(help="Port of the embedded server; a free one when left out.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run (--run, else the newest).")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+    app.command("run")(run_script)
+
+
+def up(
+    recipe: Recipe = None,
+    start: StartAt = None,
+    config: Config = None,
+    sets: Sets = None,
+    run: Run = None,
+    resume: Resume = False,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    seed: Seed = None,
+    headless: Annotated[bool, typer.Option("--headless", help="Lines instead of the monitor.")] = False,
+    nats: Nats = None,
+    creds: Creds = None,
+    port: Port = None,
+    no_learner: Annotated[bool, typer.Option("--no-learner", help="Wait for a script of your own.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.
+
+    Example: oven-controller up --headless --start tuned --steps 120 --set rules.window_ticks=5
+    """
+    flags = {
+        "recipe": recipe,
+        "start": start,
+        "steps": steps,
+        "minutes": minutes,
+        "seed": seed,
+        "headless": headless or None,
+        "nats": nats,
+        "creds": str(creds) if creds else None,
+        "port": port,
+    }
+    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
+    note = "" if headless else "the monitor comes with a later release: printing lines, as --headless does"
+    _start(resolved, run, resume, dry_run, learner=not no_learner, note=note)
+
+
+def run_script(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Your training script.")],
+    config: Config = None,
+    sets: Sets = None,
+    run: Run = None,
+    resume: Resume = False,
+    nats: Nats = None,
+    creds: Creds = None,
+    port: Port = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Start the stack around a script of your own; it ends with the script, and with its exit code.
+
+    Example: oven-controller run -- accelerate launch train.py
+    """
+    flags = {"nats": nats, "creds": str(creds) if creds else None, "port": port}
+    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
+    _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
+
+
+def _resolve(
+    flags: dict[str, Any], config: Path | None, sets: list[str] | None, run: str | None, resume: bool, attached: bool
+) -> Resolved:
+    from oven_controller.errors import ConfigError
+    from oven_controller.home import Home
+    from oven_controller.settings import ATTACHED, resolve
+
+    earlier = Home().find(run).earlier_settings() if resume else None
+    if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
+        raise ConfigError("a run of a recipe resumes with `up`, one around a script with `run --` or `up --no-learner`")
+    return resolve(config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier)
+
+
+def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:
+    import asyncio
+
+    from oven_controller.home import Home
+    from oven_controller.stack.dry_run import dry_run
+    from oven_controller.stack.up import Request, up
+
+    request = Request(resolved, run=run, resume=resume, **how)
+    if dry:
+        print("\n".join(dry_run(request, Home())))
+        return
+    code = asyncio.run(up(request, Home(), lambda line: print(line, flush=True)))
+    raise typer.Exit(code)

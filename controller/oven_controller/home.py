@@ -1,0 +1,228 @@
+"""`$OVEN_HOME` (default `.oven/`): a folder per run, with all that belongs to it, and a cache shared between runs.
+
+    runs/<run>/run.json      what it is and where it runs      runs/<run>/logs/<process>.log
+    runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
+    runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log, once exported
+
+A process id on disk proves nothing (it may be another process by now), so a run counts as running while somebody holds
+the lock on its folder, which the kernel lets go of when its holder ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oven_controller import names
+from oven_controller.credentials import Role
+from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
+from oven_controller.server import ServerFolder
+
+Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
+
+
+class RunInfo(BaseModel):
+    """run.json. `status` in a listing is derived: see RunFolder.status."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run: str
+    created: str = Field(description="RFC 3339, UTC")
+    recipe: str
+    start: str = ""
+    drill: str = Field(default="", description="what was staged, if this run is a drill")
+    pid: int = Field(default=0, description="of `up`")
+    url: str = ""
+    port: int | None = None
+    embedded: bool = True
+    creds: str = Field(default="", description="with a server that is not embedded: its .nk file or folder")
+    children: dict[str, int] = Field(default_factory=dict, description="process → pid")
+    ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
+
+
+class RunFolder:
+    """One run's folder. Nothing is created by looking at it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path.name
+        self.config = path / "config.json"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self.export = path / "log.jsonl"
+        self.server = ServerFolder(path / "nats", path.name)
+        self._info = path / "run.json"
+        self._lock = path / "lock"
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def info(self) -> RunInfo:
+        try:
+            return RunInfo.model_validate_json(self._info.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(
+                f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use"
+            ) from error
+
+    def write_info(self, info: RunInfo) -> None:
+        write_whole(self._info, info.model_dump_json(indent=1) + "\n")
+
+    def earlier_settings(self) -> dict[str, Any]:
+        """What the run was configured with last; nothing if it never came so far."""
+        try:
+            settings = json.loads(self.config.read_text())
+        except (OSError, ValueError):
+            return {}
+        return settings if isinstance(settings, dict) else {}
+
+    def status(self) -> Status:
+        if self.locked():
+            return "running"
+        return self.info().ended or "interrupted"
+
+    def locked(self) -> bool:
+        """Whether a process holds this run now."""
+        try:
+            descriptor = os.open(self._lock, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """The lock, for as long as this process uses the run's store. Raises StoreInUseError when another has it."""
+        descriptor = os.open(self._lock, os.O_RDONLY | os.O_CREAT, 0o600)
+        try:
+            for attempt in range(5):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if attempt == 4:
+                        raise StoreInUseError(
+                            f"run {self.run!r} is in use by another process; "
+                            f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` ends it"
+                        ) from None
+                    time.sleep(0.02)  # somebody may only have looked whether it is locked
+            yield
+        finally:
+            os.close(descriptor)
+
+    def add_user(self, role: Role, name: str) -> Path:
+        """A key for `name`, under a lock: two commands may add one at a time."""
+        self.server.folder.mkdir(parents=True, exist_ok=True)
+        with (self.server.folder / "users.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self.server.add_user(role, name)
+
+    def credentials(self, role: Role, name: str = "") -> Path | None:
+        """The key of a role: the embedded server's, or what --creds gave (a file for all, or a folder)."""
+        name = name or role
+        info = self.info()
+        if info.embedded:
+            return self.add_user(role, name)
+        if not info.creds:
+            return None
+        given = Path(info.creds)
+        return given / f"{name}.nk" if given.is_dir() else given
+
+
+class Home:
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = (path or Path(os.environ.get("OVEN_HOME") or ".oven")).absolute()
+        self.cache = self.path / "cache"
+
+    def runs(self) -> list[RunFolder]:
+        """Newest first. A folder without run.json is not a run."""
+        try:
+            folders = [RunFolder(entry) for entry in (self.path / "runs").iterdir() if (entry / "run.json").is_file()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(error) from error
+        return sorted(folders, key=lambda folder: (folder.info().created, folder.run), reverse=True)
+
+    def find(self, run: str | None, *, running: bool = False) -> RunFolder:
+        """The run called `run`; without a name the one that runs, else (unless `running`) the newest."""
+        runs = self.runs()
+        if run is not None:
+            for folder in runs:
+                if folder.run == run:
+                    if running and not folder.locked():
+                        raise ConfigError(
+                            f"run {run!r} is not running ({folder.status()}); "
+                            f"`oven-controller up --resume --run {run}` goes on with it"
+                        )
+                    return folder
+            raise UnknownNameError("run", run, [folder.run for folder in runs])
+        live = [folder for folder in runs if folder.locked()]
+        if len(live) == 1:
+            return live[0]
+        if live and running:
+            raise ConfigError("several runs are running: " + ", ".join(f.run for f in live) + "; name the one you mean")
+        if running:
+            raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
+        if not runs:
+            raise ConfigError(f"there are no runs in {self.path} yet; `oven-controller up` starts one")
+        return live[0] if live else runs[0]
+
+    def create(self, run: str | None, recipe: str, now: datetime | None = None) -> RunFolder:
+        """A new run's folder. Raises NameInUseError, or ConfigError when the home cannot be written to."""
+        now = now or datetime.now()
+        if run is not None:
+            names.checked("run", run)
+            candidates = [run]
+        else:
+            base = f"{recipe}-{now:%m%d-%H%M}"
+            candidates = [base, *(f"{base}-{n}" for n in range(2, 1000))]
+        for name in candidates:
+            folder = RunFolder(self.path / "runs" / name)
+            try:
+                folder.path.parent.mkdir(parents=True, exist_ok=True)
+                self.cache.mkdir(exist_ok=True)
+                folder.path.mkdir()
+                for inner in (folder.logs, folder.checkpoints):
+                    inner.mkdir()
+                folder.write_info(RunInfo(run=name, created=datetime.now(UTC).isoformat(), recipe=recipe))
+                return folder
+            except FileExistsError as error:
+                if error.filename != str(folder.path) or not folder.path.is_dir():
+                    raise self._unusable(error) from error
+            except OSError as error:
+                raise self._unusable(error) from error
+        raise NameInUseError(
+            f"there is a run named {candidates[-1]!r} in {self.path}; "
+            "choose another name with --run, or go on with it by --resume"
+        )
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"the folder {self.path} cannot be used ({error.strerror}: {error.filename}); "
+            "set OVEN_HOME to a folder that you may write to"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or none of it: a reader never sees half a file."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    partial.replace(path)

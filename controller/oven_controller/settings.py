@@ -1,0 +1,317 @@
+"""What a run is told: one model, filled from defaults < oven.yaml < OVEN_SET_… < --set < flags.
+
+Every layer is merged before anything is checked, and each value remembers where it came from, so that an error names
+the place to change.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from oven_controller import names
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.rules import Rules
+from oven_controller.stack import plugins
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+ENVIRONMENT = "OVEN_SET_"
+"""`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
+
+ATTACHED = "attached"
+"""The recipe's name when the training script is the user's own."""
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class Settings(BaseModel):
+    """The whole configuration of a run; `config.json` in its folder is this, resolved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
+    start: str = Field(default="", description="where training begins; empty: the recipe's default")
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; none: the recipe's default")
+    minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="time budget")
+    agents: Annotated[tuple[str, ...] | None, BeforeValidator(_split)] = Field(
+        default=None, description="names of the group oven.agents, or files; none given: all that are installed"
+    )
+    rules: Rules = Rules()
+    lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
+    recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
+    nats: str = Field(default="", pattern="^$|^(nats|tls|ws|wss)://", description="a server to use; none: an embedded")
+    creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
+    port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
+    headless: bool = False
+
+
+class Start(Protocol):
+    """Where a recipe's run begins. `label` is empty unless it is a drill."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    def describe(self) -> str: ...
+
+
+class Recipe(Protocol):
+    """What the stack asks of an entry point of oven.recipes; importing it must not import torch."""
+
+    @property
+    def default_start(self) -> str: ...
+    @property
+    def settings_model(self) -> type[BaseModel]: ...
+    def parse_start(self, text: str, seed: int) -> Start: ...
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings that were checked against what is installed."""
+
+    settings: Settings
+    start: Start | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    source: str
+    values: dict[str, Any]
+
+
+def resolve(
+    *,
+    config: Path | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    attached: bool = False,
+    earlier: Mapping[str, Any] | None = None,
+) -> Resolved:
+    """Merge the layers and check every value. Raises ConfigError or UnknownNameError, naming value and remedy.
+
+    `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
+    run that is resumed was configured with.
+    """
+    layers = [Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}})] if attached else []
+    if earlier:
+        layers.append(Layer("the run's config.json", dict(earlier)))
+    if config is not None:
+        layers.append(Layer(str(config), read_yaml(config)))
+    layers.extend(_from_environment(environ or {}))
+    layers.extend(_from_set(text) for text in sets)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    layers.append(Layer("command line", given))
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _merge(merged, layer.values)
+    recipe = None if attached else _recipe(merged.get("recipe", "grpo"))
+    options_model = recipe.settings_model if recipe else None
+    settings = _validated(Settings, merged, "", layers, options_model)
+    for agent in settings.agents or ():
+        agent_spec(agent)
+    if recipe is None:
+        if attached and settings.recipe != ATTACHED:
+            raise ConfigError("`recipe` has no meaning for a script of your own; leave it out, or use `up --recipe`")
+        if settings.recipe_options:
+            raise ConfigError("`recipe_options` has no meaning for a script of your own; leave it out")
+        return Resolved(settings, None)
+    assert options_model is not None
+    options = _validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
+    try:
+        start = recipe.parse_start(settings.start or recipe.default_start, settings.seed)
+    except ValueError as error:
+        raise ConfigError(f"--start {settings.start}: {error}") from error
+    # Only what was asked for: the recipe's own defaults may depend on the rest.
+    chosen = options.model_dump(mode="json", exclude_unset=True)
+    agents = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+    update = {"start": start.name, "recipe_options": chosen, "agents": agents}
+    return Resolved(settings.model_copy(update=update), start)
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    name: str
+    target: str  # an entry point's name, or a file's path
+
+
+def agent_spec(text: str) -> AgentSpec:
+    """Which agent `text` means. Raises UnknownNameError or ConfigError."""
+    if not text.endswith(".py"):
+        known = plugins.points("agents")
+        if text not in known:
+            raise UnknownNameError("agent", text, known)
+        return AgentSpec(text, text)
+    path = Path(text)
+    if not path.is_file():
+        raise ConfigError(f"there is no agent file {text}; `oven-controller agent new NAME` writes one to start from")
+    return AgentSpec(names.checked("agent", path.stem), str(path.resolve()))
+
+
+def agent_specs(settings: Settings) -> list[AgentSpec]:
+    """Raises ConfigError when two agents would have one name."""
+    wanted = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+    specs = [agent_spec(text) for text in wanted]
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise ConfigError(f"two agents are called {spec.name!r}; rename one of the files")
+        seen.add(spec.name)
+    return specs
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}{_place(error)}: {_problem(error)}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds a {type(value).__name__}; it must be `key: value` lines, e.g. `seed: 1`")
+    return {str(key): entry for key, entry in value.items()}
+
+
+def _place(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or error)
+
+
+def _from_set(text: str) -> Layer:
+    key, sign, raw = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {text!r} has no key and value; write e.g. --set rules.window_ticks=5")
+    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"))
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
+    for variable in sorted(environ):
+        if variable.startswith(ENVIRONMENT):
+            key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
+            yield Layer(variable, _nested(key, environ[variable], variable))
+
+
+def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: the value is not YAML{_place(error)}: {_problem(error)}") from error
+    parts = key.split(".")
+    if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
+        parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name has dots of its own
+    for part in reversed(parts):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            held = into.get(key)
+            into[key] = dict(held) if isinstance(held, Mapping) else {}
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _recipe(name: Any) -> Recipe:
+    recipe: Recipe = plugins.load("recipes", "recipe", str(name))
+    return recipe
+
+
+def _validated(
+    model: type[_Model],
+    values: Mapping[str, Any],
+    prefix: str,
+    layers: Sequence[Layer],
+    options: type[BaseModel] | None,
+) -> _Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    known = [prefix + key for key in dotted_names(model)]
+    if options is not None:
+        known += [f"recipe_options.{key}" for key in dotted_names(options)]
+    lines = []
+    for problem in found:
+        parts = tuple(str(part) for part in problem["loc"])
+        where = prefix + ".".join(parts)
+        source = _source(where.split("."), layers)
+        if problem["type"] == "extra_forbidden":
+            for leaf in _leaves(where, problem["input"]):
+                lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
+        else:
+            message = str(problem["msg"]).replace("Input should be", "it should be")
+            lines.append(f"{where} = {problem['input']!r} ({source}): {message}")
+    raise ConfigError("\n".join(lines))
+
+
+def _leaves(where: str, value: Any) -> list[str]:
+    """The dotted names that were written: an unknown folder is best understood by what stands in it."""
+    if not isinstance(value, Mapping) or not value:
+        return [where]
+    return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
+
+
+def _source(path: Sequence[str], layers: Iterable[Layer]) -> str:
+    """Which layer the value at `path` came from: the last one that has it."""
+    source = "default"
+    for layer in layers:
+        value: Any = layer.values
+        for depth, part in enumerate(path):
+            if not isinstance(value, Mapping) or part not in value:
+                # The rest of the path is inside a value (an item of a list, say) of this layer.
+                if depth and not isinstance(value, Mapping):
+                    source = layer.source
+                break
+            value = value[part]
+        else:
+            source = layer.source
+    return source
+
+
+def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every setting's name as --set takes it."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += dotted_names(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A sentence with the settings that may have been meant: by the last part wherever it stands, else by the whole."""
+    leaves: dict[str, list[str]] = {}
+    for full in known:
+        leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
+    close = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
+    near = [full for leaf in close for full in leaves[leaf]] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(repr(full) for full in near[:3]) + "?"
+    folder = name.rpartition(".")[0]
+    beside = [full for full in known if folder and full.startswith(folder + ".")]
+    beside = beside or list(dict.fromkeys(full.split(".")[0] for full in known))
+    return "known: " + ", ".join(beside[:20]) + (", …" if len(beside) > 20 else "")

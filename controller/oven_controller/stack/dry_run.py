@@ -1,0 +1,33 @@
+"""`--dry-run`: what would be started, and with which settings."""
+
+from __future__ import annotations
+
+import yaml
+
+from oven_controller.home import Home
+from oven_controller.server import binary
+from oven_controller.settings import agent_specs
+from oven_controller.stack.headless import first_line
+from oven_controller.stack.up import Request
+
+
+def dry_run(request: Request, home: Home) -> list[str]:
+    """Lines to print: the start, the resolved settings as YAML, the processes. Raises what `up` would for a name."""
+    settings = request.resolved.settings
+    dumped = settings.model_dump(mode="json")
+    own = "python -m oven_controller.stack.entry"
+    processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
+    processes["mesh"] = f"{own} mesh"
+    for spec in agent_specs(settings):
+        processes[f"agent-{spec.name}"] = f"{own} agent {spec.target} --name {spec.name}"
+    if request.command:
+        processes["script"] = " ".join(request.command)
+    elif request.learner:
+        processes["learner"] = f"{own} learner"
+    return [
+        first_line(request.resolved),
+        "# settings",
+        *yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True).rstrip().splitlines(),
+        f"# processes, each with its log in {home.path / 'runs'}",
+        *(f"{name:<18}{command}" for name, command in processes.items()),
+    ]

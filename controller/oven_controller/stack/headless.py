@@ -1,0 +1,130 @@
+"""The run in lines: progress now and then, every decision, every receipt, and a summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from oven_controller.events import Event
+from oven_controller.messages import AgentStatus, Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.settings import Resolved
+from oven_controller.stack.view import RunView, text
+
+LINES_A_RUN = 24
+LEAST_STEPS = 5
+EVERY_STEPS = 10
+
+
+def first_line(resolved: Resolved) -> str:
+    """A drill is called one before anything else is said."""
+    start = resolved.start
+    if start is None:
+        return "attached: decisions are logged, and knobs turn only where rules.autonomy says auto"
+    if not start.label:
+        return f"start {start.name}: {start.describe()}"
+    if start.label.startswith("DRILL"):
+        return start.label
+    label = start.label.rstrip(". ")
+    return f"DRILL {start.name.removeprefix('drill:')}: {label}. This was staged on purpose; no agent is told."
+
+
+class Headless:
+    """Prints what happens. Everything that it knows comes from the log."""
+
+    def __init__(self, out: Callable[[str], None], began: datetime) -> None:
+        self.out = out
+        self.view = RunView()
+        self._began = began
+        self._printed_step = -1
+
+    def replayed(self, event: Event) -> None:
+        """An event of an earlier incarnation: counted, not printed."""
+        self.view.feed(event)
+
+    def event(self, event: Event) -> None:
+        before = dict(self.view.knobs)
+        known = {name for name, agent in self.view.agents.items() if agent.live}
+        self.view.feed(event)
+        match event.body:
+            case RunStarted() as body:
+                self._printed_step = -1
+                until = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
+                until += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
+                knobs = ", ".join(f"{spec.name} {text(spec.value)}".strip(" –") for spec in body.actuators)
+                self._say(event, f"learner  {body.recipe}, {' or '.join(until) or 'no end set'}; knobs: {knobs}")
+            case Observation() as body:
+                self._observation(event, body)
+            case Decision() as body:
+                was = text(before.get(body.actuator, body.before))
+                self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {body.verdict}: {body.reason}")
+            case Receipt() as body:
+                why = f": {body.reason}" if body.reason else ""
+                change = f"{text(body.before)} → {text(body.after)}"
+                self._say(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{why}")
+            case AgentStatus(state="joined") if event.author in known:
+                pass  # it says so again when a run starts
+            case AgentStatus() as body if body.state in ("joined", "cannot_fire", "left"):
+                words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}[body.state]
+                why = f": {body.reason}" if body.reason else ""
+                self._say(event, f"agent    {event.author} {words}{why}")
+            case OperatorCommand() as body:
+                self._say(event, f"operator {event.author}: {body.action} {body.reason}".rstrip())
+            case RunEnded() as body:
+                detail = f": {body.detail}" if body.detail else ""
+                self._say(event, f"learner  {body.reason} at step {body.step}{detail}")
+            case _:
+                pass
+
+    def _observation(self, event: Event, body: Observation) -> None:
+        started = self.view.started
+        most = started.horizon.max_steps if started else None
+        every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS
+        held_out = [name for name in self.view.held_out()[:1] if name in body.metrics]
+        due = body.step // every != self._printed_step // every or self._printed_step < 0
+        if not (due or held_out):
+            return
+        self._printed_step = body.step
+        shown = [name for name in (_reward(body.metrics), *held_out) if name]
+        parts = [f"{name} {body.metrics[name]:.3f}" for name in shown]
+        initial = {spec.name: spec.value for spec in started.actuators} if started else {}
+        for name, value in self.view.knobs.items():
+            if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
+                parts.append(f"{name.rsplit('.', 1)[-1]} {text(value)}")
+        self._say(event, f"step {body.step:>4}{f'/{most}' if most else ''}  " + "  ".join(parts))
+
+    def _say(self, event: Event, line: str) -> None:
+        self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {' '.join(line.split(chr(10)))}")
+
+    def summary(self) -> list[str]:
+        """What came of the run, a fact a line."""
+        view = self.view
+        how = view.ended.reason if view.ended else "no end in the log"
+        took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
+        lines = [f"{how} at step {view.step} after {took:.1f} s; {view.observations} observations"]
+        for name in view.held_out()[:1]:
+            if name in view.held_out_start:
+                at_start, at_end = view.held_out_start[name], view.metrics[name]
+                lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
+        applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
+        lines.append(f"decisions: {view.adopted} adopted, {view.rejected} rejected; receipts: {applied or 'none'}")
+        for name, agent in sorted(view.agents.items()):
+            fate = f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+            did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
+            lines.append(f"agent {name}: {did}{fate}")
+        if view.malformed:
+            lines.append(f"{view.malformed} malformed messages were skipped")
+        if view.ended and view.ended.lockstep_timeouts:
+            lines.append(f"{view.ended.lockstep_timeouts} lockstep time-outs: this run is not repeatable")
+        if view.ended and view.ended.dropped_observations:
+            lines.append(f"{view.ended.dropped_observations} observations were lost while the bus was away")
+        return lines
+
+
+def _reward(metrics: dict[str, float]) -> str | None:
+    """The training signal's name: the reward, else the loss."""
+    for wanted in ("reward", "loss"):
+        near = [name for name in metrics if wanted in name.split("/")[-1] and not name.startswith("eval/")]
+        exact = [name for name in near if name.split("/")[-1] == wanted]
+        if exact or near:
+            return (exact or near)[0]
+    return None

@@ -1,0 +1,29 @@
+"""A log file on the terminal while it grows: how a script's output is seen although it goes to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+POLL_S = 0.1
+
+
+async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
+    """Copy what is appended after `offset` to stdout until `ended` is set and all is copied."""
+    while True:
+        last = ended.is_set()
+        if log.exists():
+            with log.open("rb") as source:
+                source.seek(offset)
+                new = source.read()
+            offset += len(new)
+            if new:
+                sys.stdout.write(new.decode(errors="replace"))
+                sys.stdout.flush()
+        if last:
+            return
+        try:
+            await asyncio.wait_for(ended.wait(), POLL_S)
+        except TimeoutError:
+            continue

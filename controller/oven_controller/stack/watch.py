@@ -1,0 +1,54 @@
+"""The stack's own reader of the log: hands each event on, and lets others wait for one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from oven_controller.bus import Bus
+from oven_controller.events import Event
+from oven_controller.messages import AgentStatus
+
+
+class Watch:
+    """Reads the log of `run` from its beginning in a task of its own, for as long as the context lasts."""
+
+    def __init__(self, bus: Bus, run: str, head: int, replayed: Callable[[Event], None], live: Callable[[Event], None]):
+        self._bus = bus
+        self._run = run
+        self._head = head
+        self._replayed = replayed
+        self._live = live
+        self._seq = 0
+        self._joined: set[str] = set()
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Watch:
+        self._task = asyncio.create_task(self._read(), name="watch")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await self._task
+
+    async def _read(self) -> None:
+        async for event in self._bus.read(self._run):
+            if event.seq <= self._head:
+                self._replayed(event)
+            else:
+                self._live(event)
+                if isinstance(event.body, AgentStatus) and event.body.state == "joined":
+                    self._joined.add(event.author)
+            async with self._changed:
+                self._seq = event.seq
+                self._changed.notify_all()
+
+    async def joined(self, agent: str) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: agent in self._joined)
+
+    async def reached(self, seq: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._seq >= seq)

@@ -1,0 +1,211 @@
+"""Writes the tables of the docs that the code decides: `python docs/generate.py` (or `--check`, which writes nothing).
+
+A table stands between `<!-- generated: NAME -->` and `<!-- end -->`; tests/unit/test_docs.py fails when one is stale.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from oven_controller import messages, server, streams
+from oven_controller.credentials import Role, permissions
+from oven_controller.history import REPLY_BYTES
+from oven_controller.rules import Rules
+
+PAGES = ("protocol.md", "deciding.md")
+BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+LOGGED = (
+    messages.RunStarted,
+    messages.RunEnded,
+    messages.Observation,
+    messages.AgentStatus,
+    messages.Vote,
+    messages.BallotOpened,
+    messages.Decision,
+    messages.Receipt,
+    messages.OperatorCommand,
+    messages.StepClosed,
+)
+ASKED = (messages.HistoryRequest, messages.HistoryBatch)
+PARTS = (
+    messages.ActuatorSpec,
+    messages.MetricSpec,
+    messages.Horizon,
+    messages.TallyLine,
+    messages.LoggedEvent,
+)
+ONE_PER = {"vote": "`<agent>`", "agent": "`<agent>`", "ballot": "`<id>`", "decision": "`<id>`", "step": "`<tick>`"}
+ONE_PER["operator"] = "`<operator>`"
+
+
+def subjects() -> str:
+    """Which message may stand on which subject."""
+    rows = ["| subject | messages |", "|---|---|"]
+    for kind, types in messages.CARRIES.items():
+        last = ONE_PER.get(kind, "").strip("`")
+        subject = f"oven.<run>.{kind}" + (f".{last}" if last else "")
+        rows.append(f"| `{subject}` | {', '.join(f'`{name}`' for name in types)} |")
+    return "\n".join(rows)
+
+
+def who() -> str:
+    """Each role's permissions, as the embedded server holds them."""
+    rows = ["| role | may publish | may subscribe |", "|---|---|---|"]
+    for role in get_args(Role):
+        allowed = permissions(role, "NAME", "RUN")
+        cells = [
+            "<br>".join("`" + s.replace("NAME", "<name>").replace("RUN", "<run>") + "`" for s in allowed[verb]["allow"])
+            for verb in ("publish", "subscribe")
+        ]
+        rows.append(f"| {role} | {cells[0]} | {cells[1]} |")
+    return "\n".join(rows)
+
+
+def logged() -> str:
+    return "\n\n".join(_model(model) for model in LOGGED)
+
+
+def asked() -> str:
+    return "\n\n".join(_model(model) for model in ASKED)
+
+
+def parts() -> str:
+    return "\n\n".join(_model(model) for model in PARTS)
+
+
+def limits() -> str:
+    votes, log = streams.configs("RUN")
+    rows = [
+        ("a vote or status, headers included", f"{votes.max_msg_size:,} bytes"),
+        ("any other event in the log", f"{log.max_msg_size:,} bytes"),
+        ("any message at all (the embedded server's `max_payload`)", f"{server.MAX_PAYLOAD:,} bytes"),
+        ("a `history` answer ends early at about", f"{REPLY_BYTES:,} bytes of events"),
+        (
+            "messages of one agent on one of its two subjects",
+            f"{votes.max_msgs_per_subject} within {votes.max_age:g} s; more are dropped, unanswered",
+        ),
+        ("how long the log remembers a message id", f"{log.duplicate_window:g} s"),
+    ]
+    return "\n".join(["| what | limit |", "|---|---|", *(f"| {what} | {limit} |" for what, limit in rows)])
+
+
+def rules() -> str:
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Rules.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = f"{default:.4g}" if isinstance(default, float) else _pairs(default)
+        rows.append(f"| `rules.{name}` | {shown} | {field.description} |")
+    return "\n".join(rows)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "subjects": subjects,
+    "permissions": who,
+    "logged": logged,
+    "asked": asked,
+    "parts": parts,
+    "limits": limits,
+    "rules": rules,
+}
+
+
+def renewed(text: str) -> str:
+    """The page with every generated block as it should be now. Raises KeyError for a block that nobody makes."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{GENERATORS[found[2]]()}\n\n{found[3]}", text)
+
+
+def _model(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    # A message is told apart by its type, so on the wire that is needed although the model has a default.
+    needed = {*schema.get("required", ()), "type"}
+    rows = [
+        f"#### {model.__name__}",
+        "",
+        (model.__doc__ or "").strip(),
+        "",
+        "| field | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, spec in schema["properties"].items():
+        default = "needed" if name in needed else _default(model, name)
+        rows.append(f"| `{name}` | {_type(spec)} | {default} | {spec.get('description', '')} |")
+    return "\n".join(rows)
+
+
+def _default(model: type[BaseModel], name: str) -> str:
+    default = model.model_fields[name].get_default(call_default_factory=True)
+    if isinstance(default, Rules):
+        return "the defaults"
+    if isinstance(default, BaseModel):
+        return "empty"
+    return _pairs(default)
+
+
+def _pairs(default: Any) -> str:
+    if default is None:
+        return "`null`"
+    if default == "":
+        return '`""`'
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return "<br>".join(f"`{' and '.join(pair)}`" for pair in default) if default else "`[]`"
+    if default == {}:
+        return "`{}`"
+    return f"`{default}`" if isinstance(default, str) else str(default)
+
+
+def _type(spec: dict[str, Any]) -> str:
+    if "$ref" in spec:
+        name = spec["$ref"].rsplit("/", 1)[-1]
+        return "[Rules](deciding.md#rules)" if name == "Rules" else f"[{name}](#{name.lower()})"
+    if "anyOf" in spec:
+        return " or ".join(_type(part) for part in spec["anyOf"])
+    if "const" in spec:
+        const = spec["const"]
+        return f'`"{const}"`' if isinstance(const, str) else f"`{const}`"
+    if "enum" in spec:
+        return ", ".join(f'`"{value}"`' for value in spec["enum"])
+    kind = spec.get("type", "anything")
+    if kind == "array":
+        return f"list of {_type(spec.get('items', {}))}" + _bounds(spec)
+    if kind == "object":
+        inner = spec.get("additionalProperties")
+        return f"name → {_type(inner)}" if isinstance(inner, dict) else "object"
+    return ("int" if kind == "integer" else str(kind)) + _bounds(spec)
+
+
+def _bounds(spec: dict[str, Any]) -> str:
+    words = {
+        "minimum": "≥ {}",
+        "exclusiveMinimum": "> {}",
+        "maximum": "≤ {}",
+        "maxLength": "at most {} characters",
+        "maxItems": "at most {} of them",
+    }
+    found = [text.format(spec[key]) for key, text in words.items() if key in spec]
+    return f", {', '.join(found)}" if found else ""
+
+
+def main(args: list[str]) -> int:
+    stale = []
+    for page in PAGES:
+        path = Path(__file__).parent / page
+        text = path.read_text()
+        fresh = renewed(text)
+        if fresh != text:
+            stale.append(page)
+            if "--check" not in args:
+                path.write_text(fresh)
+    print(f"{'stale' if '--check' in args else 'rewrote'}: {', '.join(stale) or 'nothing'}")
+    return 1 if stale and "--check" in args else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

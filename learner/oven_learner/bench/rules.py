@@ -1,0 +1,124 @@
+"""What the swarm is measured against: fixed rules, in the trainer's own process, through the same client and knobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
+from oven_learner.link import Past
+
+Change = tuple[str, Value]
+
+
+class Rule(Protocol):
+    """Sees what an agent sees, and says what to set from the next step on."""
+
+    def start(self, run: RunStarted) -> None: ...
+    def look(self, observation: Observation) -> list[Change]: ...
+
+
+class Alone:
+    """No controller."""
+
+    def start(self, run: RunStarted) -> None: ...
+
+    def look(self, observation: Observation) -> list[Change]:
+        return []
+
+
+class Blind:
+    """A schedule that looks at nothing: an even mixture and one factor on the learning rate, from the first step on.
+
+    `factor` is the one that did best on the draws for development (docs/experiments.md), not on those reported.
+    """
+
+    def __init__(self, factor: float = 0.5) -> None:
+        self._changes: list[Change] = [("optimizer.lr_scale", factor)]
+
+    def start(self, run: RunStarted) -> None:
+        mixture = next(spec for spec in run.actuators if spec.name == "data.mixture")
+        self._changes.append(("data.mixture", {name: 1 / len(mixture.choices) for name in mixture.choices}))
+
+    def look(self, observation: Observation) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
+
+
+class Plateau:
+    """Halve the learning rate when the mean reward has not risen by `least` for `patience` steps: the usual
+    ReduceLROnPlateau (torch's defaults are a factor of 0.1 and a patience of 10; 0.5 is kinder to a short run)."""
+
+    def __init__(self, patience: int = 10, factor: float = 0.5, least: float = 0.01) -> None:
+        self._patience, self._factor, self._least = patience, factor, least
+        self._best = float("-inf")
+        self._bad = 0
+        self._scale = 1.0
+        self._recent: deque[float] = deque(maxlen=5)  # one step's reward is noise
+
+    def start(self, run: RunStarted) -> None: ...
+
+    def look(self, observation: Observation) -> list[Change]:
+        if "reward" not in observation.metrics:
+            return []
+        self._recent.append(observation.metrics["reward"])
+        mean = sum(self._recent) / len(self._recent)
+        if mean > self._best + self._least:
+            self._best, self._bad = mean, 0
+            return []
+        self._bad += 1
+        if self._bad < self._patience:
+            return []
+        self._bad = 0
+        self._scale = max(self._scale * self._factor, 0.01)
+        return [("optimizer.lr_scale", self._scale)]
+
+
+class RuleLink:
+    """A link with a rule at the other end instead of a bus; what the rule says applies one step later, as votes do."""
+
+    dropped = 0
+
+    def __init__(self, rule: Rule) -> None:
+        self.last_metrics: dict[str, float] = {}
+        self.changes: list[tuple[int, str, Value]] = []
+        self._rule = rule
+        self._inbox: deque[Body] = deque()
+
+    def open(self) -> Past:
+        return Past()
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        message = make()
+        if isinstance(message, RunStarted):
+            self._rule.start(message)
+        elif isinstance(message, Observation):
+            self.last_metrics.update(message.metrics)
+            for index, (actuator, value) in enumerate(self._rule.look(message)):
+                self.changes.append((message.tick, actuator, value))
+                self._inbox.append(_decision(message.tick, index, actuator, value))
+
+    def receive(self) -> Body | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+def _decision(tick: int, index: int, actuator: str, value: Value) -> Decision:
+    return Decision(
+        id=f"{tick:012d}-{index:02d}",
+        ballot="",
+        actuator=actuator,
+        verdict="adopted",
+        value=value,
+        reason="a fixed rule",
+        tally=(),
+        tick=tick,
+        apply_at_tick=tick + 1,
+        expires_at_tick=tick + 10,
+    )

@@ -1,0 +1,131 @@
+"""`bench starts`: from starts that nobody chose, does the swarm end nearer to the tuned run than doing nothing does?
+
+Each draw is a seed: learning rate, mixture, warm-up policy and prompts follow from it, and every arm of a draw shares
+them (paired). Regret is the tuned run's final held-out accuracy less the arm's. Gradient steps are equal for all, those
+that a rollback throws away included. The swarm is the real stack: server, mesh and agents as processes, in lockstep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from oven_learner.bench.episode import Episode, Result, run
+
+ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
+RULES = ("swarm", "alone", "blind", "plateau")
+BLIND_FACTOR = 0.5
+
+
+def figures(results: Sequence[Result]) -> dict[str, object]:
+    """The flat object of the command contract, and one entry per draw under `per_draw`."""
+    by_seed: dict[int, dict[str, Result]] = {}
+    for result in results:
+        by_seed.setdefault(result.episode.seed, {})[result.episode.arm] = result
+    draws = {seed: arms for seed, arms in sorted(by_seed.items()) if set(arms) == set(ARMS)}
+    regret = {arm: [arms["tuned"].accuracy - arms[arm].accuracy for arms in draws.values()] for arm in RULES}
+    out: dict[str, object] = {"draws": len(draws)}
+    for arm in RULES:
+        out[f"median_regret_{arm}"] = round(median(regret[arm]), 4)
+        out[f"mean_regret_{arm}"] = round(sum(regret[arm]) / len(draws), 4)
+    losses = [arms["alone"].accuracy - arms["swarm"].accuracy for arms in draws.values()]
+    out["worst_loss"] = round(max(losses), 4)
+    out["draws_better"] = sum(loss < -0.005 for loss in losses)
+    out["draws_equal"] = sum(abs(loss) <= 0.005 for loss in losses)
+    out["draws_worse"] = sum(loss > 0.005 for loss in losses)
+    out["per_draw"] = [
+        {
+            "seed": seed,
+            **{arm: round(arms[arm].accuracy, 4) for arm in ARMS},
+            "interventions": arms["swarm"].interventions,
+        }
+        for seed, arms in draws.items()
+    ]
+    return out
+
+
+def measure(episodes: Sequence[Episode], jobs: int) -> Iterator[Result]:
+    """Results as they come, `jobs` at a time, one thread each: two cores are busy and neither spins."""
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for future in as_completed([pool.submit(run, episode) for episode in episodes]):
+            yield future.result()
+
+
+class Starts:
+    """The bench behind the entry point `starts`."""
+
+    summary = "final held-out accuracy from drawn starts: swarm, nobody, a blind schedule, a plateau rule"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench starts",
+            description=self.summary,
+            epilog="example: oven-controller bench starts --draws 20 --json",
+        )
+        parser.add_argument("--draws", type=int, default=20, help="how many starts (20; about 100 s each on two cores)")
+        parser.add_argument(
+            "--first-seed", type=int, default=1, help="seed of the first draw (1); the others follow it"
+        )
+        parser.add_argument("--steps", type=int, default=120, help="gradient steps of each run (120)")
+        parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
+        options = parser.parse_args(args)
+        with tempfile.TemporaryDirectory() as scratch:
+            home = options.home or scratch
+            seeds = range(options.first_seed, options.first_seed + options.draws)
+            episodes = [
+                Episode(arm, "tuned" if arm == "tuned" else "drawn", seed, options.steps, str(Path(home).absolute()),
+                        BLIND_FACTOR)
+                for seed in seeds
+                for arm in ARMS
+            ]  # fmt: skip
+            results = with_progress(episodes, options.jobs)
+        found = figures(results)
+        if options.json:
+            print(json.dumps(found))
+        else:
+            _show(found)
+        return 0
+
+
+def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    results = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("runs", total=len(episodes))
+        for result in measure(episodes, jobs):
+            results.append(result)
+            at = f"{result.episode.arm} {result.episode.seed}: {result.accuracy:.3f}"
+            progress.update(task, advance=1, description=at)
+    return results
+
+
+def _show(found: dict[str, object]) -> None:
+    console = Console()
+    table = Table("seed", *ARMS, "interventions")
+    per_draw = found["per_draw"]
+    assert isinstance(per_draw, list)
+    for row in per_draw:
+        table.add_row(str(row["seed"]), *(f"{row[arm]:.3f}" for arm in ARMS), str(row["interventions"]))
+    console.print(table)
+    for name, value in found.items():
+        if name != "per_draw":
+            console.print(f"{name}: {value}")
+
+
+BENCH = Starts()

@@ -1,0 +1,73 @@
+"""The real thing: `up` with the real server, mesh, agents and the grpo recipe, in a home that the session shares."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oven_controller.events import Event
+
+LIMIT_S = 300
+
+
+class Oven:
+    """The command line, with a home of its own; the warm policy is made once."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        self._env = kept | {"OVEN_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "oven_controller.cli.main", *args],
+            env=self._env,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._started.append(process)
+        return process
+
+    def __call__(self, *args: str) -> tuple[int, str]:
+        """(exit code, everything it printed)."""
+        process = self.start(*args)
+        said, _ = process.communicate(timeout=LIMIT_S)
+        return process.returncode, said
+
+    def until(self, process: subprocess.Popen[str], text: str) -> str:
+        """What it prints, up to the line that holds `text`."""
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if text in line:
+                return said
+        raise AssertionError(f"{text!r} never came:\n{said}")
+
+    def events(self, run: str) -> list[Event]:
+        lines = (self.home / "runs" / run / "log.jsonl").read_text().splitlines()
+        return [Event.from_line(line) for line in lines]
+
+    def end_all(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait(LIMIT_S)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def oven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
+    made = Oven(tmp_path_factory.mktemp("oven"))
+    yield made
+    made.end_all()

@@ -1,0 +1,116 @@
+"""A model that really learns, votes on a real bus, and knobs that really turn."""
+
+from __future__ import annotations
+
+import signal
+from typing import TypeVar
+
+import pytest
+from tests.e2e.conftest import Oven
+
+from oven_controller.events import Event
+from oven_controller.messages import Body, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.replay import replay
+
+pytestmark = pytest.mark.e2e
+
+B = TypeVar("B", bound=Body)
+
+
+def bodies(events: list[Event], kind: type[B]) -> list[B]:
+    return [event.body for event in events if isinstance(event.body, kind)]
+
+
+def course(events: list[Event]) -> list[tuple[int, str, object]]:
+    """What was measured and what was changed, by tick: what must repeat in lockstep."""
+    found: list[tuple[int, str, object]] = []
+    for event in events:
+        if isinstance(event.body, Observation):
+            steady = {k: v for k, v in event.body.metrics.items() if k != "step_time"}
+            found.append((event.body.tick, "observation", steady))
+        elif isinstance(event.body, Receipt):
+            found.append((event.body.tick, event.body.actuator, event.body.after))
+    return found
+
+
+def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
+    command = [
+        "up",
+        "--headless",
+        "--steps",
+        "24",
+        "--seed",
+        "1",
+        "--set",
+        "lockstep=true",
+        "--set",
+        "recipe_options.eval_every=12",
+    ]
+    code, said = oven(*command, "--run", "drill")
+    assert code == 0, said
+    assert said.splitlines()[0].startswith("DRILL lr-low: the learning rate is set to 1/10 of the tuned one")
+
+    events = oven.events("drill")
+    assert not any(b"drill" in event.data.replace(b"oven.drill", b"") or b"lr-low" in event.data for event in events)
+
+    raised = bodies(events, Receipt)
+    assert [receipt.actuator for receipt in raised] == ["optimizer.lr_scale"] * len(raised)
+    scale = raised[-1].after
+    assert isinstance(scale, float) and 5 <= scale <= 20, "1/10 of the tuned rate: found, and undone within a factor 2"
+    observed = bodies(events, Observation)
+    first, last = (o.metrics["learning_rate"] for o in (observed[1], observed[-1]))
+    assert last == pytest.approx(first * scale), "the trainer's own rate moved, not just the receipt"
+    ended = bodies(events, RunEnded)[0]
+    assert ended.reason == "completed" and ended.lockstep_timeouts == 0
+    assert "eval/accuracy" in observed[0].metrics and "eval/accuracy" in ended.metrics
+    assert [o.step for o in observed] == list(range(25)), "the start's evaluation, then every step once"
+
+    report = replay(events, "drill")
+    assert report.same and report.decisions == len(bodies(events, Decision)) >= 2
+    assert oven("replay", "drill")[0] == 0
+
+    # Lockstep: the same values at the same ticks, in processes that were scheduled otherwise.
+    code, said = oven(*command, "--run", "again")
+    assert code == 0, said
+    assert course(oven.events("again")) == course(events)
+
+
+def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
+    command = ["up", "--headless", "--set", "lockstep=true", "--steps", "20", "--seed", "1", "--run", "high"]
+    code, said = oven(*command, "--start", "drill:lr-high")
+    assert code == 0, said
+    events = oven.events("high")
+    receipts = {receipt.actuator: receipt for receipt in bodies(events, Receipt)}
+    assert receipts["run.rollback"].after == 0.0 and receipts["optimizer.lr_scale"].after == 0.125
+    rewards = [o.metrics["reward"] for o in bodies(events, Observation) if "reward" in o.metrics]
+    assert min(rewards) < 0.1 and rewards[-1] > 0.4, "gone, and back"
+    assert len(rewards) == 20, "the budget counts the steps that the rollback threw away"
+    assert replay(events, "high").same
+
+
+def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
+    command = ["up", "--headless", "--seed", "1", "--steps", "30", "--run", "stopped"]
+    process = oven.start(*command)
+    oven.until(process, "applied")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, said
+    assert list((oven.home / "runs" / "stopped" / "checkpoints").glob("checkpoint-*"))
+
+    code, said = oven(*command, "--resume")
+    assert code == 0, said
+    events = oven.events("stopped")
+    first, second = bodies(events, RunStarted)
+    assert (first.incarnation, second.incarnation) == (1, 2)
+    ended = bodies(events, RunEnded)
+    assert [end.reason for end in ended] == ["stopped", "completed"]
+    assert second.tick == ended[0].tick and second.step == ended[0].step > 0
+    ticks = [o.tick for o in bodies(events, Observation)]
+    assert ticks == sorted(set(ticks)), "ticks never go back"
+    scale = next(spec.value for spec in second.actuators if spec.name == "optimizer.lr_scale")
+    applied = [r for r in bodies(events, Receipt) if r.incarnation == 1 and r.status == "applied"]
+    assert scale == pytest.approx(applied[-1].after)
+    resumed = next(o for o in bodies(events, Observation) if o.incarnation == 2 and "learning_rate" in o.metrics)
+    begun = next(o for o in bodies(events, Observation) if "learning_rate" in o.metrics)
+    assert resumed.metrics["learning_rate"] == pytest.approx(begun.metrics["learning_rate"] * float(str(scale)))
+    assert replay(events, "stopped").same

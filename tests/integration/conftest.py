@@ -1,0 +1,128 @@
+"""A stack without torch: the real server, mesh and agents, and stand-ins for the recipe and the learner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from oven_controller.home import Home, RunFolder
+from oven_controller.server import EmbeddedServer, ServerFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("controller", "agents", "learner")
+ENTRY_POINTS = """
+[oven.recipes]
+toy = oven_standins:RECIPE
+[oven.processes]
+mesh = oven_controller.mesh.service:main
+agent = oven_agents.host:main
+learner = oven_standins:learner
+[oven.agents]
+lr = oven_agents.learning_rate:LearningRate
+curriculum = oven_agents.curriculum:Curriculum
+"""
+WAIT_S = 60
+
+
+class Stack:
+    """Runs the command line in processes of its own, with a home and entry points of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = Home(folder / "home")
+        metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
+        (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+        path = [metadata.parent, ROOT / "tests" / "integration" / "standins", *(ROOT / name for name in PACKAGES)]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        self.env = kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """A command that goes on; its stdout and stderr together are `.stdout`."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "oven_controller.cli.main", *args],
+            env=self.env,
+            cwd=self.folder,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.started.append(process)
+        return process
+
+    def up(self, run: str, *args: str, until: str) -> subprocess.Popen[str]:
+        """`up --headless`, read until a line holds `until`."""
+        process = self.start("up", "--headless", "--recipe", "toy", "--run", run, *args)
+        said = self.read_until(process, until)
+        assert until in said, said
+        return process
+
+    def read_until(self, process: subprocess.Popen[str], text: str) -> str:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if text in line:
+                break
+        return said
+
+    def command(self, *args: str) -> tuple[int, str]:
+        """(exit code, what it printed)."""
+        process = self.start(*args)
+        return self.end_of(process)
+
+    def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        said, _ = process.communicate(timeout=WAIT_S)
+        return process.returncode, said
+
+    def json(self, *args: str) -> Any:
+        code, said = self.command(*args, "--json")
+        assert code == 0, said
+        return json.loads(said)
+
+    def run_folder(self, run: str) -> RunFolder:
+        return RunFolder(self.home.path / "runs" / run)
+
+    def end_all(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(WAIT_S)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    made = Stack(tmp_path)
+    yield made
+    made.end_all()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A fresh server for the run `r`, with the users that the tests ask for."""
+    folder = ServerFolder(tmp_path / "nats", "r")
+    for role in ("admin", "learner", "mesh", "history", "operator", "monitor"):
+        folder.add_user(role, role)
+    folder.add_user("agent", "lr")
+    started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
+    yield started
+    await started.stop()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]

@@ -1,0 +1,37 @@
+"""`up` on a NATS server that somebody else runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.integration.conftest import Stack
+
+from oven_controller.credentials import Credentials
+from oven_controller.server import EmbeddedServer
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_a_server_of_ones_own(stack: Stack, server: EmbeddedServer) -> None:
+    server.folder.add_user("agent", "curriculum")
+    server.reload()
+    there = ["--nats", server.url, "--creds", str(server.folder.creds), "--run", "r", "--recipe", "toy", "--headless"]
+    code, said = stack.command("up", *there)
+    assert code == 0, said
+    assert stack.command("replay", "r")[0] == 0
+    assert not (stack.run_folder("r").server.folder / "store").exists()
+
+    (stack.run_folder("r").path).rename(stack.folder / "moved")  # the streams are still there
+    code, said = stack.command("up", *there)
+    assert (code, "exists on this server; choose another name" in said) == (2, True), said
+
+
+async def test_keys_that_the_server_does_not_know(stack: Stack, server: EmbeddedServer, tmp_path: Path) -> None:
+    key = Credentials.new("stranger").save(tmp_path / "keys")
+    code, said = stack.command(
+        "up", "--headless", "--recipe", "toy", "--nats", server.url, "--creds", str(key), "--run", "r"
+    )
+    assert (code, "refused the credentials of 'stranger'; check --creds" in said) == (2, True), said
+    assert "Traceback" not in said
+    assert not stack.run_folder("r").path.exists()

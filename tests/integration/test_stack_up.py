@@ -1,0 +1,188 @@
+"""`up` with the real server, mesh and agents; the learner is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import psutil
+import pytest
+from tests.integration.conftest import WAIT_S, Stack, family
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_run_from_start_to_end(stack: Stack) -> None:
+    code, said = stack.command("up", "--headless", "--recipe", "toy", "--run", "one", "--steps", "12", "--seed", "1")
+    assert code == 0, said
+    lines = said.splitlines()
+    assert lines[0] == "DRILL slow: everything was made slow. This was staged on purpose; no agent is told."
+    assert "step   12/12  reward 1.000  eval/accuracy 0.750" in said
+    assert "agent    curriculum cannot fire" in said
+    assert "eval/accuracy 0.521 → 0.750 (+0.229)" in said
+
+    folder = stack.run_folder("one")
+    events = [json.loads(line) for line in folder.export.read_text().splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[-1]["type"] in ("RunEnded", "AgentStatus")
+    assert sum(event["type"] == "Observation" for event in events) == 12
+    assert json.loads(folder.config.read_text())["seed"] == 1
+
+    assert stack.json("runs")[0] | {"created": "", "folder": ""} == {
+        "run": "one",
+        "status": "completed",
+        "recipe": "toy",
+        "start": "drill:slow",
+        "drill": "everything was made slow",
+        "created": "",
+        "url": folder.info().url,
+        "folder": "",
+    }
+    status = stack.json("status", "one")
+    assert (status["status"], status["step"], status["processes"]) == ("completed", 12, [])
+    code, said = stack.command("replay", "one")
+    assert (code, "byte for byte" in said) == (0, True)
+    assert stack.json("replay", "one") | {"first": None, "run": "one", "same": True} == stack.json("replay", "one")
+    code, said = stack.command("log", "one")
+    assert "Observation" in said
+    code, said = stack.command("up", "--headless", "--recipe", "toy", "--run", "one")
+    assert (code, "choose another name with --run" in said) == (2, True)
+
+
+def test_ctrl_c_ends_in_order_with_a_checkpoint(stack: Stack) -> None:
+    up = stack.up("two", "--set", "recipe_options.mode=wait", until="step   12/12")
+    processes = family(up.pid)
+    assert len(processes) >= 6  # up, guard, server, mesh, two agents, learner
+    up.send_signal(signal.SIGINT)
+    code, said = stack.end_of(up)
+    assert code == 130, said
+    assert "learner  stopped at step 12" in said
+    assert (stack.run_folder("two").checkpoints / "last").read_text() == "all of it"
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+    assert stack.run_folder("two").status() == "stopped"
+
+
+def test_kill_minus_nine_leaves_nothing_behind_and_the_log_is_kept(stack: Stack) -> None:
+    up = stack.up("three", "--set", "recipe_options.mode=wait", until="step   12/12")
+    processes = family(up.pid)
+    up.kill()
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+    assert stack.json("runs")[0]["status"] == "interrupted"
+    code, said = stack.command("log", "three", "--json")
+    assert code == 0, said
+    assert sum('"Observation"' in line for line in said.splitlines()) == 12
+
+    code, said = stack.command("up", "--headless", "--resume", "--run", "three", "--set", "recipe_options.mode=end")
+    assert code == 0, said
+    exported = stack.run_folder("three").export.read_text()
+    assert exported.count('"type": "RunStarted"') == 2
+    code, said = stack.command("replay", "three")
+    assert code == 0, said
+
+
+def test_a_learner_that_dies(stack: Stack) -> None:
+    code, said = stack.command(
+        "up", "--headless", "--recipe", "toy", "--run", "four", "--set", "recipe_options.mode=die"
+    )
+    assert code == 3, said
+    assert "the learner died (exit code 7)" in said
+    assert "out of memory, says the learner" in said
+    assert stack.run_folder("four").status() == "failed"
+    code, said = stack.command("replay", "four")
+    assert (code, "never started" in said) == (2, True)  # nothing ran: that is no pass
+
+
+def test_an_agent_that_dies_does_not_end_the_run(stack: Stack) -> None:
+    up = stack.up("five", "--set", "recipe_options.mode=wait", until="step   12/12")
+    psutil.Process(stack.run_folder("five").info().children["agent-lr"]).kill()
+    said = stack.read_until(up, "agent-lr ended")
+    assert "killed by SIGKILL): training goes on without it" in said
+    code, said = stack.command("down", "five")
+    assert code == 0, said
+    assert stack.end_of(up)[0] == 0
+
+
+def test_an_agent_file_that_raises_on_import(stack: Stack) -> None:
+    (stack.folder / "broken.py").write_text("1 / 0\n")
+    code, said = stack.command("up", "--headless", "--recipe", "toy", "--run", "six", "--set", "agents=broken.py")
+    assert code == 2, said
+    assert "line 1: importing the agent raised ZeroDivisionError" in said
+    assert "Traceback" not in said
+    assert not stack.run_folder("six").path.exists()  # the name is free for the next try
+
+
+def test_while_the_stack_is_up(stack: Stack) -> None:
+    up = stack.up("seven", "--set", "recipe_options.mode=wait", until="step   12/12")
+    status = stack.json("status")
+    assert status["run"] == "seven"
+    assert {p["name"]: p["alive"] for p in status["processes"]} == dict.fromkeys(
+        ("up", "nats-server", "mesh", "agent-lr", "agent-curriculum", "learner"), True
+    )
+    assert status["agents"]["lr"]["live"]
+    assert "reward" in status["metrics"]
+
+    code, said = stack.command("hold", "seven", "--reason", "a look")
+    assert (code, "logged as event" in said) == (0, True)
+    assert "operator operator: hold a look" in stack.read_until(up, "operator operator")
+    assert any(json.loads(line)["type"] == "OperatorCommand" for line in _log(stack, "seven"))
+    assert stack.command("replay", "seven")[0] == 0
+
+    assert stack.command("agent", "new", "scout")[0] == 0
+    code, said = stack.command("agent", "run", "scout.py", "--name", "lr")
+    assert (code, "runs in 'seven' already" in said) == (2, True)
+    scout = stack.start("agent", "run", "scout.py")
+    assert "agent    scout joined" in stack.read_until(up, "scout joined")
+    scout.send_signal(signal.SIGINT)
+    assert stack.end_of(scout)[0] == 0
+    assert "agent    scout left" in stack.read_until(up, "scout left")
+
+    follower = stack.start("log", "seven", "--follow", "--json")
+    assert '"RunStarted"' in stack.read_until(follower, '"RunStarted"')
+    code, said = stack.command("down")
+    assert (code, "is down (stopped)" in said) == (0, True)
+    assert stack.end_of(up)[0] == 0
+    code, said = stack.end_of(follower)
+    assert (code, '"RunEnded"' in said) == (0, True)
+
+
+def _log(stack: Stack, run: str) -> list[str]:
+    code, said = stack.command("log", run, "--json")
+    assert code == 0, said
+    return said.splitlines()
+
+
+def test_a_script_of_the_users_own(stack: Stack) -> None:
+    script = "import os; print('sees', os.environ['OVEN_RUN'], os.path.exists(os.environ['OVEN_CREDS'])); exit(5)"
+    code, said = stack.command("run", "--run", "eight", "--", "python", "-c", script)
+    assert code == 5, said
+    assert "sees eight True" in said
+    assert json.loads(stack.run_folder("eight").config.read_text())["rules"]["autonomy"] == "observe"
+    code, said = stack.command("run", "--run", "nine", "--quiet", "--", "python", "-c", script)
+    assert (code, "sees" in said) == (5, False)
+    assert "sees nine True" in (stack.run_folder("nine").logs / "script.log").read_text()
+
+
+def test_waiting_for_a_script(stack: Stack) -> None:
+    up = stack.start("up", "--headless", "--no-learner", "--run", "ten")
+    said = stack.read_until(up, "OVEN_CREDS")
+    assert "export OVEN_RUN=ten" in said
+    up.send_signal(signal.SIGTERM)
+    assert stack.end_of(up)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--recipe", "toi"], 2, "did you mean 'toy'?"),
+        (["--set", "agents=[lrr]"], 2, "did you mean 'lr'?"),
+        (["--start", "tund"], 2, "nearest: tuned"),
+        (["--set", "recipe_options.widht=3"], 2, "did you mean 'recipe_options.width'?"),
+        (["--set", "recipe_options.width=65"], 2, "less than or equal to 64"),
+        (["--resume", "--run", "nobody"], 2, "there is no run yet"),
+        (["--nats", "nats://127.0.0.1:1"], 3, "no NATS server answers"),
+    ],
+)
+def test_requests_that_cannot_be_met(stack: Stack, args: list[str], code: int, words: str) -> None:
+    found, said = stack.command("up", "--headless", *([] if "--recipe" in args else ["--recipe", "toy"]), *args)
+    assert (found, words in said) == (code, True), said
+    assert "Traceback" not in said

@@ -1,0 +1,162 @@
+"""The command line without a stack: help, exit codes, and what is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from oven_controller.cli.main import app, run
+from oven_controller.home import Home
+
+COMMANDS = [
+    *(
+        [name]
+        for name in (
+            "up",
+            "run",
+            "runs",
+            "status",
+            "down",
+            "log",
+            "replay",
+            "hold",
+            "resume",
+            "stop",
+            "schema",
+            "bench",
+        )
+    ),
+    *(["agent", name] for name in ("run", "new", "list")),
+    ["creds", "add"],
+]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Home()
+
+
+def invoke(*args: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run(args)
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: oven-controller {' '.join(command)}" in result.output
+
+
+def test_no_command_was_forgotten() -> None:
+    group = typer.main.get_command(app)
+    names = set(group.commands)  # type: ignore[attr-defined]
+    assert names == {command[0] for command in COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["log", "nobody"], "no run named 'nobody'; there is no run yet"),
+        (["status"], "there are no runs"),
+        (["replay"], "there are no runs"),
+        (["down"], "no run is running"),
+        (["hold"], "no run is running"),
+        (["agent", "run", "nothere.py"], "there is no agent file nothere.py"),
+        (["agent", "new", "a b"], "not a usable name"),
+        (["agent", "new", "1st"], "begin it with a letter"),
+        (["bench", "nothere"], "no bench named 'nothere'"),
+        (["up", "--recipe", "nothere"], "no recipe named 'nothere'"),
+        (["up", "--set", "seed"], "write e.g. --set rules.window_ticks=5"),
+        (["up", "--no-learner", "--run", "a b"], "not a usable name"),
+        (
+            ["up", "--no-learner", "--set", "agents=[]", "--creds", "nothere.nk", "--nats", "nats://127.0.0.1:1"],
+            "cannot read the credentials",
+        ),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str], home: Home
+) -> None:
+    assert invoke(*args) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert words in said
+    assert home.runs() == []
+
+
+def test_an_option_that_is_not_there() -> None:
+    assert invoke("up", "--stpes", "3") == 2
+
+
+def test_runs_without_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("runs", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert invoke("runs") == 0
+    assert "no runs in" in capsys.readouterr().out
+
+
+def test_runs_in_a_table(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+    home.create("mine", "grpo")
+    assert invoke("runs") == 0
+    assert "mine" in capsys.readouterr().out
+
+
+def test_schema_is_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("schema") == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert {"Vote", "Decision", "Receipt", "RunStarted"} <= schema["$defs"].keys()
+
+
+def test_a_new_agent_is_small_compiles_and_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke("agent", "new", "loss-watch") == 0
+    source = (tmp_path / "loss_watch.py").read_text()
+    compile(source, "loss_watch.py", "exec")
+    assert "class LossWatch(Agent)" in source
+    assert len(source.splitlines()) <= 40
+    assert invoke("agent", "new", "loss-watch") == 2
+    assert "loss_watch.py exists" in capsys.readouterr().err
+
+
+def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+    assert invoke("run", "--dry-run", "--set", "agents=[]", "--", "python", "train.py") == 0
+    said = capsys.readouterr().out
+    assert "autonomy: observe" in said
+    assert "script            python train.py" in said
+    assert not home.path.exists()
+
+
+def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert invoke("up", "--headless", "--no-learner", "--set", "agents=[]", "--port", port) == 2
+    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in capsys.readouterr().err
+    assert home.runs() == []
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    heavy = ("nats", "pydantic", "torch", "psutil")
+    code = f"import sys, oven_controller.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_path())
+    assert done.stdout.strip() == "[]"
+
+
+def _path() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,0 +1,280 @@
+"""The docs hold: tables are fresh, links resolve, commands and settings exist, examples run, messages are real."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from tests.unit.mesh_log import LR, Log
+
+from oven_agents.loader import load
+from oven_agents.session import Session
+from oven_controller.cli.main import app, run
+from oven_controller.home import Home
+from oven_controller.messages import (
+    ActuatorSpec,
+    BallotOpened,
+    Body,
+    Decision,
+    LearnerMessage,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
+from oven_controller.rules import Rules
+from oven_controller.settings import Settings, dotted_names
+from oven_learner.connection import Connection
+from oven_learner.link import Past
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docker").glob("*.md")])
+LATER = {DOCS / "benchmarks.md", DOCS / "experiments.md"}
+"""Pages that are being written elsewhere: they may be absent."""
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no {language} block"
+    return found
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("oven_docs_generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_tables_are_fresh(generate: ModuleType) -> None:
+    used = set()
+    for page in generate.PAGES:
+        text = (DOCS / page).read_text()
+        used |= {found[2] for found in generate.BLOCK.finditer(text)}
+        assert generate.renewed(text) == text, f"docs/{page} is stale: run `python docs/generate.py`"
+    assert used == set(generate.GENERATORS)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if there in LATER and not there.exists():
+            continue
+        assert there.exists(), f"{named(page)} links to {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{named(page)} links to {target}, which has no such heading"
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = re.findall(r"\]\(([^)#]+)\)", (DOCS / "index.md").read_text() + (DOCS / "adr" / "README.md").read_text())
+    reached = {Path(target).name for target in linked}
+    assert {page.name for page in DOCS.rglob("*.md")} - {"index.md"} <= reached
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command line in the docs, with the page that it stands on."""
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        written = re.findall(r"`(oven-controller [^`]+)`", text) + re.findall(r"^(oven-controller .+)$", text, re.M)
+        for line in written:
+            yield named(page), shlex.split(line, comments=True)[1:]
+
+
+def test_commands_and_their_options_exist() -> None:
+    top = typer.main.get_command(app)
+    seen = 0
+    for page, words in commands():
+        line = " ".join(words)
+        command: Any = top
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, f"{page}: oven-controller {line}"
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        own = words[: words.index("--")] if "--" in words else words
+        if command.name != "bench":
+            for word in own:
+                assert not word.startswith("-") or word in options, f"{page}: {word} in oven-controller {line}"
+        seen += 1
+    assert seen > 40
+
+
+def test_settings_named_in_the_docs_exist() -> None:
+    known, seen = set(dotted_names(Settings)), 0
+    for page in PAGES:
+        text = page.read_text().split("<!-- tested: bad input -->")[0]
+        for name in re.findall(r"--set ([a-z_.]+)=", text) + re.findall(r"`(rules\.[a-z_]+_[a-z_]+)`", text):
+            assert name in known or name.startswith("rules.autonomy_of."), f"{named(page)}: {name}"
+            seen += 1
+    assert seen > 20
+
+
+def bad_input() -> list[tuple[str, str]]:
+    text = (DOCS / "operating.md").read_text()
+    found = re.search(r"<!-- tested: bad input -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert found is not None
+    return re.findall(r"^\| `oven-controller ([^|]+)` \| (.+) \|$", found[1], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("typed", "said"), bad_input())
+def test_bad_input_says_what_the_docs_say(
+    typed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    monkeypatch.setenv("OVEN_HOME", str(home))
+    Home().create("taken", "grpo")
+    with pytest.raises(SystemExit) as ended:
+        run(shlex.split(typed))
+    assert ended.value.code == 2
+    before, rest, after = said.partition("…")
+    error = capsys.readouterr().err.strip().removeprefix("error: ").replace(str(home), "…")
+    assert error == said or (bool(rest) and error.startswith(before) and error.endswith(after))
+    assert [folder.run for folder in Home().runs()] == ["taken"]
+
+
+@pytest.fixture
+def norm_jump(tmp_path: Path) -> Session:
+    source = blocks("agents.md", "python")[0]
+    assert len(source.splitlines()) <= 40
+    path = tmp_path / "norm_jump.py"
+    path.write_text(source)
+    name, agent = load(str(path))
+    return Session(agent, name)
+
+
+KNOB = ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.1, high=3, value=1.0)
+
+
+def feed(session: Session, norms: list[float]) -> list[Vote]:
+    session.absorb(
+        RunStarted(incarnation=1, n=0, recipe="made up", actuators=(KNOB,), metrics=(MetricSpec(name="grad_norm"),))
+    )
+    said: list[Vote] = []
+    for tick, norm in enumerate(norms, 1):
+        metrics = {"grad_norm": norm}
+        session.absorb(Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.1, metrics=metrics))
+        said += [message for message in session.react() if isinstance(message, Vote)]
+    assert not session.problems
+    return said
+
+
+def test_the_example_agent_votes_on_a_jump_and_only_then(norm_jump: Session) -> None:
+    assert feed(norm_jump, [1.0] * 30) == []
+
+
+def test_the_example_agent_proposes_half(norm_jump: Session) -> None:
+    vote = feed(norm_jump, [1.0] * 20 + [3.0] * 5)[-1]
+    assert (vote.stance, vote.actuator, vote.value, vote.confidence) == ("propose", LR, 0.5, 0.6)
+    assert "3.00 times" in vote.rationale
+
+
+def test_the_example_agent_is_against_a_rise(norm_jump: Session) -> None:
+    feed(norm_jump, [1.0] * 20 + [3.0] * 5)
+    rise = BallotOpened(
+        id="b", actuator=LR, proposal=2.0, opened_by="other", tick=25, closes_at_tick=28, eligible=("norm_jump",)
+    )
+    norm_jump.absorb(rise)
+    answers = [message for message in norm_jump.react() if isinstance(message, Vote)]
+    assert [(vote.stance, vote.ballot) for vote in answers] == [("against", "b")]
+
+
+def test_the_session_example_prints_a_vote(capsys: pytest.CaptureFixture[str]) -> None:
+    agent, session, *_ = blocks("agents.md", "python")
+    exec(compile(agent + session, "agents.md", "exec"), {"__name__": "docs"})
+    assert "stance='propose'" in capsys.readouterr().out
+
+
+class OneDecision:
+    """A link that halves the learning rate after tick 30."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.sent: list[LearnerMessage] = []
+        self.inbox: deque[Body] = deque()
+
+    def open(self) -> Past:
+        return Past()
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        message = make()
+        self.sent.append(message)
+        if isinstance(message, Observation) and message.tick == 30:
+            self.inbox.append(
+                Decision(
+                    id="d", ballot="b", actuator=LR, verdict="adopted", value=0.5, reason="made up", tally=(),
+                    tick=30, apply_at_tick=31, expires_at_tick=50,
+                )
+            )  # fmt: skip
+
+    def receive(self) -> Body | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+def test_the_loop_example_applies_a_decision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = OneDecision()
+    there = SimpleNamespace(link=lambda: link, rules=Rules(), lockstep=False)
+    monkeypatch.setattr(Connection, "find", lambda *_: there)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    source = next(block for block in blocks("plugging-in.md", "python") if "OvenClient" in block)
+    exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})
+    assert capsys.readouterr().out == "scale at the end: 0.5\n"
+    receipts = [message for message in link.sent if isinstance(message, Receipt)]
+    assert [(receipt.status, receipt.before, receipt.after) for receipt in receipts] == [("applied", 1.0, 0.5)]
+
+
+@pytest.mark.parametrize("page", ["agents.md", "plugging-in.md", "protocol.md"])
+def test_python_in_the_docs_is_python(page: str) -> None:
+    for source in blocks(page, "python"):
+        compile(source, page, "exec")
+
+
+def quotes(page: str) -> list[str]:
+    found = re.findall(r"(?:^> .*\n)+", (DOCS / page).read_text(), re.MULTILINE)
+    return [" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in found]
+
+
+def test_the_reasons_that_are_explained_are_what_the_mesh_writes() -> None:
+    whole, end = quotes("deciding.md")
+    log = Log.running("lr", "curriculum", speciality=(LR,))
+    why = whole[whole.index("because ") + len("because ") : whole.index("; lr 0.9 for")]
+    log.propose("lr", 4.0, confidence=0.9, rationale=why)
+    log.tick(5)
+    assert log.last.reason == whole
+    log = Log.running("lr", speciality=(LR,), max_factor=4.0)
+    log.propose("lr", 0.125, confidence=0.95)
+    assert log.last.reason.endswith(end.removeprefix("…"))

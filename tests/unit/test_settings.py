@@ -1,0 +1,184 @@
+"""Settings: which layer wins, and what is said about each kind of bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from oven_controller import settings as module
+from oven_controller.errors import ConfigError, OvenError, UnknownNameError
+from oven_controller.settings import Recipe, Resolved, agent_specs, resolve
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    group_size: int = Field(default=8, ge=2)
+    beta: float = 0.0
+
+
+class ToyStart:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.label = "it was slowed down" if name.startswith("drill:") else ""
+
+    def describe(self) -> str:
+        return "as it should be"
+
+
+class ToyRecipe:
+    default_start = "drill:slow"
+    settings_model = Options
+
+    def parse_start(self, text: str, seed: int) -> ToyStart:
+        if text not in ("drill:slow", "tuned"):
+            raise ValueError(f"no start is called {text!r}; nearest: tuned")
+        return ToyStart(text)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(name: Any) -> Recipe:
+        if name != "grpo":
+            raise UnknownNameError("recipe", str(name), ["grpo"])
+        return ToyRecipe()
+
+    monkeypatch.setattr(module, "_recipe", recipe)
+    monkeypatch.setattr("oven_controller.stack.plugins.points", lambda group: {"curriculum": None, "lr": None})
+
+
+def test_defaults() -> None:
+    found = resolve()
+    assert found.settings.start == "drill:slow"
+    assert found.settings.agents == ("curriculum", "lr")
+    assert found.start is not None and found.start.label == "it was slowed down"
+
+
+def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
+    config = tmp_path / "oven.yaml"
+    config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, agreeing: 1, cooldown_ticks: 9}\n")
+    found = resolve(
+        earlier={"headless": True, "seed": 9},
+        config=config,
+        environ={"OVEN_SET_STEPS": "20", "OVEN_SET_RULES__WINDOW_TICKS": "5", "OVEN_SET_MINUTES": "2", "OTHER": "x"},
+        sets=["rules.window_ticks=6", "minutes=3", "recipe_options.beta=0.1"],
+        flags={"minutes": 4.0, "port": None},
+    ).settings
+    assert (found.headless, found.seed, found.steps, found.minutes) == (True, 1, 20, 4.0)
+    assert (found.rules.window_ticks, found.rules.agreeing, found.rules.cooldown_ticks) == (6, 1, 9)
+    assert found.recipe_options == {"beta": 0.1}
+
+
+def test_an_actuators_name_keeps_its_dots() -> None:
+    found = resolve(sets=["rules.autonomy_of.optimizer.lr_scale=observe"]).settings
+    assert found.rules.autonomy_for("optimizer.lr_scale") == "observe"
+
+
+def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
+    file = tmp_path / "scout.py"
+    file.write_text("")
+    found = resolve(sets=[f"agents=lr,{file}"]).settings
+    assert [spec.name for spec in agent_specs(found)] == ["lr", "scout"]
+    assert agent_specs(resolve(sets=["agents=[]"]).settings) == []
+
+
+def test_a_resolved_configuration_reads_back_the_same() -> None:
+    found = resolve(sets=["seed=3", "recipe_options.beta=0.1"])
+    assert resolve(earlier=found.settings.model_dump(mode="json")).settings == found.settings
+
+
+def test_a_script_of_the_users_own_begins_in_observe() -> None:
+    found: Resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
+    assert (found.settings.recipe, found.start, found.settings.rules.autonomy) == ("attached", None, "observe")
+    assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
+    with pytest.raises(ConfigError, match="no meaning for a script"):
+        resolve(attached=True, sets=["recipe_options.beta=1"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (
+            "rules.window_tick=5",
+            "no setting 'rules.window_tick' (--set rules.window_tick); did you mean 'rules.window_ticks'",
+        ),
+        (
+            "ruls.window_ticks=5",
+            "no setting 'ruls.window_ticks' (--set ruls.window_ticks); did you mean 'rules.window_ticks'",
+        ),
+        ("window_ticks=5", "did you mean 'rules.window_ticks'?"),
+        ("zzz=5", "known: recipe, start, seed"),
+        ("recipe_options.group_siz=4", "did you mean 'recipe_options.group_size'?"),
+        (
+            "recipe_options.group_size=1",
+            "recipe_options.group_size = 1 (--set recipe_options.group_size): it should be greater than or equal to 2",
+        ),
+        (
+            "rules.window_ticks=0",
+            "rules.window_ticks = 0 (--set rules.window_ticks): it should be greater than or equal to 1",
+        ),
+        ("rules.window_ticks=soon", "rules.window_ticks = 'soon'"),
+        ("rules.majority=.nan", "rules.majority = nan"),
+        ("seed=-1", "seed = -1 (--set seed): it should be greater than or equal to 0"),
+        ("minutes=.inf", "minutes = inf"),
+        ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
+        ("rules=5", "rules = 5 (--set rules)"),
+        ("nats=localhost:4222", "nats = 'localhost:4222'"),
+        ("seed", "write e.g. --set rules.window_ticks=5"),
+        ("=5", "has no key and value"),
+        ("seed=[1", "--set seed=[1: the value is not YAML, line 1, column"),
+        ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
+        ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
+        ("agents=[lrr]", "no agent named 'lrr'; did you mean 'lr'?"),
+        ("agents=[nothere.py]", "there is no agent file nothere.py"),
+    ],
+)
+def test_bad_settings(sets: str, words: str) -> None:
+    with pytest.raises(OvenError) as caught:
+        resolve(sets=[sets])
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\nrules: {a: [1\n", ", line 3, column 1:"),
+        ("seed: 1\n  steps: 2\n", ", line 2, column 8:"),
+        ("- seed\n", "holds a list; it must be `key: value` lines"),
+        ("seed: 1\nsteps: 0\n", "oven.yaml): it should be greater than or equal to 1"),
+        ("rules:\n  window_tick: 3\n", "did you mean 'rules.window_ticks'?"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, words: str) -> None:
+    config = tmp_path / "oven.yaml"
+    config.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(config=config)
+    assert str(config) in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        resolve(config=tmp_path / "nothere.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"start: \xe9")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        resolve(config=tmp_path / "latin.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    assert resolve(config=tmp_path / "empty.yaml").settings == resolve().settings
+
+
+def test_an_unknown_variable_is_told_like_any_other() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'sed' \(OVEN_SET_SED\); did you mean 'seed'"):
+        resolve(environ={"OVEN_SET_SED": "1"})
+
+
+def test_two_agents_of_one_name(tmp_path: Path) -> None:
+    file = tmp_path / "lr.py"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="two agents are called 'lr'"):
+        agent_specs(resolve(sets=[f"agents=[lr, {file}]"]).settings)

@@ -36,11 +36,13 @@ async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 class Server:
     """The server of run `r`: one port, one store, any number of lives."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, agents: tuple[str, ...] = ()) -> None:
         self.files = ServerFolder(folder / "nats", RUN)
         self.log = folder / "nats-server.log"
         for role in ("admin", "learner", "mesh", "history"):
-            self.files.add_user(role, role)  # type: ignore[arg-type]
+            self.files.add_user(role, role)
+        for agent in agents:
+            self.files.add_user("agent", agent)
         self.port: int | None = None
         self._running: EmbeddedServer | None = None
 
@@ -87,6 +89,13 @@ class Server:
     def bus(self, name: str = "admin"):  # type: ignore[no-untyped-def]
         return Bus.connect(self.url, Credentials.load(self.creds(name)))
 
+    async def logged(self, wanted: Callable[[Event], object]) -> None:
+        """Come back when the log holds such an event."""
+        async with asyncio.timeout(LIMIT_S), self.bus() as bus:
+            async for event in bus.read(RUN):
+                if wanted(event):
+                    return
+
     async def events(self) -> list[Event]:
         async with self.bus() as bus:
             return [event async for event in bus.read(RUN, until=await bus.head(RUN))]
@@ -106,9 +115,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Server]:
+async def serving(folder: Path, agents: tuple[str, ...] = ()) -> AsyncIterator[Server]:
     """A server with the run's two streams."""
-    server = Server(folder)
+    server = Server(folder, agents)
     await server.start()
     try:
         async with server.bus() as bus:
@@ -147,8 +156,8 @@ class Process:
 
     def kill(self) -> None:
         if self.popen.poll() is None:
-            family = psutil.Process(self.popen.pid).children(recursive=True)
-            for process in [self.popen, *family]:
+            parent = psutil.Process(self.popen.pid)
+            for process in [parent, *parent.children(recursive=True)]:
                 process.kill()
             self.popen.wait()
 

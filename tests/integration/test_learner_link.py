@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sized
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from tests.integration.learner_side import RUN, Server, serving, until
@@ -22,6 +23,7 @@ from oven_learner.client import OvenClient
 from oven_learner.link import BusLink
 
 ON = Subjects(RUN)
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -52,11 +54,22 @@ async def decide(bus: Bus, made: Decision) -> None:
     await bus.append(ON.decision(made.id), made.wire(), once=True)
 
 
-def ended(link_: OvenClient) -> bool:
+def polled(learner: OvenClient) -> bool:
+    learner.poll()
+    return True
+
+
+def waiting(learner: OvenClient) -> Sized:
+    """What is not in the log yet."""
+    assert isinstance(learner._link, BusLink)
+    return learner._link._outbox
+
+
+def ended() -> bool:
     return not any(thread.name == "oven-link" for thread in threading.enumerate())
 
 
-async def off_loop(call, *args, **kwargs):  # type: ignore[no-untyped-def]
+async def off_loop(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """As the training thread would: not on the loop that the test's own bus lives on."""
     return await asyncio.to_thread(call, *args, **kwargs)
 
@@ -84,7 +97,7 @@ async def test_a_decision_in_the_log_is_applied_and_answered(nats: Server) -> No
         await admin.publish("oven.r.decision", decision(1).wire())
         await admin.publish(f"_INBOX_.learner.{'x' * 22}", decision(2).wire())
         await decide(mesh, decision(3, value=3.0))
-    await until(lambda: (learner.poll(), rate[0] != 1.0)[1])
+    await until(lambda: polled(learner) and rate[0] != 1.0)
     assert rate == [3.0]
     assert await off_loop(learner.close, "completed")
     receipts = [body for body in await nats.bodies() if isinstance(body, Receipt)]
@@ -99,7 +112,7 @@ async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> N
         for step in range(1, 4):
             first.observe(step, {"loss": 1.0})
         await decide(mesh, decision(10, value=4.0))
-        await until(lambda: (first.poll(), rate[0] == 4.0)[1])
+        await until(lambda: polled(first) and rate[0] == 4.0)
         await decide(mesh, decision(11, value=5.0, apply_at=5000))
         assert await off_loop(first._link.close, 10)  # it dies: nothing is announced
         await decide(mesh, decision(12, value=6.0))
@@ -145,18 +158,22 @@ async def test_a_killed_server_costs_nothing_that_was_said(nats: Server) -> None
     await off_loop(learner.start)
     stop = asyncio.Event()
     training = asyncio.create_task(keep_observing(learner, 1, stop))
-    sent = learner._link._outbox  # type: ignore[attr-defined]
-    for life in (1, 2):
+    sent = waiting(learner)
+
+    async def one_life(life: int) -> None:
         await until(lambda: learner.tick > 100 and not sent)
         await nats.kill()
         was = learner.tick
-        await until(lambda was=was: learner.tick > was + 100)
+        await until(lambda: learner.tick > was + 100)
         assert sent, "what cannot be sent waits"
         await nats.start()
         await until(lambda: not sent)
         async with nats.bus("mesh") as mesh:
             await decide(mesh, decision(life, value=1.0 + life))
-        await until(lambda life=life: rate[0] == 1.0 + life)
+        await until(lambda: rate[0] == 1.0 + life)
+
+    await one_life(1)
+    await one_life(2)
     stop.set()
     last = await training
     assert await off_loop(learner.close, "completed")
@@ -173,7 +190,7 @@ async def test_a_frozen_server_is_outlived(nats: Server) -> None:
     await off_loop(learner.start)
     stop = asyncio.Event()
     training = asyncio.create_task(keep_observing(learner, 1, stop))
-    sent = learner._link._outbox  # type: ignore[attr-defined]
+    sent = waiting(learner)
     await until(lambda: learner.tick > 100 and not sent)
     nats.freeze(True)
     was = learner.tick
@@ -198,7 +215,7 @@ async def test_an_operator_is_heard_from_the_log(nats: Server) -> None:
     await off_loop(learner.start)
     async with nats.bus() as operator:
         await operator.append(ON.operator("ann"), OperatorCommand(id="1", action="stop", reason="enough").wire())
-    await until(lambda: (learner.poll(), learner.stopping)[1])
+    await until(lambda: polled(learner) and learner.stopping)
     assert learner.stopping == "enough"
     assert await off_loop(learner.close, "stopped")
 
@@ -210,7 +227,7 @@ async def test_a_connection_closed_for_good_is_made_anew(nats: Server) -> None:
     opened: list[tuple[Bus, asyncio.AbstractEventLoop]] = []
     real = Bus.open
 
-    async def remember(*args, **kwargs):  # type: ignore[no-untyped-def]
+    async def remember(*args: Any, **kwargs: Any) -> Bus:
         opened.append((await real(*args, **kwargs), asyncio.get_running_loop()))
         return opened[-1][0]
 
@@ -223,7 +240,7 @@ async def test_a_connection_closed_for_good_is_made_anew(nats: Server) -> None:
         learner.observe(1, {"loss": 1.0})
         async with nats.bus("mesh") as mesh:
             await decide(mesh, decision(1))
-        await until(lambda: (learner.poll(), rate[0] == 2.0)[1])
+        await until(lambda: polled(learner) and rate[0] == 2.0)
         assert await off_loop(learner.close, "completed")
     assert [type(b) for b in await nats.bodies() if not isinstance(b, Decision)] == [
         RunStarted, Observation, Receipt, RunEnded
@@ -237,7 +254,7 @@ async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
     monkeypatch.setattr("oven_learner.link.CALL_S", 0.05)
     real, stuck = Bus.append, list[Bus]()
 
-    async def append(bus: Bus, *args, **kwargs):  # type: ignore[no-untyped-def]
+    async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:
         if not stuck:
             stuck.append(bus)
             with contextlib.suppress(asyncio.CancelledError):
@@ -250,7 +267,7 @@ async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
     learner = client(nats)
     await off_loop(learner.start)
     learner.observe(1, {"loss": 1.0})
-    await until(lambda: not learner._link._outbox)  # type: ignore[attr-defined]
+    await until(lambda: not waiting(learner))
     monkeypatch.undo()
     learner.close("completed", timeout_s=5)
     assert [type(body) for body in await nats.bodies()] == [RunStarted, Observation, RunEnded]
@@ -272,7 +289,7 @@ async def test_while_the_bus_is_away_the_oldest_observations_go_and_are_counted(
     monkeypatch.setattr("oven_learner.link.KEPT_OBSERVATIONS", 50)
     learner = client(nats)
     await off_loop(learner.start)
-    sent = learner._link._outbox  # type: ignore[attr-defined]
+    sent = waiting(learner)
     await until(lambda: not sent)
     await nats.kill()
     for step in range(1, 501):
@@ -305,4 +322,4 @@ async def test_a_server_that_is_gone_at_the_end_does_not_hold_the_learner_up(nat
     await nats.kill()
     learner.observe(1, {"loss": 1.0})
     assert not await off_loop(learner.close, "completed", timeout_s=0.5)
-    await until(lambda: ended(learner))
+    await until(ended)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from tests.unit.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from oven_controller.messages import Decision, Observation, Value
+from oven_controller.messages import Observation, Value
 from oven_learner.link import Past
 
 THIRD_PARTY = (
@@ -115,10 +114,3 @@ def weights(of: Trainer) -> list[torch.Tensor]:
 def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Bit for bit."""
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def decisions(*pairs: tuple[str, Value]) -> list[Decision]:
-    return [decide(value, actuator=name, number=n, expires=10_000) for n, (name, value) in enumerate(pairs)]
-
-
-Hook = Callable[..., None]

@@ -10,7 +10,7 @@ import torch
 from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.messages import OperatorCommand, RunEnded
+from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.attach import attach
 from oven_learner.hf.learning_rate import LearningRateScale
@@ -56,7 +56,7 @@ def test_the_scale_holds_for_every_later_step_of_the_schedule(tmp_path: Path, na
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_scale_survives_a_checkpoint_and_is_not_applied_twice(tmp_path: Path, name: str) -> None:
-    settings = SCHEDULES[name] | {"save_strategy": "steps", "save_steps": 6}
+    settings: dict[str, Any] = SCHEDULES[name] | {"save_strategy": "steps", "save_steps": 6}
     own = user_rates(tmp_path / "own", settings)
     first, line = trainer(tmp_path / "job", **settings), Deciding({3: ("optimizer.lr_scale", 0.5)})
     attach(first, link=line)
@@ -73,7 +73,7 @@ def test_the_scale_survives_a_checkpoint_and_is_not_applied_twice(tmp_path: Path
 
 
 def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Path) -> None:
-    settings = {"save_strategy": "steps", "save_steps": 6}
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6}
     straight = trainer(tmp_path / "job", **settings)
     attach(straight, link=Deciding())
     straight.train()
@@ -96,7 +96,7 @@ def test_parameter_groups_keep_their_own_rates(tmp_path: Path) -> None:
         model = Toy()
         groups = [{"params": [p], "lr": 0.001 * (n + 1)} for n, p in enumerate(model.parameters())]
         optimizer = torch.optim.AdamW(groups)
-        settings = {"model": model, "optimizers": (optimizer, None), "lr_scheduler_type": "constant"}
+        settings: dict[str, Any] = {"model": model, "optimizers": (optimizer, None), "lr_scheduler_type": "constant"}
         return trainer(tmp_path / name, save_strategy="steps", save_steps=6, **settings), optimizer
 
     job, optimizer = made("job")
@@ -259,7 +259,9 @@ def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monk
     job, line = trainer(tmp_path), Deciding({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     job.train()
-    offered = {spec.name for spec in line.sent[0].actuators}  # type: ignore[union-attr]
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    offered = {spec.name for spec in run.actuators}
     assert "run.rollback" not in offered and "run.checkpoint" in offered, "a checkpoint on disk needs no copy"
     assert line.receipts()[0].status == "rejected"
 

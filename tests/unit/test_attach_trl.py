@@ -12,7 +12,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Trainer, set_seed
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_controller.messages import RunEnded, RunStarted
 from oven_learner.attach import attach
@@ -35,13 +38,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz0123"[:29]])}
     made = Tokenizer(WordLevel(words, unk_token="<pad>"))
     made.pre_tokenizer = Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 def grpo(folder: Path, **settings: Any) -> GRPOTrainer:
     set_seed(3)
 
-    def vowels(completions: list[str], **_: Any) -> list[float]:
+    def vowels(completions: list[str], **_: Any) -> list[float | None]:
         return [sum(letter in "aeiou" for letter in text) / 4 for text in completions]
 
     def silent(completions: list[str], **_: Any) -> list[float | None]:
@@ -117,12 +122,15 @@ def test_decisions_act(tmp_path: Path, made: Any) -> None:
 
 
 def test_a_reference_model_has_its_divergence_announced_and_published(tmp_path: Path) -> None:
+    def lengths(completions: list[str], **_: Any) -> list[float | None]:
+        return [float(len(text)) for text in completions]
+
     policy = llama()
     policy.save_pretrained(tmp_path / "policy")
     set_seed(3)
     job = GRPOTrainer(
         model=str(tmp_path / "policy"),
-        reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
+        reward_funcs=lengths,
         args=GRPOConfig(
             output_dir=str(tmp_path), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,
             beta=0.1, **COMMON,

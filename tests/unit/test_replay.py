@@ -40,10 +40,18 @@ def test_the_first_difference_is_shown_with_both_texts() -> None:
 
 def test_a_decision_that_nobody_computed() -> None:
     events = a_run()
-    extra = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x-00", b"{}", NOON)
+    forged = next(entry.data for entry in events if ".decision." in entry.subject)
+    extra = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x-00", forged, NOON)
     report = replay([*events, extra], RUN)
     assert report.unexpected == [extra.subject]
     assert report.first is not None and report.first.computed is None
+
+
+def test_what_is_no_message_on_the_meshs_subjects_is_counted_and_nothing_more() -> None:
+    events = a_run()
+    acknowledgement = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x", b'{"stream":"OVEN","seq":7}', NOON)
+    report = replay([*events, acknowledgement], RUN)
+    assert report.same and report.counters["malformed.decision"] == 1
 
 
 def test_a_decision_that_is_not_there() -> None:

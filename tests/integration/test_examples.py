@@ -1,0 +1,98 @@
+"""Every example, as a user would start it: a real server, a real mesh, both agents, and each way of plugging in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.integration.learner_side import ROOT, RUN, Process, Server, serving
+
+from oven_controller.events import Event
+from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.replay import replay
+
+EXAMPLES = ROOT / "examples"
+AGENTS = ("custom_agent", "bare_nats_agent")
+SMOKE = {"hf_trainer.py": 40, "trl_grpo.py": 16, "raw_loop.py": 40}
+
+
+@dataclass
+class Stack:
+    server: Server
+    folder: Path
+    agents: list[Process]
+
+    def learner(self, example: str) -> Process:
+        return Process(
+            [str(EXAMPLES / example)],
+            self.server.env("learner") | {"OVEN_RUN_DIR": str(self.folder)},
+            self.folder / "learner.log",
+        )
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    """Lockstep, so that no agent is too slow for a run of two seconds."""
+    (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": {"autonomy": "auto"}}))
+    async with serving(tmp_path, AGENTS) as server:
+        mesh = Process(
+            ["-c", "from oven_controller.mesh.service import main; main([])"], server.env("mesh"), tmp_path / "mesh.log"
+        )
+        host = f"from oven_agents.host import main; main([{str(EXAMPLES / 'custom_agent.py')!r}])"
+        commands = {"custom_agent": ["-c", host], "bare_nats_agent": [str(EXAMPLES / "bare_nats_agent.py")]}
+        agents = [Process(commands[name], server.env(name), tmp_path / f"{name}.log") for name in AGENTS]
+        try:
+            for name in AGENTS:
+                await server.logged(partial(says, "joined", name))
+            yield Stack(server, tmp_path, agents)
+        finally:
+            for process in [*agents, mesh]:
+                process.kill()
+
+
+def says(state: str, name: str, event: Event) -> bool:
+    return isinstance(event.body, AgentStatus) and event.author == name and event.body.state == state
+
+
+@pytest.mark.parametrize("example", SMOKE)
+async def test_the_example_runs_and_its_log_tells_all_of_it(stack: Stack, example: str) -> None:
+    learner = stack.learner(example)
+    assert await learner.ended(120) == 0, learner.said()
+    for process, name in zip(stack.agents, AGENTS, strict=True):
+        process.terminate()
+        assert await process.ended() == 0, process.said()
+        await stack.server.logged(partial(says, "left", name))
+    events = await stack.server.events()
+    said = [event.body for event in events]
+
+    runs = [body for body in said if isinstance(body, RunStarted)]
+    ends = [body for body in said if isinstance(body, RunEnded)]
+    observed = [body for body in said if isinstance(body, Observation)]
+    assert len(runs) == len(ends) == 1 and ends[0].reason == "completed"
+    assert ends[0].lockstep_timeouts == 0
+    assert [body.step for body in observed] == list(range(1, SMOKE[example] + 1))
+
+    decided = [body for body in said if isinstance(body, Decision)]
+    assert decided, "the agent had something to say"
+    for decision in decided:
+        spoken = {line.agent: line.stance for line in decision.tally}
+        assert spoken["custom_agent"] == "propose"
+        assert spoken["bare_nats_agent"] in ("for", "against")
+    adopted = [decision.id for decision in decided if decision.verdict == "adopted"]
+    answered = {body.decision_id: body.status for body in said if isinstance(body, Receipt)}
+    assert adopted and all(answered[name] == "applied" for name in adopted)
+
+    report = replay(events, RUN)
+    assert report.same and report.decisions == len(decided), report
+
+
+def test_the_custom_agent_fits_on_a_page() -> None:
+    assert len((EXAMPLES / "custom_agent.py").read_text().splitlines()) <= 40
+
+
+def test_the_bare_agent_imports_nothing_of_ours() -> None:
+    assert "oven_" not in (EXAMPLES / "bare_nats_agent.py").read_text()

@@ -5,14 +5,12 @@ The names load when they are first used: importing the package alone pulls in ne
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators
-    from oven_learner.attach import Attachment, attach
+    from oven_learner.attachment import Attachment, attach
     from oven_learner.client import OvenClient
     from oven_learner.loop import connect
 
@@ -20,9 +18,9 @@ __all__ = ["Actuators", "Attachment", "OvenClient", "attach", "connect"]
 
 _HOMES = {
     "Actuators": "actuators",
-    "Attachment": "attach",
+    "Attachment": "attachment",
     "OvenClient": "client",
-    "attach": "attach",
+    "attach": "attachment",
     "connect": "loop",
 }
 
@@ -35,15 +33,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
-
-
-class _Package(ModuleType):
-    """`attach` is a function and the name of its module: whoever imports the module must not take the function away."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "attach" and isinstance(value, ModuleType):
-            value = value.attach
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

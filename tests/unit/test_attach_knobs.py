@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.attach import attach
+from oven_learner.attachment import attach
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.link import Past
 

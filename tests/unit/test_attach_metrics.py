@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 
 from oven_controller.errors import ConfigError
 from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attach import attach
+from oven_learner.attachment import attach
 from oven_learner.hf import gauges
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -18,7 +18,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attach import attach
+from oven_learner.attachment import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -52,7 +52,7 @@ def run(episode: Episode) -> Result:
 
 
 def _ruled(episode: Episode) -> tuple[float, int]:
-    from oven_learner.attach import attach
+    from oven_learner.attachment import attach
     from oven_learner.bench.rules import Alone, Blind, Plateau, Rule, RuleLink
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings

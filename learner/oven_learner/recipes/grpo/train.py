@@ -9,7 +9,7 @@ import types
 
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.attach import attach
+from oven_learner.attachment import attach
 from oven_learner.recipe import Order
 from oven_learner.recipes.grpo.job import Job, build
 from oven_learner.recipes.grpo.settings import GrpoSettings

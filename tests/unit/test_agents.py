@@ -123,6 +123,17 @@ def test_a_late_collapse_goes_back_to_before_it_and_not_to_the_start() -> None:
     assert isinstance(back.value, float) and 85 <= back.value <= 96
 
 
+def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
+    session = Session(LearningRate(), "me")
+    session.absorb(started())
+    session.absorb(receipt(1, "optimizer.lr_scale", 1.0, 4.0).model_copy(update={"n": 1}))
+    said = []
+    for tick, reward in enumerate([0.5, 0.5, 0.1, 0.02, 0.01, 0.01, 0.01], 2):
+        session.absorb(observe(tick, reward=reward, cos=-0.2))
+        said.append([message.actuator for message in session.react() if isinstance(message, Vote)])
+    assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
+
+
 def test_nan_is_a_collapse() -> None:
     said = votes(LearningRate(), [observe(1, reward=0.5, loss=1.0), observe(2, reward=0.5, loss=math.nan)])
     assert {vote.actuator for vote in said} == {"optimizer.lr_scale", "run.rollback"}
@@ -221,6 +232,38 @@ def test_a_session_does_not_repeat_itself_while_its_proposal_is_open_in_flight_o
     session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4}))
     assert proposals(5) == 0, "cooling"
     assert proposals(7) == 1
+
+
+def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
+    """Live and from history: the second copy must not put the decision back in flight."""
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    decision = Decision(
+        id="000000000009-00",
+        ballot="b",
+        actuator="optimizer.lr_scale",
+        verdict="adopted",
+        value=2.0,
+        reason="",
+        tally=(),
+        tick=2,
+        apply_at_tick=3,
+        expires_at_tick=9,
+    )
+    session.absorb(decision)
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4, "decision_id": decision.id}))
+    session.absorb(decision)
+    session.absorb(observe(30, reward=0.1))
+    assert any(isinstance(message, Vote) for message in session.react())
+
+
+def test_in_lockstep_the_last_word_can_be_said_again() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started().model_copy(update={"lockstep": True}))
+    assert session.awaited is None, "nothing was asked yet"
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    assert session.awaited is not None and (session.awaited.state, session.awaited.tick) == ("done", 1)
 
 
 def test_a_new_ballot_is_answered_at_once_and_marked_as_seen() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, UnknownNameError
 from oven_controller.messages import (
     Body,
     Decision,
@@ -20,6 +20,7 @@ from oven_controller.messages import (
     StepClosed,
     Value,
 )
+from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import Past
@@ -228,6 +229,27 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
     client.observe(1, {})
     client.poll()
     assert model.rate == 2.0
+
+
+def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.client.LOCKSTEP_S", 0.01)
+    monkeypatch.setattr("oven_learner.client.AFTER_TIMEOUT_S", 0.0)
+    line = Line()
+    client, _ = make(line, lockstep=True)
+    for step in range(1, 4):
+        client.observe(step, {})
+        client.poll()
+    client.close("completed")
+    ended = line.sent[-1]
+    assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 3
+
+
+def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> None:
+    actuators = Actuators()
+    actuators.scalar("rate", lambda: 1.0, lambda v: None, low=0.1, high=10)
+    client = OvenClient(Line(), actuators, rules=Rules(autonomy_of={"rato": "auto"}))
+    with pytest.raises(UnknownNameError, match="did you mean 'rate'"):
+        client.start()
 
 
 def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:

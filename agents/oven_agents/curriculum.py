@@ -9,7 +9,7 @@ from oven_agents.robust import total_variation
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
 
-MIXTURE = "data.mixture"
+MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 
 
 class Curriculum(Agent):
@@ -40,9 +40,11 @@ class Curriculum(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         shares = window.knobs[MIXTURE].shares
-        since = window.settled_after(MIXTURE)
-        if since >= 0 and window.tick < since + self.WAIT:
+        changed = window.settled_after(MIXTURE)
+        if changed >= 0 and window.tick < changed + self.WAIT:
             return None
+        # What a policy that was rolled back could do says nothing of the one that is there now.
+        since = max(changed, window.settled_after(ROLLBACK))
         if len(window.series("reward", after=since)) < self.LEAST:
             return None
         passed = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}

@@ -159,6 +159,22 @@ def test_a_starved_level_brings_the_mixture_back() -> None:
     assert "unseen" in said[0].rationale
 
 
+def test_a_rollback_makes_the_curriculum_look_anew() -> None:
+    session = Session(Curriculum(), "me")
+    session.absorb(started({"len3": 0.9, "len4": 0.1, "len5": 0.0}))
+    said: list[tuple[int, Vote]] = []
+    for tick in range(1, 13):
+        if tick == 5:
+            session.absorb(receipt(4, "run.rollback", 4.0, 0.0).model_copy(update={"n": 9}))
+        collapsed = tick < 5
+        reward = 0.02 if collapsed else 0.5
+        session.absorb(observe(tick, reward=reward, reward__len3=reward).model_copy(update={"n": 2 * tick}))
+        said += [(tick, message) for message in session.react() if isinstance(message, Vote)]
+    first, vote = said[0]
+    assert first == 9, "five ticks after the rollback, not five after the start"
+    assert isinstance(vote.value, dict) and vote.value["len3"] == pytest.approx(1 / 3, abs=0.01)
+
+
 def test_an_even_mixture_is_left_alone_and_so_are_mastered_levels() -> None:
     even = [observe(t, reward=0.7, reward__len3=0.9, reward__len4=0.7, reward__len5=0.4) for t in range(1, 60)]
     assert not votes(Curriculum(), even)

@@ -78,7 +78,7 @@ class Recipe(Protocol):
     def default_start(self) -> str: ...
     @property
     def settings_model(self) -> type[BaseModel]: ...
-    def parse_start(self, text: str, seed: int) -> Start: ...
+    def parse_start(self, text: str, seed: int, options: Any) -> Start: ...
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def resolve(
     assert options_model is not None
     options = _validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
     try:
-        start = recipe.parse_start(settings.start or recipe.default_start, settings.seed)
+        start = recipe.parse_start(settings.start or recipe.default_start, settings.seed, options)
     except ValueError as error:
         raise ConfigError(f"--start {settings.start}: {error}") from error
     # Only what was asked for: the recipe's own defaults may depend on the rest.

@@ -31,8 +31,8 @@ class Recipe(Protocol):
     default_start: str
     settings_model: type[BaseModel]
 
-    def parse_start(self, text: str, seed: int) -> Any:
-        """The start called `text`: with `name`, `label` (empty unless it is a drill) and `describe()`.
+    def parse_start(self, text: str, seed: int, options: Any) -> Any:
+        """The start called `text`, under these options (a `settings_model`): with `name`, `label` (empty unless it is a drill) and `describe()`.
 
         Raises ValueError with the nearest names.
         """

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, parse_start
+from oven_learner.recipes.grpo.recipe import RECIPE
 from oven_learner.recipes.grpo.starts import LEARNING_RATE_RANGE, NAMES
 
 
@@ -67,3 +68,10 @@ def test_the_package_imports_without_torch() -> None:
         check=True,
     )
     assert ran.stdout.strip() == "False"
+
+
+def test_a_start_names_the_levels_that_the_options_have() -> None:
+    """The stack checks a start with the run's own options, and the learner makes it with the same."""
+    options = RECIPE.settings_model.model_validate({"lengths": [3, 6]})
+    start = RECIPE.parse_start("tuned", 1, options)
+    assert start.mixture == {"len3": 0.5, "len6": 0.5}

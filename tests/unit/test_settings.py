@@ -33,7 +33,7 @@ class ToyRecipe:
     default_start = "drill:slow"
     settings_model = Options
 
-    def parse_start(self, text: str, seed: int) -> ToyStart:
+    def parse_start(self, text: str, seed: int, options: object) -> ToyStart:
         if text not in ("drill:slow", "tuned"):
             raise ValueError(f"no start is called {text!r}; nearest: tuned")
         return ToyStart(text)

@@ -66,7 +66,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
     )
     link = RuleLink(rule)
     with tempfile.TemporaryDirectory() as folder:
-        start = parse_start(episode.start, episode.seed)
+        start = parse_start(episode.start, episode.seed, settings.levels)
         job = build(settings, start, episode.seed, Path(folder), Path(episode.home) / "cache")
         attach(
             job.trainer,

@@ -38,6 +38,7 @@ class Healthy:
         )
         parser.add_argument("--seeds", type=int, default=3, help="runs of each case (3; about 2 min each on one core)")
         parser.add_argument("--first-seed", type=int, default=1)
+        parser.add_argument("--case", choices=list(CASES), action="append", help="only this one; repeat it for more")
         parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
@@ -48,10 +49,11 @@ class Healthy:
                 Episode("swarm", "tuned", seed, steps, home, label=case, options=extra)
                 for seed in range(options.first_seed, options.first_seed + options.seeds)
                 for case, (steps, extra) in CASES.items()
+                if case in (options.case or CASES)
             ]
             results = with_progress(episodes, options.jobs)
         found: dict[str, object] = {}
-        for case in CASES:
+        for case in options.case or CASES:
             of_case = [result for result in results if result.episode.label == case]
             steps = sum(result.episode.steps for result in of_case)
             meddled = sum(result.interventions for result in of_case)

@@ -49,7 +49,7 @@ class ToyRecipe:
     default_start = "drill:slow"
     settings_model = ToySettings
 
-    def parse_start(self, text: str, seed: int) -> ToyStart:
+    def parse_start(self, text: str, seed: int, options: ToySettings) -> ToyStart:
         if text not in ("tuned", "drill:slow"):
             raise ValueError(f"no start is called {text!r}; nearest: tuned")
         return ToyStart(text, "everything was made slow" if text == "drill:slow" else "")

@@ -14,8 +14,8 @@ class GrpoRecipe:
     default_start = "drill:lr-low"
     settings_model = GrpoSettings
 
-    def parse_start(self, text: str, seed: int) -> Start:
-        return parse_start(text, seed)
+    def parse_start(self, text: str, seed: int, options: GrpoSettings) -> Start:
+        return parse_start(text, seed, options.levels)
 
     def train(self, order: Order) -> None:
         from oven_learner.recipes.grpo.train import train

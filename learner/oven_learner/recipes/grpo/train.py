@@ -24,7 +24,7 @@ LR_BOUNDS = (0.01, 100.0)
 def train(order: Order) -> None:
     settings = GrpoSettings.model_validate({**order.options, **({"max_steps": order.steps} if order.steps else {})})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to end in order
-    start = parse_start(order.start, order.seed)
+    start = parse_start(order.start, order.seed, settings.levels)
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     job = build(settings, start, order.seed, checkpoints, order.cache)

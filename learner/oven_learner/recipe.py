@@ -32,7 +32,8 @@ class Recipe(Protocol):
     settings_model: type[BaseModel]
 
     def parse_start(self, text: str, seed: int, options: Any) -> Any:
-        """The start called `text`, under these options (a `settings_model`): with `name`, `label` (empty unless it is a drill) and `describe()`.
+        """The start called `text`, under these options (a `settings_model`). It has `name`, `label` (empty unless it
+        is a drill) and `describe()`.
 
         Raises ValueError with the nearest names.
         """

@@ -248,7 +248,22 @@ def test_the_loop_example_applies_a_decision(monkeypatch: pytest.MonkeyPatch) ->
     assert [(receipt.status, receipt.before, receipt.after) for receipt in receipts] == [("applied", 1.0, 0.5)]
 
 
-@pytest.mark.parametrize("page", ["agents.md", "plugging-in.md", "protocol.md"])
+def test_the_readmes_agent_votes(tmp_path: Path) -> None:
+    path = tmp_path / "clip.py"
+    path.write_text(next(block for block in blocks("../README.md", "python") if "class Clip" in block))
+    session = Session(load(str(path))[1], "clip")
+    clip = ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.1, high=3, value=1.0)
+    norm = MetricSpec(name="grad_norm")
+    session.absorb(RunStarted(incarnation=1, n=0, recipe="r", metrics=(norm,), actuators=(clip,)))
+    said = []
+    for tick in range(1, 21):
+        metrics = {"grad_norm": 2.5}
+        session.absorb(Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0, metrics=metrics))
+        said += [message for message in session.react() if isinstance(message, Vote)]
+    assert not session.problems and [vote.value for vote in said] == [1.5]
+
+
+@pytest.mark.parametrize("page", ["agents.md", "plugging-in.md", "protocol.md", "../README.md"])
 def test_python_in_the_docs_is_python(page: str) -> None:
     for source in blocks(page, "python"):
         compile(source, page, "exec")

@@ -29,11 +29,8 @@ BLIND_FACTOR = 0.5
 
 
 def figures(results: Sequence[Result]) -> dict[str, object]:
-    """The flat object of the command contract, and one entry per draw under `per_draw`."""
-    by_seed: dict[int, dict[str, Result]] = {}
-    for result in results:
-        by_seed.setdefault(result.episode.seed, {})[result.episode.arm] = result
-    draws = {seed: arms for seed, arms in sorted(by_seed.items()) if set(arms) == set(ARMS)}
+    """The flat object of the command contract."""
+    draws = _by_draw(results)
     regret = {arm: [arms["tuned"].accuracy - arms[arm].accuracy for arms in draws.values()] for arm in RULES}
     out: dict[str, object] = {"draws": len(draws)}
     for arm in RULES:
@@ -44,15 +41,25 @@ def figures(results: Sequence[Result]) -> dict[str, object]:
     out["draws_better"] = sum(loss < -0.005 for loss in losses)
     out["draws_equal"] = sum(abs(loss) <= 0.005 for loss in losses)
     out["draws_worse"] = sum(loss > 0.005 for loss in losses)
-    out["per_draw"] = [
-        {
-            "seed": seed,
-            **{arm: round(arms[arm].accuracy, 4) for arm in ARMS},
-            "interventions": arms["swarm"].interventions,
-        }
-        for seed, arms in draws.items()
-    ]
     return out
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, float]]:
+    """One entry per draw: its seed, each arm's final accuracy, and how often the swarm changed something."""
+    return [
+        {"seed": seed}
+        | {arm: round(arms[arm].accuracy, 4) for arm in ARMS}
+        | {"interventions": arms["swarm"].interventions}
+        for seed, arms in _by_draw(results).items()
+    ]
+
+
+def _by_draw(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
+    """Seed → arm → result, of the draws that have all arms."""
+    by_seed: dict[int, dict[str, Result]] = {}
+    for result in results:
+        by_seed.setdefault(result.episode.seed, {})[result.episode.arm] = result
+    return {seed: arms for seed, arms in sorted(by_seed.items()) if set(arms) == set(ARMS)}
 
 
 def measure(episodes: Sequence[Episode], jobs: int) -> Iterator[Result]:
@@ -82,6 +89,7 @@ class Starts:
         parser.add_argument("--steps", type=int, default=120, help="gradient steps of each run (120)")
         parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument("--rows", type=Path, metavar="FILE", help="write each draw's accuracies there, as JSON")
         parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
         options = parser.parse_args(args)
         with tempfile.TemporaryDirectory() as scratch:
@@ -94,11 +102,12 @@ class Starts:
                 for arm in ARMS
             ]  # fmt: skip
             results = with_progress(episodes, options.jobs)
-        found = figures(results)
+        if options.rows:
+            options.rows.write_text(json.dumps(rows(results), indent=1) + "\n")
         if options.json:
-            print(json.dumps(found))
+            print(json.dumps(figures(results)))
         else:
-            _show(found)
+            _show(figures(results), rows(results))
         return 0
 
 
@@ -115,17 +124,14 @@ def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
     return results
 
 
-def _show(found: dict[str, object]) -> None:
+def _show(found: dict[str, object], draws: Sequence[dict[str, float]]) -> None:
     console = Console()
     table = Table("seed", *ARMS, "interventions")
-    per_draw = found["per_draw"]
-    assert isinstance(per_draw, list)
-    for row in per_draw:
-        table.add_row(str(row["seed"]), *(f"{row[arm]:.3f}" for arm in ARMS), str(row["interventions"]))
+    for row in draws:
+        table.add_row(f"{row['seed']:.0f}", *(f"{row[arm]:.3f}" for arm in ARMS), f"{row['interventions']:.0f}")
     console.print(table)
     for name, value in found.items():
-        if name != "per_draw":
-            console.print(f"{name}: {value}")
+        console.print(f"{name}: {value}")
 
 
 BENCH = Starts()

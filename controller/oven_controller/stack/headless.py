@@ -104,7 +104,10 @@ class Headless:
         for name in view.held_out()[:1]:
             if name in view.held_out_start:
                 at_start, at_end = view.held_out_start[name], view.metrics[name]
-                lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
+                if view.ended is None:
+                    lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; its end was not logged")
+                else:
+                    lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         lines.append(f"decisions: {view.adopted} adopted, {view.rejected} rejected; receipts: {applied or 'none'}")
         for name, agent in sorted(view.agents.items()):

@@ -26,6 +26,8 @@ log = logging.getLogger("oven.agent")
 _FIRST = asyncio.FIRST_COMPLETED
 REPEAT_S = 0.25
 """In lockstep, how long to wait for the next event before saying `done` again."""
+REPEATS = 20
+"""And how often at most: a run that is held for a night must not fill its log."""
 
 
 def main(args: list[str]) -> int:
@@ -76,11 +78,15 @@ async def host(session: Session, url: str, run: str, credentials: Credentials | 
                 log.error("the agent raised; it abstains on this window\n%s", problem)
             session.problems.clear()
             waiting = asyncio.create_task(inbox.get())
-            awaited = session.awaited
-            wait_for = {waiting, stopping}
-            while not (await asyncio.wait(wait_for, timeout=REPEAT_S if awaited else None, return_when=_FIRST))[0]:
-                if awaited:
-                    await bus.publish(on.agent(session.name), awaited.wire())
+            for _ in range(REPEATS):
+                awaited = session.awaited
+                if (
+                    awaited is None
+                    or (await asyncio.wait({waiting, stopping}, timeout=REPEAT_S, return_when=_FIRST))[0]
+                ):
+                    break
+                await bus.publish(on.agent(session.name), awaited.wire())
+            await asyncio.wait({waiting, stopping}, return_when=_FIRST)
             if waiting.done():
                 session.absorb(waiting.result())
             else:

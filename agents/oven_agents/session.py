@@ -48,6 +48,7 @@ class Session:
         self._quiet_until: dict[str, int] = {}  # actuator → tick before which a proposal would be turned down anyway
         self._latest: tuple[int, int] = (0, -1)  # (incarnation, n) of the newest learner message
         self._decided = ""  # id of the newest decision: one may come twice, live and from history
+        self._over = False
         self._voted_tick = -1
         self._told: set[str] = set()  # ballots answered
         self._seen = ""
@@ -66,6 +67,7 @@ class Session:
                 self._begin(body)
             case RunEnded():
                 self._ballots.clear()
+                self._over = True
             case Observation():
                 self._observations.append(body)
             case Receipt():
@@ -123,7 +125,7 @@ class Session:
     def awaited(self) -> AgentStatus | None:
         """In lockstep: what the mesh waits for, to be said again if nothing comes of it (the votes stream drops what
         exceeds its limits without a word)."""
-        if self._run is None or not self._run.lockstep or self._voted_tick < 0:
+        if self._run is None or self._over or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
 
@@ -131,7 +133,7 @@ class Session:
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:
-        self._run = run
+        self._run, self._over = run, False
         changed = {name: knob.changed_at for name, knob in self._knobs.items()}
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
         self._in_flight.clear()

@@ -21,6 +21,7 @@ from oven_controller.messages import (
     MetricSpec,
     Observation,
     Receipt,
+    RunEnded,
     RunStarted,
     Value,
     Vote,
@@ -280,6 +281,8 @@ def test_in_lockstep_the_last_word_can_be_said_again() -> None:
     session.absorb(observe(1, reward=0.1))
     session.react()
     assert session.awaited is not None and (session.awaited.state, session.awaited.tick) == ("done", 1)
+    session.absorb(RunEnded(incarnation=1, n=2, reason="completed", tick=1, step=1))
+    assert session.awaited is None, "nobody waits any more"
 
 
 def test_a_new_ballot_is_answered_at_once_and_marked_as_seen() -> None:

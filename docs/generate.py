@@ -32,13 +32,29 @@ LOGGED = (
     messages.OperatorCommand,
     messages.StepClosed,
 )
-ASKED = (messages.HistoryRequest, messages.HistoryBatch)
+ASKED = (
+    messages.HistoryRequest,
+    messages.HistoryBatch,
+    messages.ScoreRequest,
+    messages.ScoreReply,
+    messages.DiagnoseRequest,
+    messages.Diagnosis,
+    messages.JudgeRequest,
+    messages.Judgement,
+    messages.GraphInfoRequest,
+    messages.GraphInfo,
+)
 PARTS = (
     messages.ActuatorSpec,
     messages.MetricSpec,
     messages.Horizon,
     messages.TallyLine,
     messages.LoggedEvent,
+    messages.Completion,
+    messages.Symptom,
+    messages.EvidencePath,
+    messages.Cause,
+    messages.Remedy,
 )
 ONE_PER = {"vote": "`<agent>`", "agent": "`<agent>`", "ballot": "`<id>`", "decision": "`<id>`", "step": "`<tick>`"}
 ONE_PER["operator"] = "`<operator>`"

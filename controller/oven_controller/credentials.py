@@ -18,7 +18,7 @@ from oven_controller import names
 from oven_controller.errors import ConfigError
 from oven_controller.names import Subjects, log_stream
 
-Role = Literal["admin", "learner", "mesh", "history", "agent", "operator", "monitor"]
+Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,14 @@ def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
     everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [on.run, on.observation, on.receipt, *read_log],
+        "learner": [on.run, on.observation, on.receipt, "oven.reward.*", *read_log],
         "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), *read_log],
         "history": ["_INBOX_.>", *read_log],
-        "agent": [on.vote(name), on.agent(name), on.history],
+        "kg": ["_INBOX_.>"],
+        "member": [f"{inbox_prefix('learner')}.>"],
+        "agent": [on.vote(name), on.agent(name), on.history, "oven.kg.*"],
         "operator": [on.operator(name), on.history],
-        "monitor": [on.history],
+        "monitor": [on.history, "oven.kg.*"],
     }
     agents_hear = [on.run, on.observation, on.receipt, on.agent("*"), on.ballot("*"), on.decision("*"), on.outcome("*")]
     subscribe: dict[Role, list[str]] = {
@@ -98,6 +100,8 @@ def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
         "learner": [inbox],
         "mesh": [inbox],
         "history": [on.history, inbox],
+        "kg": ["oven.kg.*", "$SRV.>", inbox],
+        "member": [names.reward(name), inbox],
         "agent": [*agents_hear, inbox],
         "operator": [everything, inbox],
         "monitor": [everything, inbox],

@@ -258,6 +258,144 @@ class HistoryBatch(Message):
     head: int = Field(description="the log's last sequence when this was read")
 
 
+class Completion(BaseModel):
+    """One sampled answer. Ids are random and say nothing of the order. Part of ScoreRequest."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    text: str
+
+
+class ScoreRequest(Message):
+    """learner → remote committee member, as a request on `oven.reward.<member>`. Never in the log."""
+
+    type: Literal["ScoreRequest"] = "ScoreRequest"
+    run: str
+    group: str = Field(description="names the group in the answer")
+    prompt: str
+    completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
+    policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
+    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
+
+
+class ScoreReply(Message):
+    """remote committee member → learner. Scores for exactly the ids that were asked for, or the reason why not."""
+
+    type: Literal["ScoreReply"] = "ScoreReply"
+    member: str
+    group: str
+    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; none: it abstains")
+    failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
+    detail: str = Field(default="", max_length=500)
+    input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    cost_usd: Real | None = Field(default=None, description="none: the model's price is not known")
+
+
+class Symptom(BaseModel):
+    """What was seen, by its node in the knowledge graph."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    severity: Confidence = 1.0
+
+
+class EvidencePath(BaseModel):
+    """A way through the knowledge graph that speaks for or against a change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    edges: tuple[str, ...] = Field(description="edge ids, in order")
+    text: str = Field(description="for people, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
+    grade: Literal["A", "B", "C", "D"] = Field(description="of its weakest edge")
+    sources: tuple[str, ...] = ()
+
+
+class DiagnoseRequest(Message):
+    """agents → kg, as a request on `oven.kg.diagnose`."""
+
+    type: Literal["DiagnoseRequest"] = "DiagnoseRequest"
+    phase: Literal["", "pretrain", "sft", "grpo"] = ""
+    symptoms: tuple[Symptom, ...] = Field(min_length=1)
+    actuators: tuple[str, ...] = Field(default=(), description="what the run announces")
+    metrics: tuple[str, ...] = Field(default=(), description="what the run publishes")
+    held_out: bool = Field(default=False, description="the run has a held-out metric")
+    k: int = Field(default=5, ge=1, le=50, description="remedies wanted")
+
+
+class Cause(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    p: Real = Field(description="posterior given the symptoms (noisy-OR); a rank, not a calibrated probability")
+
+
+class Remedy(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    changes: str = Field(description='the actuator and direction it stands for, "optimizer.lr_scale:down"; "" advises')
+    score: Real
+    unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
+    paths: tuple[EvidencePath, ...] = ()
+
+
+class Diagnosis(Message):
+    """kg → agents. Causes and remedies, most likely first."""
+
+    type: Literal["Diagnosis"] = "Diagnosis"
+    graph: str = Field(description="SHA-256 of the graph that answered")
+    causes: tuple[Cause, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    unknown: tuple[str, ...] = Field(default=(), description="symptoms that the graph does not know")
+
+
+class JudgeRequest(Message):
+    """agents → kg, as a request on `oven.kg.judge`."""
+
+    type: Literal["JudgeRequest"] = "JudgeRequest"
+    changes: str = Field(description='actuator and direction, "optimizer.lr_scale:down" or "run.rollback"')
+    symptoms: tuple[Symptom, ...] = ()
+    actuators: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    held_out: bool = False
+    in_flight: tuple[str, ...] = Field(default=(), description="changes that are under way, spelt alike")
+
+
+class Judgement(Message):
+    """kg → agents. `barred`: a precondition is unmet, or it contradicts what is under way."""
+
+    type: Literal["Judgement"] = "Judgement"
+    graph: str
+    verdict: Literal["support", "neutral", "object", "barred"]
+    log_odds: Real = Field(description="within ±2")
+    supports: tuple[EvidencePath, ...] = ()
+    objections: tuple[EvidencePath, ...] = ()
+
+
+class GraphInfoRequest(Message):
+    """anyone → kg, as a request on `oven.kg.info`."""
+
+    type: Literal["GraphInfoRequest"] = "GraphInfoRequest"
+
+
+class GraphInfo(Message):
+    """kg → asker. `contradictions` and `requirements` become the run's rules before it starts."""
+
+    type: Literal["GraphInfo"] = "GraphInfo"
+    graph: str
+    nodes: dict[str, int] = Field(description="kind → count")
+    edges: dict[str, int] = Field(description="relation → count")
+    grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
+    isolated: Real = Field(description="share of nodes without an edge")
+    contradictions: tuple[tuple[str, str], ...] = ()
+    requirements: tuple[tuple[str, str], ...] = Field(
+        default=(), description='change → "actuator:NAME", "metric:PATTERN" or "held_out"'
+    )
+
+
 Body: TypeAlias = Annotated[
     RunStarted
     | RunEnded
@@ -310,6 +448,29 @@ def decode(subject_kind: str, data: bytes) -> Body | Malformed:
     return body
 
 
+Service: TypeAlias = Annotated[
+    ScoreRequest
+    | ScoreReply
+    | DiagnoseRequest
+    | Diagnosis
+    | JudgeRequest
+    | Judgement
+    | GraphInfoRequest
+    | GraphInfo
+    | HistoryRequest
+    | HistoryBatch,
+    Field(discriminator="type"),
+]
+"""What is asked and answered beside the log."""
+
+_SERVICE: TypeAdapter[Service] = TypeAdapter(Service)
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema of all bodies, by class name under `$defs`."""
     return _BODY.json_schema()
+
+
+def service_schema() -> dict[str, Any]:
+    """The same for requests and answers."""
+    return _SERVICE.json_schema()

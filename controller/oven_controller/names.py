@@ -67,6 +67,16 @@ class Subjects:
         return [self.vote("*"), self.agent("*")]
 
 
+def reward(member: str) -> str:
+    """Where a remote committee member is asked for scores."""
+    return f"oven.reward.{checked('member', member)}"
+
+
+def kg(endpoint: str) -> str:
+    """An endpoint of the prior service: diagnose, judge, info."""
+    return f"oven.kg.{endpoint}"
+
+
 def log_stream(run: str) -> str:
     return f"OVEN-{run}"
 

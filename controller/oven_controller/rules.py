@@ -38,6 +38,11 @@ class Rules(BaseModel):
         default=(("run.rollback", "optimizer.lr_scale:up"), ("run.hold", "run.rollback")),
         description="pairs that must not be in flight together; `:up` or `:down` narrows one to a direction",
     )
+    requires: tuple[tuple[str, str], ...] = Field(
+        default=(),
+        description='what a change needs, as (change, need): the change as above, the need as "actuator:NAME", '
+        '"metric:PATTERN" or "held_out"; an unmet need bars the decision',
+    )
 
     autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")
     autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="per actuator")

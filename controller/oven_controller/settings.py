@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -39,6 +39,32 @@ class RuleSettings(Rules):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class MemberSettings(BaseModel):
+    """A remote judge of the reward committee: which model, behind which API, in which role."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    api: Literal["openai", "anthropic"] = Field(description="openai: any server that speaks its chat completions")
+    model: str = Field(min_length=1)
+    role: Literal["critic", "adversary"] = "critic"
+    base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
+    key_env: str = Field(default="", description="environment variable with the key; empty: the SDK's usual one")
+
+
+class CommitteeSettings(BaseModel):
+    """Who scores completions beside the recipe's own rules, and what becomes of their scores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    members: dict[str, MemberSettings] = Field(default_factory=dict, description="remote members by name")
+    quorum: int | None = Field(
+        default=None, ge=1, description="scores that a group needs; none: two, or one where one member has weight"
+    )
+    deadline_s: float = Field(default=20.0, gt=0, le=600, description="seconds that a remote member gets for a group")
+    caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
+    hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+
+
 class Settings(BaseModel):
     """The whole configuration of a run; `config.json` in its folder is this, resolved."""
 
@@ -53,6 +79,9 @@ class Settings(BaseModel):
         default=None, description="names of the group oven.agents, or files; none given: all that are installed"
     )
     rules: RuleSettings = RuleSettings()
+    committee: CommitteeSettings = CommitteeSettings()
+    kg: bool = Field(default=True, description="start the prior service")
+    otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
     nats: str = Field(default="", pattern="^$|^(nats|tls|ws|wss)://", description="a server to use; none: an embedded")

@@ -293,6 +293,10 @@ class ScoreReply(Message):
     cost_usd: Real | None = Field(default=None, description="none: the model's price is not known")
 
 
+Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
+"""What kind of training a run is; empty where nobody said."""
+
+
 class Symptom(BaseModel):
     """What was seen, by its node in the knowledge graph."""
 
@@ -317,8 +321,8 @@ class DiagnoseRequest(Message):
     """agents → kg, as a request on `oven.kg.diagnose`."""
 
     type: Literal["DiagnoseRequest"] = "DiagnoseRequest"
-    phase: Literal["", "pretrain", "sft", "grpo"] = ""
-    symptoms: tuple[Symptom, ...] = Field(min_length=1)
+    phase: Phase = ""
+    symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64)
     actuators: tuple[str, ...] = Field(default=(), description="what the run announces")
     metrics: tuple[str, ...] = Field(default=(), description="what the run publishes")
     held_out: bool = Field(default=False, description="the run has a held-out metric")
@@ -336,8 +340,10 @@ class Remedy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
-    changes: str = Field(description='the actuator and direction it stands for, "optimizer.lr_scale:down"; "" advises')
-    score: Real
+    changes: tuple[str, ...] = Field(
+        default=(), description='what it stands for, all of it together, e.g. "optimizer.lr_scale:down"; empty: advice'
+    )
+    score: Real = Field(description="weight of evidence for it, as log-odds within ±2; ranks, and promises nothing")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
     paths: tuple[EvidencePath, ...] = ()
 
@@ -356,16 +362,17 @@ class JudgeRequest(Message):
     """agents → kg, as a request on `oven.kg.judge`."""
 
     type: Literal["JudgeRequest"] = "JudgeRequest"
+    phase: Phase = ""
     changes: str = Field(description='actuator and direction, "optimizer.lr_scale:down" or "run.rollback"')
-    symptoms: tuple[Symptom, ...] = ()
+    symptoms: tuple[Symptom, ...] = Field(default=(), max_length=64)
     actuators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     held_out: bool = False
-    in_flight: tuple[str, ...] = Field(default=(), description="changes that are under way, spelt alike")
+    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, spelt alike")
 
 
 class Judgement(Message):
-    """kg → agents. `barred`: a precondition is unmet, or it contradicts what is under way."""
+    """kg → agents. `barred`: a precondition is unmet, or it contradicts what is under way; `objections` says which."""
 
     type: Literal["Judgement"] = "Judgement"
     graph: str

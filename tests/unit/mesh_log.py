@@ -13,6 +13,7 @@ from oven_controller.messages import (
     BallotOpened,
     Decision,
     Message,
+    MetricSpec,
     Observation,
     OperatorCommand,
     Receipt,
@@ -88,6 +89,7 @@ class Log:
         tick: int = 0,
         lockstep: bool = False,
         reputations: dict[str, float] | None = None,
+        metrics: tuple[MetricSpec, ...] = (),
         **rules: Any,
     ) -> list[Output]:
         message = RunStarted(
@@ -95,6 +97,7 @@ class Log:
             recipe="grpo",
             tick=tick,
             actuators=specs,
+            metrics=metrics,
             rules=Rules(**rules),
             lockstep=lockstep,
             reputations=reputations or {},

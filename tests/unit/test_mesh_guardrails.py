@@ -1,9 +1,13 @@
 """What a passed tally still has to respect."""
 
-import pytest
-from tests.unit.mesh_log import LR, SPECS, Log
+from typing import Any
 
-from oven_controller.messages import Value
+import pytest
+from tests.unit.mesh_log import LR, RUN, SPECS, Log
+
+from oven_controller.mesh.needs import NEED, change, covers, met
+from oven_controller.messages import MetricSpec, Value
+from oven_controller.replay import replay
 
 MIX = "data.mixture"
 
@@ -120,3 +124,82 @@ def test_an_unknown_effective_value_limits_nothing() -> None:
     log.join("bob")
     adopt(log, 50.0)
     assert (log.verdict, log.last.value, log.last.before) == ("adopted", 50.0, None)
+
+
+HELD_OUT = (MetricSpec(name="loss"), MetricSpec(name="eval/loss", held_out=True))
+
+
+def needing(need: str, change: str = MIX, metrics: tuple[MetricSpec, ...] = (), **rules: Any) -> Log:
+    log = Log()
+    log.start(metrics=metrics, requires=((change, need),), cooldown_ticks=0, **rules)
+    log.join("amy")
+    log.join("bob")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("need", "metrics", "words"),
+    [
+        ("held_out", HELD_OUT[:1], "unmet: data.mixture needs a held-out metric (held_out), and the learner announces"),
+        ("metric:eval/*", HELD_OUT[:1], "needs the metric eval/* (metric:eval/*), and the learner announces none"),
+        ("actuator:grpo.beta", HELD_OUT, "needs the actuator grpo.beta (actuator:grpo.beta), and the learner"),
+        ("gpu:8", HELD_OUT, "needs 'gpu:8', which nobody can check: write \"actuator:NAME\""),
+        ("held_out", HELD_OUT, ""),
+        ("metric:eval/*", HELD_OUT, ""),
+        ("actuator:grad.clip", (), ""),
+    ],
+)
+def test_an_unmet_need_bars(need: str, metrics: tuple[MetricSpec, ...], words: str) -> None:
+    log = needing(need, metrics=metrics)
+    adopt(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX)
+    assert log.verdict == ("rejected" if words else "adopted")
+    assert words in log.last.reason
+    adopt(log, 0.5)
+    assert log.verdict == "adopted", "what needs nothing is not barred"
+
+
+def test_a_need_of_one_direction_leaves_the_other_free() -> None:
+    log = needing("metric:kl", f"{LR}:up")
+    adopt(log, 2.0)
+    assert "unmet: optimizer.lr_scale:up needs the metric kl" in log.last.reason
+    adopt(log, 0.5)
+    assert log.verdict == "adopted"
+
+
+def test_a_need_is_said_in_observe_too() -> None:
+    log = needing("held_out", LR, autonomy="observe")
+    adopt(log, 0.5)
+    assert "unmet: " in log.last.reason and "would have set" not in log.last.reason
+
+
+def test_a_restarted_learner_that_announces_it_meets_the_need() -> None:
+    log = needing("held_out", LR)
+    adopt(log, 0.5)
+    assert log.verdict == "rejected"
+    log.restart(metrics=HELD_OUT, requires=((LR, "held_out"),))
+    adopt(log, 0.5)
+    assert log.verdict == "adopted"
+
+
+def test_a_log_with_both_bars_replays_to_the_same_bytes() -> None:
+    log = needing("held_out", MIX, contradictions=(("grad.clip:up", LR),))
+    adopt(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX)
+    assert "unmet: data.mixture" in log.last.reason
+    adopt(log, 0.5)
+    adopt(log, 2.0, "grad.clip")
+    assert "contradiction: optimizer.lr_scale is in flight" in log.last.reason
+    log.tick(2)
+    log.end()
+    found = replay(log.events, RUN)
+    assert found.same and found.equal == found.decisions + len(log.ballots) and found.adopted == 1
+
+
+def test_needs_and_changes_as_they_are_spelt() -> None:
+    assert [bool(NEED.fullmatch(n)) for n in ("held_out", "actuator:a.b", "metric:x/*", "metric:", "held", "")] == [
+        *[True] * 3,
+        *[False] * 3,
+    ]
+    assert met("metric:reward/*", (), ["reward/len3"], False) and not met("metric:reward/*", (), ["reward"], False)
+    assert met("actuator:a", ["a"], (), False) and not met("a", ["a"], ["a"], True)
+    assert change(LR, 1.0, 2.0) == f"{LR}:up" and change(LR, None, 2.0) == LR and change(LR, 2.0, 2.0) == LR
+    assert covers(LR, f"{LR}:up") and covers(f"{LR}:up", f"{LR}:up") and not covers(f"{LR}:up", LR)

@@ -11,7 +11,7 @@ from tests.unit.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
 from oven_controller.events import Event
 from oven_controller.mesh.core import Mesh, Output
-from oven_controller.messages import Decision
+from oven_controller.messages import Decision, MetricSpec, Observation, Receipt
 from oven_controller.replay import replay
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,14 +53,15 @@ moves = st.one_of(
 )
 
 
-def written(steps: list[tuple[Any, ...]], lockstep: bool = False) -> Log:
-    """A log in which four agents and a learner did these things."""
+def written(steps: list[tuple[Any, ...]], lockstep: bool = False, **more: Any) -> Log:
+    """A log in which four agents and a learner did these things. `more`: rules, and the learner's metrics."""
     log = Log()
     rules: dict[str, Any] = {
         "cooldown_ticks": COOLDOWN,
         "max_interventions": BUDGET,
         "silent_ticks": 6,
         "max_factor": FACTOR,
+        **more,
     }
     log.start(lockstep=lockstep, **rules)
     for agent in AGENTS[:3]:
@@ -157,6 +158,51 @@ def test_adopted_decisions_keep_every_limit(log: Log) -> None:
         within(decision)
     assert all(count == 1 for count in Counter(output.subject for output in log.outputs).values())
     assert all(math.isfinite(line.weight) for decision in log.decisions for line in decision.tally)
+
+
+CHANGES = st.sampled_from([LR, f"{LR}:up", f"{LR}:down", MIX, "grad.clip", "run.rollback", "teacher.active"])
+agreed = st.tuples(st.just("campaign"), fitting, st.just([("for", 1.0), ("abstain", 0.0)]))
+NEEDS = st.sampled_from(["held_out", "metric:eval/*", "metric:kl", "actuator:run.hold", "actuator:grpo.beta", "gpu:8"])
+METRICS = (MetricSpec(name="kl"), MetricSpec(name="eval/loss", held_out=True))
+
+
+@relaxed
+@given(
+    st.lists(agreed | moves, min_size=5, max_size=40),
+    st.lists(st.tuples(CHANGES, NEEDS), max_size=2),
+    st.lists(st.tuples(CHANGES, CHANGES), min_size=1, max_size=6),
+    st.sampled_from([(), METRICS[:1], METRICS]),
+)
+def test_what_is_adopted_lacks_no_need_and_contradicts_nothing_in_flight(
+    steps: Any, requires: Any, contradictions: Any, metrics: Any
+) -> None:
+    log = written(steps, metrics=metrics, requires=requires, contradictions=contradictions, max_interventions=9)
+    met = {"actuator:run.hold", *(f"metric:{metric.name}" for metric in metrics)}
+    met |= {"held_out", "metric:eval/*"} if METRICS[1] in metrics else set()
+    lacking = {change for change, need in requires if need not in met}
+    flying: dict[str, Decision] = {}
+    tick = 0
+    for entry in log.events:
+        if isinstance(entry.body, Observation):
+            tick = entry.body.tick
+        elif isinstance(entry.body, Receipt):
+            flying.pop(entry.body.decision_id, None)
+        elif isinstance(entry.body, Decision) and entry.body.verdict == "adopted":
+            mine = spelt(entry.body)
+            assert not mine & lacking
+            for other in flying.values():
+                theirs = spelt(other) if tick <= other.expires_at_tick else set()
+                assert not any((a in mine and b in theirs) or (b in mine and a in theirs) for a, b in contradictions)
+            flying[entry.body.id] = entry.body
+    assert replay(log.events, RUN).same
+
+
+def spelt(decision: Decision) -> set[str]:
+    """Every pattern that names the change."""
+    value, before = decision.value, decision.before
+    if isinstance(value, float) and isinstance(before, float):
+        return {decision.actuator, f"{decision.actuator}:{'up' if value > before else 'down'}"}
+    return {decision.actuator}
 
 
 def within(decision: Decision) -> None:

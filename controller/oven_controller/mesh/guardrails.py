@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, met
 from oven_controller.mesh.state import State, matches
 from oven_controller.mesh.tally import Tally
-from oven_controller.mesh.values import number, outside, rounded, shares, show, variation
+from oven_controller.mesh.values import clip, number, outside, rounded, shares, show, variation
 from oven_controller.messages import ActuatorSpec, Value
 from oven_controller.rules import Rules
 
@@ -22,13 +23,14 @@ class Ruling:
 
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
-    """In this order: autonomy, no change, cool-down, budget, contradictions. The size is limited first, so that each
-    of them judges the value that would really be set.
+    """In this order: needs, autonomy, no change, cool-down, budget, contradictions. The size is limited first, so that
+    each of them judges the value that would really be set.
     """
     before = state.effective.get(spec.name)
     value, limited = limit(spec, before, tally.value, state.rules)
     note = (
-        _observed(state.rules, spec, value)
+        _unmet(state, spec, tally.direction)
+        or _observed(state.rules, spec, value)
         or _unchanged(state, spec, before, value)
         or _cooling(state, spec)
         or _spent(state)
@@ -76,6 +78,26 @@ def _limit_shares(
     if outside(spec, limited) is not None:
         return value, ""
     return limited, f"limited to {show(limited)}, a shift of {most:.3g} where {moved:.3g} was asked for"
+
+
+def _unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
+    """Held against what the learner announced, so that the log alone decides it."""
+    for change, need in state.rules.requires:
+        if not matches(change, spec.name, direction):
+            continue
+        metrics = [metric.name for metric in state.metrics]
+        if not met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
+            return f"unmet: {clip(change, 120)} needs {_lack(need)}"
+    return ""
+
+
+def _lack(need: str) -> str:
+    """A need that is not met, in words."""
+    if not NEED.fullmatch(need):
+        return f"{clip(need, 120)!r}, which nobody can check: write {FORMS} in rules.requires"
+    kind, _, name = need.partition(":")
+    what = "a held-out metric" if need == HELD_OUT else f"the {kind} {clip(name, 120)}"
+    return f"{what} ({clip(need, 120)}), and the learner announces none"
 
 
 def _observed(rules: Rules, spec: ActuatorSpec, value: Value) -> str:

@@ -12,6 +12,7 @@ from oven_controller.messages import (
     AgentStatus,
     Decision,
     LearnerMessage,
+    MetricSpec,
     OperatorCommand,
     Receipt,
     RunStarted,
@@ -92,6 +93,7 @@ class State:
     mesh_code: str = ""
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
+    metrics: tuple[MetricSpec, ...] = ()
     effective: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     in_flight: dict[str, InFlight] = field(default_factory=dict)
@@ -125,6 +127,7 @@ class State:
         self.rules, self.lockstep, self.mesh_code = message.rules, message.lockstep, message.mesh_code
         self.reputations = dict(message.reputations)
         self.specs = {spec.name: spec for spec in message.actuators}
+        self.metrics = message.metrics
         self.effective = {}
         for spec in self.specs.values():
             self._settle(spec, spec.value)

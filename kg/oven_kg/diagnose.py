@@ -1,0 +1,135 @@
+"""From symptoms to causes and remedies. Pure: the same question gets the same answer, in whatever order it is put.
+
+Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
+by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
+explaining away, and makes `p` a rank. Symptoms that were not reported count as not looked for, not as absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from oven_controller.mesh.needs import met
+from oven_controller.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
+from oven_kg.evidence import path
+from oven_kg.graph import Knowledge
+from oven_kg.records import Edge, Node
+
+LEAK: Final = 0.05
+"""Probability that a symptom shows without any cause that the graph knows."""
+LIMIT: Final = 2.0
+"""Log-odds beyond which no evidence of this kind goes."""
+PREVENTION: Final = 0.5
+"""What preventing a cause is worth against solving it, once its symptoms are there."""
+PATHS: Final = 3
+
+Severities = Mapping[str, float]
+
+
+def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
+    seen = severities(graph, request.symptoms)
+    causes = posterior(graph, seen, request.phase)
+    remedies = [
+        remedy
+        for node in graph.of_kind("remedy")
+        if node.applies(request.phase) and (remedy := _remedy(graph, node, causes, seen, request)).score > 0
+    ]
+    remedies.sort(key=lambda remedy: (bool(remedy.unmet), -remedy.score, remedy.id))
+    known = {node.id for node in graph.of_kind("symptom")}
+    return Diagnosis(
+        graph=graph.sha,
+        causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()),
+        remedies=tuple(remedies[: request.k]),
+        unknown=tuple(sorted({symptom.id for symptom in request.symptoms} - known)),
+    )
+
+
+def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
+    """Symptom → severity, of those that the graph knows; of one that is named twice the greater."""
+    found: dict[str, float] = {}
+    for symptom in symptoms:
+        node = graph.nodes.get(symptom.id)
+        if node is not None and node.kind == "symptom" and symptom.severity > 0:
+            found[symptom.id] = max(symptom.severity, found.get(symptom.id, 0.0))
+    return dict(sorted(found.items()))
+
+
+def posterior(graph: Knowledge, seen: Severities, phase: str = "") -> dict[str, float]:
+    """Cause → p, likeliest first, of the causes of what was seen. A symptom's log-likelihood ratio counts by its
+    severity."""
+    ratios: dict[str, list[float]] = {}
+    for symptom, severity in seen.items():
+        edges = [edge for edge in graph.into(symptom, "CAUSES") if graph.nodes[edge.src].applies(phase)]
+        absent = {edge.src: 1 - edge.strength * graph.nodes[edge.src].prior for edge in edges}
+        for edge in edges:
+            others = math.prod(value for cause, value in sorted(absent.items()) if cause != edge.src)
+            without = 1 - (1 - LEAK) * others
+            given = 1 - (1 - without) * (1 - edge.strength)
+            ratios.setdefault(edge.src, []).append(severity * math.log(given / without))
+    found = {}
+    for cause, logs in ratios.items():
+        prior = graph.nodes[cause].prior
+        odds = math.exp(math.log(prior / (1 - prior)) + math.fsum(logs))
+        found[cause] = odds / (1 + odds)
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities) -> float:
+    """ln((1 − harm) / (1 − benefit)) within ±LIMIT, both noisy-ORs over what was diagnosed: a sum of weights of
+    evidence, 0 where the graph has nothing to say."""
+    good = [
+        _weight(edge.strength * (1.0 if edge.relation == "SOLVES" else PREVENTION) * causes.get(edge.dst, 0.0))
+        for edge in graph.out_of(remedy, "SOLVES", "PREVENTS")
+    ]
+    bad = [
+        _weight(edge.strength * causes.get(edge.dst, seen.get(edge.dst, 0.0)))
+        for edge in graph.out_of(remedy, "WORSENS")
+    ]
+    return max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
+
+
+def _weight(p: float) -> float:
+    return -math.log(max(1 - p, 1e-9))
+
+
+def arguments(
+    graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities, relations: Sequence[str]
+) -> tuple[EvidencePath, ...]:
+    """The ways from what was seen to the remedy by these relations, the weightiest first, at most PATHS."""
+    found: list[tuple[float, EvidencePath]] = []
+    for edge in graph.out_of(remedy, *relations):
+        if edge.dst in seen:
+            found.append((edge.strength * seen[edge.dst], path(graph, (edge,))))
+        elif edge.dst in causes:
+            shown = max(
+                (cause for cause in graph.out_of(edge.dst, "CAUSES") if cause.dst in seen),
+                key=lambda cause: (cause.strength * seen[cause.dst], cause.id),
+            )
+            weight = edge.strength * causes[edge.dst] * (PREVENTION if edge.relation == "PREVENTS" else 1.0)
+            found.append((weight, path(graph, (shown, edge))))
+    found.sort(key=lambda item: (-item[0], item[1].edges))
+    return tuple(argument for _, argument in found[:PATHS])
+
+
+def unmet(
+    needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
+) -> tuple[str, ...]:
+    """The needs that this run does not meet; none where nothing was said of the run."""
+    if not (actuators or metrics):
+        return ()
+    return tuple(need for need in sorted(needs) if not met(need, actuators, metrics, held_out))
+
+
+def _remedy(
+    graph: Knowledge, node: Node, causes: Mapping[str, float], seen: Severities, request: DiagnoseRequest
+) -> Remedy:
+    own = {f"actuator:{change.partition(':')[0]}": () for change in node.changes}
+    return Remedy(
+        id=node.id,
+        changes=node.changes,
+        score=weigh(graph, node.id, causes, seen),
+        unmet=unmet({**graph.needs(node.id), **own}, request.actuators, request.metrics, request.held_out),
+        paths=arguments(graph, node.id, causes, seen, ("SOLVES", "PREVENTS")),
+    )

@@ -1,0 +1,137 @@
+"""The graph in memory: a frozen networkx MultiDiGraph, loaded once, with a hash over all that it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import GraphInfo
+from oven_kg.lint import lint
+from oven_kg.records import Edge, Node, Records, Source, read
+
+
+class Knowledge:
+    """Read-only. `network` has the node ids as nodes and the edge ids as keys; a contradiction, written once, stands in
+    it in both directions under one id.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.nodes: dict[str, Node] = {node.id: node for node in records.nodes}
+        self.edges: dict[str, Edge] = {edge.id: edge for edge in records.edges}
+        self.sources: dict[str, Source] = {source.id: source for source in records.sources}
+        network: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+        for node in records.nodes:
+            network.add_node(node.id, kind=node.kind)
+        for edge in records.edges:
+            network.add_edge(edge.src, edge.dst, key=edge.id, relation=edge.relation)
+            if edge.relation == "CONTRADICTS":
+                network.add_edge(edge.dst, edge.src, key=edge.id, relation=edge.relation)
+        self.network = nx.freeze(network)
+        self.sha = _sha(records)
+
+    def into(self, node: str, *relations: str) -> Iterator[Edge]:
+        """Edges that end at `node`."""
+        for _, _, key, relation in self.network.in_edges(node, keys=True, data="relation"):
+            if relation in relations:
+                yield self.edges[key]
+
+    def out_of(self, node: str, *relations: str) -> Iterator[Edge]:
+        for _, _, key, relation in self.network.out_edges(node, keys=True, data="relation"):
+            if relation in relations:
+                yield self.edges[key]
+
+    def of_kind(self, kind: str) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == kind]
+
+    def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
+        """Each precondition of `remedy`, those of its preconditions included, with the edges that lead to it."""
+        found: dict[str, tuple[Edge, ...]] = {}
+        waiting: list[tuple[str, tuple[Edge, ...]]] = [(remedy, ())]
+        for node, way in waiting:
+            for edge in self.out_of(node, "REQUIRES"):
+                if edge.dst not in found:
+                    found[edge.dst] = (*way, edge)
+                    waiting.append((edge.dst, found[edge.dst]))
+        return found
+
+    def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
+        """Change → its needs, each with the edges that say so.
+
+        A need binds a change only if every remedy that consists of this change alone has it: another remedy may take
+        the same knob for another reason, and a remedy of several changes says nothing of one of them.
+        """
+        found: dict[str, dict[str, tuple[Edge, ...]]] = {}
+        for remedy in self.of_kind("remedy"):
+            if len(remedy.changes) != 1:
+                continue
+            change, needs = remedy.changes[0], self.needs(remedy.id)
+            had = found.get(change)
+            found[change] = needs if had is None else {need: way for need, way in had.items() if need in needs}
+        return {change: needs for change, needs in sorted(found.items()) if needs}
+
+    def contradictions(self) -> dict[tuple[str, str], Edge]:
+        """Pairs of changes that must not be in flight together, in order, each with its edge."""
+        found: dict[tuple[str, str], Edge] = {}
+        for edge in self.edges.values():
+            if edge.relation == "CONTRADICTS":
+                for one in self.nodes[edge.src].changes:
+                    for other in self.nodes[edge.dst].changes:
+                        found.setdefault((min(one, other), max(one, other)), edge)
+        return dict(sorted(found.items()))
+
+    def info(self) -> GraphInfo:
+        return GraphInfo(
+            graph=self.sha,
+            nodes=_counted(node.kind for node in self.nodes.values()),
+            edges=_counted(edge.relation for edge in self.edges.values()),
+            grades=_counted(edge.grade for edge in self.edges.values()),
+            isolated=nx.number_of_isolates(self.network) / max(1, len(self.nodes)),
+            contradictions=tuple(self.contradictions()),
+            requirements=tuple(
+                (change, need) for change, needs in self.requirements().items() for need in sorted(needs)
+            ),
+        )
+
+
+def load(path: Path | None = None) -> Knowledge:
+    """The built-in graph, or the one in `path`. Raises ConfigError with the first faults if the lint finds any."""
+    return _builtin() if path is None else _checked(read(path), str(path))
+
+
+@cache
+def _builtin() -> Knowledge:
+    return _checked(read(), "the built-in graph")
+
+
+def _checked(records: Records, name: str) -> Knowledge:
+    faults = lint(records)
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
+    return Knowledge(records)
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(values).items()))
+
+
+def _sha(records: Records) -> str:
+    """SHA-256 over the content in canonical form: the order of the files, and how they are laid out, do not matter.
+
+    Only sources that an edge cites count: the bibliography may know more than a graph uses.
+    """
+    cited = {edge.source for edge in records.edges}
+    content = {
+        "nodes": sorted((asdict(node) for node in records.nodes), key=lambda node: str(node["id"])),
+        "edges": sorted((asdict(edge) for edge in records.edges), key=lambda edge: str(edge["id"])),
+        "sources": sorted((asdict(s) for s in records.sources if s.id in cited), key=lambda source: str(source["id"])),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,281 @@
+"""The prior service on a real server, with the permissions of its role, and an agent's process that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.conftest import ROOT
+
+from oven_agents import Agent, Vote, Window
+from oven_agents.host import host
+from oven_agents.prior import AWAY_S
+from oven_agents.session import Session
+from oven_controller import names, streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import BusError
+from oven_controller.history import serve_history
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    DiagnoseRequest,
+    Diagnosis,
+    GraphInfoRequest,
+    Judgement,
+    JudgeRequest,
+    MetricSpec,
+    Observation,
+    RunStarted,
+    Symptom,
+)
+from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.stack.priors import ask
+from oven_kg.graph import load
+from oven_kg.service import NAME, serving
+
+# nats-py's micro service asks for utcnow, which Python 3.12 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+
+ON = names.Subjects("r")
+LR, MIX = "optimizer.lr_scale", "data.mixture"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    folder = ServerFolder(tmp_path / "nats", "r")
+    for role in ("admin", "kg", "monitor"):
+        folder.add_user(role, role)
+    folder.add_user("agent", "lr")
+    started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
+    yield started
+    await started.stop()
+
+
+def key(server: EmbeddedServer, name: str) -> Credentials:
+    return Credentials.load(server.folder.creds / f"{name}.nk")
+
+
+@contextlib.asynccontextmanager
+async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
+    async with Bus.connect(server.url, key(server, name)) as bus:
+        yield bus
+
+
+@contextlib.asynccontextmanager
+async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
+    async with connected(server, name) as bus, serving(bus, load()):
+        yield bus
+
+
+def judged() -> bytes:
+    return JudgeRequest(changes=f"{LR}:up", symptoms=(Symptom(id="loss_spike"),)).wire()
+
+
+async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) -> None:
+    async with service(server) as own, connected(server, "lr") as agent, connected(server, "monitor") as monitor:
+        judgement = Judgement.model_validate_json(await agent.request(names.kg("judge"), judged()))
+        assert judgement.verdict == "object" and judgement.graph == load().sha
+        asked = DiagnoseRequest(symptoms=(Symptom(id="policy_collapse"),), phase="grpo")
+        diagnosis = Diagnosis.model_validate_json(await monitor.request(names.kg("diagnose"), asked.wire()))
+        assert diagnosis.remedies[0].id == "rollback_and_cut"
+        async with connected(server, "admin") as admin:
+            assert await ask(admin) == load().info()
+            ping = json.loads(await admin.request(f"$SRV.PING.{NAME}", b""))
+            assert ping["metadata"] == {"graph": load().sha}
+            stats = json.loads(await admin.request(f"$SRV.STATS.{NAME}", b""))
+            counts = {endpoint["subject"]: endpoint["num_requests"] for endpoint in stats["endpoints"]}
+            assert counts == {names.kg("diagnose"): 1, names.kg("judge"): 1, names.kg("info"): 1}
+        assert own.errors == [], "the role's permissions are enough"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "data", "words"),
+    [
+        ("judge", b"", "not a JudgeRequest: body: Invalid JSON"),
+        ("judge", b"\xff\x00{", "not a JudgeRequest"),
+        ("judge", b"{}", "not a JudgeRequest: changes: Field required"),
+        ("judge", judged().replace(b'"v":1', b'"v":2'), "not a JudgeRequest: v: Input should be 1"),
+        ("judge", GraphInfoRequest().wire(), "not a JudgeRequest: type: Input should be 'JudgeRequest'"),
+        ("diagnose", b'{"symptoms": [7]}', "not a DiagnoseRequest: symptoms.0"),
+        ("diagnose", b'{"symptoms": []}', "not a DiagnoseRequest: symptoms: Tuple should have at least 1 item"),
+        ("diagnose", b'{"symptoms": [{"id": "loss_spike", "severity": "NaN"}]}', "symptoms.0.severity"),
+        ("info", b"[" * 5000, "not a GraphInfoRequest"),
+    ],
+)
+async def test_a_malformed_request_is_answered_with_an_error(
+    server: EmbeddedServer, endpoint: str, data: bytes, words: str
+) -> None:
+    async with service(server), connected(server, "lr") as agent:
+        with pytest.raises(BusError, match=rf"oven\.kg\.{endpoint} refused the request: ") as caught:
+            await agent.request(names.kg(endpoint), data)
+        assert words in str(caught.value)
+        assert await agent.request(names.kg("judge"), judged()), "and it goes on answering"
+
+
+@pytest.mark.parametrize("role", ["kg", "admin"])
+async def test_it_writes_to_inboxes_only(server: EmbeddedServer, role: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With its own rights, and with those of an administrator: the check is its own."""
+    heard: list[bytes] = []
+
+    async def hear(message: Any) -> None:
+        heard.append(message.data)
+
+    async with service(server, role), connected(server, "lr") as agent, connected(server, "monitor") as monitor:
+        await monitor.subscribe(ON.all, hear)
+        await monitor.flush()
+        for data in (judged(), b"nonsense"):
+            await agent.client.publish(names.kg("judge"), data, reply=ON.decision("1"))
+        await agent.client.publish(names.kg("judge"), judged())
+        assert await agent.request(names.kg("judge"), judged()), "requests are answered in their order"
+        await monitor.flush()
+    assert heard == []
+    assert caplog.text.count("ignored a request on oven.kg.judge with the reply subject") == 3
+
+
+async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:
+    async with service(server), connected(server, "lr") as agent:
+        assert await agent.request(names.kg("judge"), judged())
+        await server.stop()
+        again = await EmbeddedServer.start(server.folder, tmp_path / "again.log", server.port)
+        try:
+            assert await answered(agent, "judge", judged())
+        finally:
+            await again.stop()
+
+
+async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
+    """As soon as somebody answers."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await bus.request(names.kg(endpoint), data, 0.5)
+            except BusError:
+                await asyncio.sleep(0.02)
+
+
+async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path) -> None:
+    path = os.pathsep.join(str(ROOT / name) for name in ("controller", "kg"))
+    env = os.environ | {"PYTHONPATH": path, "OVEN_URL": server.url, "OVEN_CREDS": str(server.folder.creds / "kg.nk")}
+    code = "import sys; from oven_kg.service import main; sys.exit(main([]))"
+    log = tmp_path / "kg.log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=env, stdout=out, stderr=out)
+    try:
+        async with connected(server, "admin") as admin:
+            await answered(admin, "info", GraphInfoRequest().wire())
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(30):
+                assert await process.wait() == 0, log.read_text()
+            with pytest.raises(BusError, match=r"nobody answers on oven\.kg\.info"):
+                await ask(admin)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert load().sha[:12] in log.read_text() and "Traceback" not in log.read_text()
+
+
+class Eager(Agent):
+    """Proposes a cut and a mixture at every tick."""
+
+    moves = (LR, MIX)
+
+    def vote(self, window: Window) -> list[Vote]:
+        return [
+            window.propose(name, value, confidence=0.6, why="because", evidence=("symptom:loss_spike",))
+            for name, value in ((LR, 0.5), (MIX, {"a": 0.9, "b": 0.1}))
+        ]
+
+
+def started(*metrics: MetricSpec) -> RunStarted:
+    knobs = (
+        ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
+        ActuatorSpec(name=MIX, kind="simplex", choices=("a", "b"), value={"a": 0.5, "b": 0.5}),
+    )
+    metrics = (MetricSpec(name="loss"), *metrics)
+    return RunStarted(incarnation=1, n=0, recipe="x", actuators=knobs, metrics=metrics, lockstep=True)
+
+
+async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list[list[Vote]]:
+    """What the agent's own host publishes, tick by tick: in lockstep it says when it is done with one."""
+    said: list[list[Vote]] = []
+    async with connected(server, "admin") as admin:
+        await streams.create(admin.jetstream, "r")
+        await serve_history(admin, "r")
+        hosting = asyncio.create_task(host(Session(Eager(), "lr"), server.url, "r", key(server, "lr")))
+        try:
+            async with asyncio.timeout(30):
+                async for event in admin.read("r"):
+                    match event.body:
+                        case AgentStatus(state="joined") if event.seq == 1:
+                            await admin.append(ON.run, run.wire())
+                        case Vote() as vote:
+                            said[-1].append(vote)
+                        case RunStarted():
+                            await observe(admin, 1)
+                            said.append([])
+                        case AgentStatus(state="done", tick=tick) if tick == len(said) == ticks:
+                            return said
+                        case AgentStatus(state="done", tick=tick) if tick == len(said):
+                            await observe(admin, tick + 1)
+                            said.append([])
+        finally:
+            hosting.cancel()
+            await asyncio.wait({hosting})
+    raise AssertionError("the log came to an end")
+
+
+async def observe(bus: Bus, tick: int) -> None:
+    seen = Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0, metrics={"loss": 1.0})
+    await bus.append(ON.observation, seen.wire())
+
+
+async def test_an_agents_proposals_carry_the_graphs_paths(server: EmbeddedServer) -> None:
+    async with service(server):
+        said = await proposals(server, started(MetricSpec(name="eval/loss", held_out=True)), 1)
+    lowered, mixture = said[0]
+    assert (lowered.actuator, mixture.actuator) == (LR, MIX), "in the agent's order"
+    assert lowered.evidence[:2] == ("symptom:loss_spike", f"kg:{load().sha[:12]}")
+    assert lowered.evidence[2].startswith("for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; ")
+
+
+async def test_a_barred_proposal_is_not_made_and_said_once(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service(server):
+        said = await proposals(server, started(), 3)
+    assert [[vote.actuator for vote in votes] for votes in said] == [[LR]] * 3
+    assert caplog.text.count("not proposed: data.mixture: rebalance_levels → REQUIRES → held_out (unmet)") == 1
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
+async def test_without_the_service_votes_go_out_as_they_are(
+    server: EmbeddedServer, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[bytes] = []
+
+    async def ignore(message: Any) -> None:
+        asked.append(message.data)
+
+    caplog.set_level(logging.INFO)
+    async with connected(server, "admin") as other:
+        if silent:
+            await other.subscribe(names.kg("judge"), ignore)
+            await other.flush()
+        began = asyncio.get_running_loop().time()
+        said = await proposals(server, started(), 3)
+        took = asyncio.get_running_loop().time() - began
+    assert [[vote.evidence for vote in votes] for votes in said] == [[("symptom:loss_spike",)] * 2] * 3
+    assert caplog.text.count("votes go out without the graph's sources") == 1
+    if silent and took < AWAY_S:
+        assert len(asked) == 2, "asked at the first tick, for both proposals, and left alone after that"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from oven_controller import names
@@ -19,10 +19,12 @@ class Event:
     data: bytes
     time: datetime
     body: Body | Malformed
+    traceparent: str = field(default="", compare=False, repr=False)
+    """The trace context that it came with, if any: no part of what was said, and in no line."""
 
     @classmethod
-    def read(cls, seq: int, subject: str, data: bytes, time: datetime) -> Event:
-        return cls(seq, subject, data, time, decode(names.kind(subject), data))
+    def read(cls, seq: int, subject: str, data: bytes, time: datetime, traceparent: str = "") -> Event:
+        return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent)
 
     @property
     def author(self) -> str:

@@ -1,0 +1,225 @@
+"""`bench telemetry`: what traces cost the training thread, and what the thread beside it spends on them.
+
+One process trains (a matrix product a step stands in for it), with the real client, nats-server and log, and a
+collector in a process of its own. Blocks of steps with traces and without take turns, so that both arms meet the same
+machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the machine's business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+from rich.console import Console
+
+from oven_controller import streams, telemetry
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+
+RUN = "bench"
+SIDE = 256
+"""Of the square matrices whose product is a step: about 1 ms on one core, enough to leave the caches cold."""
+METRICS = {f"metric/{number}": 1.0 / (number + 1) for number in range(25)}
+WARM_UP = 200
+BATCH = 512
+"""Spans that OpenTelemetry sends together."""
+SETTLE_S = 60.0
+
+
+@dataclass
+class Arm:
+    observe_us: list[float] = field(default_factory=list)
+    noop_us: list[float] = field(default_factory=list)
+    background_us: float = 0.0
+    """CPU time of the process outside the training thread."""
+
+
+class Telemetry:
+    """The bench behind the entry point `telemetry`."""
+
+    summary = "observe on the training thread with traces and without, in blocks that take turns"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench telemetry",
+            description=self.summary,
+            epilog="example: oven-controller bench telemetry --json",
+        )
+        parser.add_argument("--steps", type=int, default=9000, help="steps of each arm (9000; half a minute in all)")
+        parser.add_argument("--blocks", type=int, default=6, help="blocks of each arm, taking turns (6)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        if options.steps < BATCH * options.blocks:
+            parser.error(f"a block of fewer than {BATCH} steps sends its traces after its end; fewer --blocks")
+        found = json.dumps(asyncio.run(_measure(options.steps // options.blocks, options.blocks)))
+        if options.json:
+            print(found)
+        else:
+            Console().print_json(found)
+        return 0
+
+
+async def _measure(steps: int, blocks: int) -> dict[str, float]:
+    """Raises ProcessError when the traces did not arrive: then nothing was measured."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = ServerFolder(Path(scratch) / "nats", RUN)
+        keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
+        server = await EmbeddedServer.start(folder, Path(scratch) / "nats-server.log")
+        try:
+            async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
+                await streams.create(bus.jetstream, RUN)
+            link = BusLink(server.url, RUN, Credentials.load(keys["learner"]))
+            with _Collector() as collector:
+                arms = await asyncio.to_thread(_train, link, collector.url, steps, blocks)
+                posts = collector.posts()
+        finally:
+            await server.stop()
+    if not posts:
+        raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
+    on, off = arms[True], arms[False]
+    return {
+        "observe_p99_on_us": _quantile(on.observe_us, 0.99),
+        "observe_p99_off_us": _quantile(off.observe_us, 0.99),
+        "observe_p50_on_us": _quantile(on.observe_us, 0.5),
+        "observe_p50_off_us": _quantile(off.observe_us, 0.5),
+        "noop_p99_us": _quantile(on.noop_us + off.noop_us, 0.99),
+        "background_on_us": round(on.background_us / len(on.observe_us), 1),
+        "background_off_us": round(off.background_us / len(off.observe_us), 1),
+        "steps": len(on.observe_us),
+        "collector_posts": posts,
+    }
+
+
+def _train(link: BusLink, url: str, steps: int, blocks: int) -> dict[bool, Arm]:
+    import torch
+
+    torch.set_num_threads(1)
+    a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)  # (SIDE, SIDE)
+    arms = {True: Arm(), False: Arm()}
+    step = 0
+    client = OvenClient(link, Actuators())
+    client.start()
+
+    def train(count: int, arm: Arm | None) -> None:
+        nonlocal step
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as waits:
+            spent = time.process_time_ns() - time.thread_time_ns()
+            for _ in range(count):
+                step += 1
+                (a @ b).sum().item()
+                seen = _on_cpu_us(waits.fileno(), partial(client.observe, step, METRICS))
+                nothing = _on_cpu_us(waits.fileno(), partial(_nothing, step, METRICS))
+                client.poll()
+                if arm is not None:
+                    arm.observe_us.append(seen)
+                    arm.noop_us.append(nothing)
+            if arm is not None:
+                arm.background_us += (time.process_time_ns() - time.thread_time_ns() - spent) / 1e3
+
+    train(WARM_UP, None)
+    os.environ[telemetry.VARIABLE] = url
+    try:
+        for block in range(2 * blocks):
+            tracing = block % 4 in (1, 2)  # off, on, on, off: neither arm is always the later one
+            if tracing:
+                telemetry.start("learner", RUN)
+            _empty(link)
+            train(steps, arms[tracing])
+            _empty(link)
+            telemetry.shutdown()
+    finally:
+        del os.environ[telemetry.VARIABLE]
+        client.close("completed")
+    return arms
+
+
+def _empty(link: BusLink) -> None:
+    """What one block said is sent before the other arm begins."""
+    limit = time.monotonic() + SETTLE_S
+    while link._outbox:
+        if time.monotonic() > limit:
+            raise ProcessError(f"the log did not take {len(link._outbox)} messages within {SETTLE_S:g} s")
+        time.sleep(0.001)
+
+
+def _on_cpu_us(waits: int, call: Callable[[], object]) -> float:
+    waited, began = _waited_ns(waits), time.perf_counter_ns()
+    call()
+    took = time.perf_counter_ns() - began
+    return max(0.0, (took - (_waited_ns(waits) - waited)) / 1e3)
+
+
+def _nothing(step: int, metrics: object) -> None: ...
+
+
+def _waited_ns(waits: int) -> int:
+    """What the thread has waited in the run queue so far: the second field of its schedstat."""
+    return int(os.pread(waits, 64, 0).split()[1])
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return round(statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1], 2)
+
+
+class _Collector:
+    """An HTTP server in a process of its own that takes everything and counts."""
+
+    def __enter__(self) -> _Collector:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_collect, args=(theirs,), daemon=True)
+        self._process.start()
+        self.url = str(self._pipe.recv())
+        return self
+
+    def posts(self) -> int:
+        self._pipe.send(None)
+        return int(self._pipe.recv())
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _collect(pipe: Pipe) -> None:
+    posts: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            posts.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pipe.send(f"http://127.0.0.1:{server.server_address[1]}")
+        while True:
+            pipe.recv()
+            pipe.send(len(posts))
+
+
+BENCH = Telemetry()

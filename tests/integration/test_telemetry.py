@@ -1,0 +1,262 @@
+"""One step is one trace, over the real server; and the log holds the same bytes whether anybody traces or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.integration.learner_side import RUN, Server, serving, until
+
+from oven_agents import Agent, Window
+from oven_agents.host import host
+from oven_agents.session import Session
+from oven_controller import telemetry
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.events import Event
+from oven_controller.history import serve_history
+from oven_controller.mesh.service import serve
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
+from oven_controller.names import Subjects, log_stream
+from oven_controller.rules import Rules
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+
+CANARY = "sk-canary-3141592653"
+
+
+class Proposer(Agent):
+    """Says once that the rate should double."""
+
+    needs = ("loss",)
+    moves = speciality = ("rate",)
+
+    def vote(self, window: Window) -> Vote | None:
+        if window.tick != 1:
+            return None
+        return window.propose("rate", 2.0, confidence=0.9, why=f"because {CANARY}", target="loss")
+
+
+class Answerer(Agent):
+    needs = ("loss",)
+    moves = ("rate",)
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote:
+        return window.answer(ballot, "for", confidence=0.6, why=CANARY)
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path, agents=("proposer", "answerer")) as server:
+        yield server
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    exporter = InMemorySpanExporter()
+    telemetry.start("test", RUN, exporter)
+    yield exporter
+    telemetry.shutdown()
+
+
+def is_on(subject: str, event: Event) -> bool:
+    return event.subject == subject
+
+
+@contextlib.asynccontextmanager
+async def mesh_and_agents(nats: Server, agents: Sequence[Agent]) -> AsyncIterator[None]:
+    async with nats.bus("mesh") as mesh, nats.bus("history") as history:
+        await serve_history(history, RUN)
+        sessions = [Session(agent, type(agent).__name__.lower()) for agent in agents]
+        tasks = [asyncio.create_task(serve(mesh, RUN))]
+        for session in sessions:
+            key = Credentials.load(nats.creds(session.name))
+            tasks.append(asyncio.create_task(host(session, nats.url, RUN, key)))
+        try:
+            for session in sessions:
+                await nats.logged(partial(is_on, f"oven.{RUN}.agent.{session.name}"))
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def one_decision(nats: Server, *agents: Agent) -> None:
+    """A run of one tick, after which the rate is doubled."""
+    rate = [1.0]
+    actuators = Actuators()
+    actuators.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10)
+    link = BusLink(nats.url, RUN, Credentials.load(nats.creds("learner")))
+    rules = Rules(autonomy="auto")
+    learner = OvenClient(link, actuators, max_steps=1000, rules=rules, metrics=(MetricSpec(name="loss"),))
+    async with mesh_and_agents(nats, agents):
+        await asyncio.to_thread(learner.start)
+        async with asyncio.timeout(60), nats.bus() as bus:
+            joined = 0
+            async for event in bus.read(RUN):  # before the run began, and after
+                joined += isinstance(event.body, AgentStatus) and event.body.state == "joined"
+                if joined == 2 * len(agents):
+                    break
+        learner.observe(1, {"loss": 1.0})
+        await nats.logged(lambda event: isinstance(event.body, Decision))
+        await until(lambda: polled(learner) and rate[0] == 2.0)
+        assert await asyncio.to_thread(learner.close, "completed")
+
+
+def polled(learner: OvenClient) -> bool:
+    learner.poll()
+    return True
+
+
+def flushed() -> bool:
+    telemetry.flush(limit_s=60)
+    return True
+
+
+def named(spans: list[ReadableSpan], name: str, **attributes: object) -> ReadableSpan:
+    wanted = {f"oven.{key}": value for key, value in attributes.items()}
+    found = [s for s in spans if s.name == name and wanted.items() <= dict(s.attributes or {}).items()]
+    assert len(found) == 1, (name, wanted, [(s.name, s.attributes) for s in spans])
+    return found[0]
+
+
+async def test_one_step_is_one_trace(nats: Server, spans: InMemorySpanExporter) -> None:
+    await one_decision(nats, Proposer(), Answerer())
+    telemetry.flush(limit_s=60)
+    made = list(spans.get_finished_spans())
+    (decision,) = [body for body in await nats.bodies() if isinstance(body, Decision)]
+    assert decision.verdict == "adopted"
+
+    observe = named(made, "observe", tick=1)
+    proposal = named(made, "vote", agent="proposer", stance="propose", tick=1, actuator="rate")
+    answer = named(made, "vote", agent="answerer", stance="for", actuator="rate")
+    tally = named(made, "tally", decision_id=decision.id, verdict="adopted", actuator="rate", ballot_id=decision.ballot)
+    apply = named(made, "apply", decision_id=decision.id, verdict="adopted", actuator="rate", status="applied")
+
+    trace = observe.context.trace_id
+    assert {span.context.trace_id for span in made} == {trace}, "everything that was spoken of is this one step"
+    assert observe.parent is None
+    for span, parent in ((proposal, observe), (answer, proposal), (tally, proposal), (apply, tally)):
+        assert span.parent is not None and span.parent.span_id == parent.context.span_id, span.name
+    began = [span.start_time or 0 for span in (observe, proposal, tally, apply)]
+    assert began == sorted(began) and all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in made)
+    assert not [span.name for span in made if CANARY in span.to_json()], "what agents say stays in the log"
+
+    # And the log's own headers show it, the votes' too, which came through another stream.
+    headers: dict[str, str] = {}
+    async with nats.bus() as bus:
+        for seq in range(1, await bus.head(RUN) + 1):
+            message = await bus.jetstream.get_msg(log_stream(RUN), seq)
+            if context := (message.headers or {}).get("traceparent"):
+                headers[str(message.subject)] = context
+    carried = {subject: context.split("-")[1:3] for subject, context in headers.items()}
+
+    def its(span: ReadableSpan) -> list[str]:
+        return [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"]
+
+    assert carried == {
+        f"oven.{RUN}.observation": its(observe),
+        f"oven.{RUN}.vote.proposer": its(proposal),
+        f"oven.{RUN}.ballot.{decision.ballot}": its(proposal),
+        f"oven.{RUN}.vote.answerer": its(answer),
+        f"oven.{RUN}.decision.{decision.id}": its(tally),
+        f"oven.{RUN}.receipt": its(apply),
+    }
+
+
+def said(events: list[Event]) -> list[tuple[str, bytes]]:
+    """All but signs of life, whose number and place are a matter of timing."""
+    return sorted((event.subject, event.data) for event in events if not isinstance(event.body, AgentStatus))
+
+
+async def test_the_log_holds_the_same_bytes_with_traces_and_without(
+    nats: Server, tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    await one_decision(nats, Proposer())
+    traced = said(await nats.events())
+    telemetry.flush(limit_s=60)
+    assert spans.get_finished_spans()
+    telemetry.shutdown()
+    (tmp_path / "other").mkdir()
+    async with serving(tmp_path / "other", agents=("proposer", "answerer")) as again:
+        await one_decision(again, Proposer())
+        untraced = said(await again.events())
+        async with again.bus() as bus:
+            for seq in range(1, await bus.head(RUN) + 1):
+                message = await bus.jetstream.get_msg(log_stream(RUN), seq)
+                assert "traceparent" not in (message.headers or {})
+    assert traced == untraced
+    assert [subject.split(".")[2] for subject, _ in traced] == [
+        "ballot", "decision", "observation", "receipt", "run", "run", "vote"
+    ]  # fmt: skip
+
+
+async def test_a_replica_that_came_second_has_no_tally(nats: Server, spans: InMemorySpanExporter) -> None:
+    """Two replicas compute the decision; the trace tells of it once."""
+    async with nats.bus("mesh") as second:
+        replica = asyncio.create_task(serve(second, RUN))
+        await one_decision(nats, Proposer())
+        replica.cancel()
+        await asyncio.gather(replica, return_exceptions=True)
+    telemetry.flush(limit_s=60)
+    named(list(spans.get_finished_spans()), "tally", verdict="adopted")
+
+
+async def test_a_mesh_that_starts_again_goes_on_with_the_trace(nats: Server, spans: InMemorySpanExporter) -> None:
+    """The ballot is opened by one life and closed by the next, which has the context from the log's headers."""
+    async with nats.bus("learner") as learner, nats.bus("proposer") as agent, nats.bus("mesh") as mesh:
+        on = Subjects(RUN)
+        knob = ActuatorSpec(name="rate", kind="scalar", low=0.1, high=10, value=1.0)
+        started = RunStarted(incarnation=1, n=0, recipe="x", actuators=(knob,), rules=Rules(autonomy="auto"))
+        await learner.append(on.run, started.wire())
+        await agent.publish(on.agent("proposer"), AgentStatus(state="joined", moves=("rate",)).wire())
+        async with nats.bus("answerer") as silent:  # the ballot waits for it
+            await silent.publish(on.agent("answerer"), AgentStatus(state="joined").wire())
+        await nats.logged(lambda event: event.subject == on.agent("answerer"))
+        await _observe(learner, on.observation, 1)
+        vote = Vote(actuator="rate", stance="propose", value=2.0, tick=1, confidence=0.9)
+        with telemetry.span("vote") as proposal:
+            await agent.publish(on.vote("proposer"), vote.wire(), telemetry.headers(proposal.traceparent))
+        first = asyncio.create_task(serve(mesh, RUN))
+        await nats.logged(lambda event: isinstance(event.body, BallotOpened))
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        async with nats.bus("mesh") as mesh_again:
+            second = asyncio.create_task(serve(mesh_again, RUN))
+            for tick in range(2, 30):
+                await _observe(learner, on.observation, tick)
+            await nats.logged(lambda event: isinstance(event.body, Decision))
+            await until(lambda: flushed() and len(spans.get_finished_spans()) == 2)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+    tally = named(list(spans.get_finished_spans()), "tally", actuator="rate")
+    assert tally.parent is not None
+    assert f"{tally.parent.span_id:016x}" == proposal.traceparent.split("-")[2]
+    assert not [body for body in await nats.bodies() if isinstance(body, Receipt)]
+
+
+async def _observe(bus: Bus, subject: str, tick: int) -> None:
+    seen = Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.0, metrics={"loss": 1.0})
+    await bus.append(subject, seen.wire())

@@ -1,0 +1,206 @@
+"""Traces: nothing while they are off, no secrets while they are on, a collector that is down is no problem."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from oven_controller import genai, telemetry
+from oven_controller.errors import ConfigError
+from oven_controller.events import Event
+from oven_controller.server import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CANARY = "sk-canary-3141592653"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    monkeypatch.delenv(telemetry.VARIABLE, raising=False)
+    exporter = InMemorySpanExporter()
+    telemetry.start("test", "r", exporter)
+    yield exporter
+    telemetry.shutdown()
+
+
+def finished(exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
+    telemetry.flush(limit_s=60)
+    return exporter.get_finished_spans()
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner"))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OVEN_", "OTEL_"))}
+    command = [sys.executable, "-W", "ignore", "-c", code, "--token", CANARY]
+    return subprocess.run(
+        command, env=kept | {"PYTHONPATH": path} | env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
+    done = python(
+        "import sys, oven_controller.mesh.service, oven_agents.host, oven_learner.link, oven_controller.cli.main\n"
+        "from oven_controller import genai, telemetry\n"
+        "telemetry.start('mesh', 'r')\n"
+        "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
+        "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
+        "genai.trace(None)\n"
+        "telemetry.shutdown()\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'requests'))])"
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
+
+
+def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
+    done = python(
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from oven_controller import errors, telemetry\n"
+        "try: telemetry.start('mesh', 'r')\n"
+        "except errors.ConfigError as error: print(error, telemetry.on())",
+        OVEN_OTLP="http://127.0.0.1:4318",
+    )
+    assert 'pip install "oven-controller[otel]"' in done.stdout and done.stdout.strip().endswith("False"), done.stderr
+
+
+def test_an_address_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(telemetry.VARIABLE, "localhost:4318")
+    with pytest.raises(ConfigError, match="http://localhost:4318"):
+        telemetry.start("mesh", "r")
+
+
+def test_a_span_goes_on_from_its_parent_and_says_what_failed_without_quoting_it(spans: InMemorySpanExporter) -> None:
+    with telemetry.span("vote", PARENT, {"oven.tick": 3}, kind="consumer") as span:
+        trace_id, span_id = span.traceparent.split("-")[1:3]
+        span.note({"oven.actuator": "x" * 5000})
+    with pytest.raises(ValueError, match=CANARY), telemetry.span("tally", span.traceparent):
+        raise ValueError(CANARY)
+    vote, tally = finished(spans)
+    assert vote.parent is not None and tally.parent is not None and vote.attributes and tally.attributes
+    assert f"{vote.parent.span_id:016x}" == PARENT.split("-")[2]
+    assert f"{tally.parent.span_id:016x}" == span_id
+    assert f"{tally.context.trace_id:032x}" == trace_id == PARENT.split("-")[1]
+    assert vote.kind is SpanKind.CONSUMER and vote.attributes["oven.tick"] == 3
+    assert vote.attributes["oven.actuator"] == "x" * 256, "what an agent wrote is cut"
+    assert tally.status.status_code is StatusCode.ERROR and tally.attributes["error.type"] == "ValueError"
+    assert CANARY not in tally.to_json() and not tally.events
+    assert dict(vote.resource.attributes) == {"service.name": "oven-test", "oven.run": "r"}
+
+
+@pytest.mark.parametrize("said", ["nonsense", "00-0-0-01", "ff-" + PARENT[3:], "00-" + "0" * 32 + PARENT[35:]])
+def test_a_context_that_is_none_begins_a_trace_of_its_own(spans: InMemorySpanExporter, said: str) -> None:
+    telemetry.span("vote", said).end()
+    (vote,) = finished(spans)
+    assert vote.parent is None
+
+
+def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExporter) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    with TracerProvider(shutdown_on_exit=False).get_tracer("theirs").start_as_current_span("step"):
+        telemetry.span("observe").end()
+    (observe,) = finished(spans)
+    assert observe.parent is None
+
+
+def test_contexts_are_bounded() -> None:
+    contexts = telemetry.Contexts(kept=2)
+    for name in ("a", "b", "c"):
+        contexts.keep(name, f"of {name}")
+    contexts.keep("d", "")
+    assert [contexts.get(name) for name in "abcd"] == ["", "of b", "of c", ""]
+    assert contexts.since_ns("a") is None and contexts.since_ns("c")
+
+
+def test_a_context_is_no_part_of_an_event() -> None:
+    where = (1, "oven.r.observation", b"{}", datetime(2026, 1, 1, tzinfo=UTC))
+    traced, plain = Event.read(*where, PARENT), Event.read(*where)
+    assert traced == plain and traced.line() == plain.line() and PARENT not in repr(traced)
+
+
+@dataclass(frozen=True)
+class Call:
+    operation: str = "chat"
+    provider: str = "anthropic"
+    request_model: str = "claude-x"
+    response_model: str = "claude-x-1"
+    input_tokens: int | None = 120
+    output_tokens: int | None = 7
+    finish_reason: str = "end_turn"
+    error_type: str = ""
+    started_ns: int = 1_000
+    ended_ns: int = 3_000
+
+
+def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExporter) -> None:
+    genai.trace(Call(), PARENT)
+    genai.trace(Call(response_model="", input_tokens=None, output_tokens=None, finish_reason="", error_type="timeout"))
+    good, bad = finished(spans)
+    assert good.name == "chat claude-x" and good.kind is SpanKind.CLIENT and good.parent is not None
+    assert (good.start_time, good.end_time) == (1_000, 3_000)
+    assert dict(good.attributes or {}) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "claude-x",
+        "gen_ai.response.model": "claude-x-1",
+        "gen_ai.response.finish_reasons": ("end_turn",),
+        "gen_ai.usage.input_tokens": 120,
+        "gen_ai.usage.output_tokens": 7,
+    }
+    assert dict(bad.attributes or {}) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "claude-x",
+        "error.type": "timeout",
+    }
+
+
+def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
+    """Two batches and an end: the spans are lost, the process is not."""
+    done = python(
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "from oven_controller import telemetry\n"
+        "telemetry.start('mesh', 'r')\n"
+        "for _ in range(3):\n"
+        "    telemetry.span('observe').end(); telemetry.flush()\n"
+        "telemetry.shutdown(); print('over')",
+        OVEN_OTLP=f"http://127.0.0.1:{free_port()}",
+    )
+    assert done.returncode == 0 and done.stdout.strip() == "over"
+    told = done.stderr.strip().splitlines()
+    assert len(told) == 2, done.stderr
+    assert "does not take the traces" in told[0] and "3 of 3 spans did not reach" in told[1]
+
+
+def test_what_the_training_script_traces_itself_is_still_heard(
+    spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").error("theirs")
+    assert "theirs" in caplog.text
+
+
+def test_an_exporter_that_raises_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            raise RuntimeError(CANARY)
+
+    telemetry.start("test", "r", Broken())
+    for _ in range(2):
+        telemetry.span("observe").end()
+        telemetry.flush(limit_s=60)
+    telemetry.shutdown()
+    said = [record.getMessage() for record in caplog.records if record.name == "oven.telemetry"]
+    assert len(said) == 2 and "(RuntimeError)" in said[0] and "2 of 2 spans" in said[1]
+    assert CANARY not in caplog.text

@@ -62,16 +62,19 @@ class ServerFolder:
         _write(self._users, json.dumps([entry.model_dump() for entry in entries], indent=1))
         return path
 
-    def write_conf(self, port: int) -> None:
+    def write_conf(self, port: int, host: str = "127.0.0.1", store: Path | None = None, http: str = "") -> None:
+        """The server's configuration. `http`: where it answers questions about its health; empty: nowhere."""
         users = [{"nkey": u.public, "permissions": permissions(u.role, u.name, self.run)} for u in self.users()]
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
-            "listen": f"127.0.0.1:{port}",
+            "listen": f"{host}:{port}",
             "max_payload": MAX_PAYLOAD,
             "write_deadline": "2s",
-            "jetstream": {"store_dir": str(self.folder / "store"), "max_mem": 64 << 20, "max_file": 8 << 30},
+            "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": 8 << 30},
             "authorization": {"users": users, "timeout": 2},
         }
+        if http:
+            conf["http"] = http
         _write(self.conf, json.dumps(conf, indent=1))
 
 
@@ -95,23 +98,13 @@ class EmbeddedServer:
                 f"port {port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
             )
         folder.write_conf(port)
-        child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True)
-        server = cls(folder, port, child)
-        try:
-            async with asyncio.timeout(READY_S):
-                while not await _answers(port):
-                    if child.returncode is not None:
-                        raise ProcessError(f"nats-server ended with code {child.returncode}:\n{child.tail()}")
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            await child.end()
-            raise ProcessError(
-                f"nats-server did not answer on port {port} within {READY_S:g} s:\n{child.tail()}"
-            ) from None
-        except ProcessError:
-            child.close()
-            raise
-        return server
+        return cls(folder, port, await _started(folder, log, port))
+
+    async def restart(self) -> Child:
+        """Again on the same port with the same store, after it died. Raises ProcessError when it does not come up."""
+        self.child.close()
+        self.child = await _started(self.folder, self.child.log, self.port)
+        return self.child
 
     def reload(self) -> None:
         """Read users again; connections stay."""
@@ -120,6 +113,23 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         await self.child.end()
+
+
+async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
+    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True)
+    try:
+        async with asyncio.timeout(READY_S):
+            while not await _answers(port):
+                if child.returncode is not None:
+                    raise ProcessError(f"nats-server ended with code {child.returncode}:\n{child.tail()}")
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        await child.end()
+        raise ProcessError(f"nats-server did not answer on port {port} within {READY_S:g} s:\n{child.tail()}") from None
+    except ProcessError:
+        child.close()
+        raise
+    return child
 
 
 def binary() -> str:

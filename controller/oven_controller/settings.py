@@ -10,13 +10,15 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from oven_controller import names
+from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.mesh.needs import FORMS, NEED
 from oven_controller.rules import Rules
 from oven_controller.stack import plugins
 
@@ -38,6 +40,14 @@ class RuleSettings(Rules):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @field_validator("requires")
+    @classmethod
+    def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        for change, need in pairs:
+            if not NEED.fullmatch(need):
+                raise ValueError(f"{change} needs {need!r}, which the mesh cannot check; write {FORMS}")
+        return pairs
+
 
 class MemberSettings(BaseModel):
     """A remote judge of the reward committee: which model, behind which API, in which role."""
@@ -48,7 +58,10 @@ class MemberSettings(BaseModel):
     model: str = Field(min_length=1)
     role: Literal["critic", "adversary"] = "critic"
     base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
-    key_env: str = Field(default="", description="environment variable with the key; empty: the SDK's usual one")
+    key_env: str = Field(
+        default="",
+        description="environment variable with the key; empty: the SDK's usual one, or no key with a base_url",
+    )
 
 
 class CommitteeSettings(BaseModel):
@@ -60,7 +73,9 @@ class CommitteeSettings(BaseModel):
     quorum: int | None = Field(
         default=None, ge=1, description="scores that a group needs; none: two, or one where one member has weight"
     )
-    deadline_s: float = Field(default=20.0, gt=0, le=600, description="seconds that a remote member gets for a group")
+    deadline_s: float = Field(
+        default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
+    )
     caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
 
@@ -195,14 +210,22 @@ def agent_spec(text: str) -> AgentSpec:
 
 
 def agent_specs(settings: Settings) -> list[AgentSpec]:
-    """Raises ConfigError when two agents would have one name."""
+    """Raises ConfigError for a name that is taken: a name is a key on the bus, so agents, committee members and the
+    stack's own roles share them."""
     wanted = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
     specs = [agent_spec(text) for text in wanted]
-    seen: set[str] = set()
+    taken = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:
-        if spec.name in seen:
+        if taken.get(spec.name) == "an agent":
             raise ConfigError(f"two agents are called {spec.name!r}; rename one of the files")
-        seen.add(spec.name)
+        if spec.name in taken:
+            raise ConfigError(f"agent {spec.name!r} has the name of {taken[spec.name]}; rename its file")
+        taken[spec.name] = "an agent"
+    for name in settings.committee.members:
+        if names.checked("committee member", name) in taken:
+            raise ConfigError(
+                f"committee member {name!r} has the name of {taken[name]}; rename it in committee.members"
+            )
     return specs
 
 

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ from oven_controller.home import Home, RunFolder
 from oven_controller.server import EmbeddedServer, ServerFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("controller", "agents", "learner")
+PACKAGES = ("controller", "agents", "learner", "tui")
 ENTRY_POINTS = """
 [oven.recipes]
 toy = oven_standins:RECIPE
 [oven.processes]
 mesh = oven_controller.mesh.service:main
 agent = oven_agents.host:main
+member = oven_agents.committee.host:main
 learner = oven_standins:learner
 [oven.agents]
 lr = oven_agents.learning_rate:LearningRate
 curriculum = oven_agents.curriculum:Curriculum
 """
+MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60
 
 
@@ -41,11 +44,20 @@ class Stack:
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
-        (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+        self._entry_points = metadata / "entry_points.txt"
+        self.install({})
         path = [metadata.parent, ROOT / "tests" / "integration" / "standins", *(ROOT / name for name in PACKAGES)]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.env = kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
         self.started: list[subprocess.Popen[str]] = []
+
+    def install(self, processes: dict[str, str]) -> None:
+        """Entry points of oven.processes beside, or in place of, the usual ones."""
+        lines = ENTRY_POINTS.splitlines()
+        for name, target in processes.items():
+            lines = [line for line in lines if not line.startswith(f"{name} =")]
+            lines.insert(lines.index("[oven.processes]") + 1, f"{name} = {target}")
+        self._entry_points.write_text("\n".join(lines) + "\n")
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """A command that goes on; its stdout and stderr together are `.stdout`."""
@@ -120,6 +132,14 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
     await started.stop()
+
+
+def wait_for(true: Callable[[], Any], what: str) -> None:
+    """Until it holds; AssertionError says that it never did."""
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
 
 
 def family(pid: int) -> list[psutil.Process]:

@@ -162,7 +162,7 @@ async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: Em
     for data in stored:
         await admin.append(ON.observation, data)
     assert await export(admin, folder) == 3
-    events = exported(folder.export)
+    events = list(exported(folder.export))
     assert events[0].data == stored[0]
     assert [type(event.body).__name__ for event in events] == ["Observation", "Malformed", "Malformed"]
     assert not list(folder.path.glob("*.partial"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 
 import psutil
 import pytest
@@ -153,11 +154,11 @@ def _log(stack: Stack, run: str) -> list[str]:
 
 def test_a_script_of_the_users_own(stack: Stack) -> None:
     script = "import os; print('sees', os.environ['OVEN_RUN'], os.path.exists(os.environ['OVEN_CREDS'])); exit(5)"
-    code, said = stack.command("run", "--run", "eight", "--", "python", "-c", script)
+    code, said = stack.command("run", "--run", "eight", "--", sys.executable, "-c", script)
     assert code == 5, said
     assert "sees eight True" in said
     assert json.loads(stack.run_folder("eight").config.read_text())["rules"]["autonomy"] == "observe"
-    code, said = stack.command("run", "--run", "nine", "--quiet", "--", "python", "-c", script)
+    code, said = stack.command("run", "--run", "nine", "--quiet", "--", sys.executable, "-c", script)
     assert (code, "sees" in said) == (5, False)
     assert "sees nine True" in (stack.run_folder("nine").logs / "script.log").read_text()
 

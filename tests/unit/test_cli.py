@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from typer.testing import CliRunner
 
 from oven_controller.cli.main import app, run
 from oven_controller.home import Home
+from oven_controller.settings import resolve
+from oven_controller.stack.dry_run import dry_run
+from oven_controller.stack.plan import Plan
+from oven_controller.stack.up import Request
 
 COMMANDS = [
     *(
@@ -24,12 +29,15 @@ COMMANDS = [
             "status",
             "down",
             "log",
+            "monitor",
             "replay",
             "hold",
             "resume",
             "stop",
             "schema",
             "bench",
+            "doctor",
+            "kg",
         )
     ),
     *(["agent", name] for name in ("run", "new", "list")),
@@ -136,6 +144,36 @@ def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) 
     assert "autonomy: observe" in said
     assert "script            python train.py" in said
     assert not home.path.exists()
+
+
+def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"kg": None, "monitor": None}
+    monkeypatch.setattr("oven_controller.stack.dry_run.plugins.points", lambda _group: there)
+    committee = "committee={members: {judge: {api: openai, model: m}}}"
+    traces = {"otlp": "http://127.0.0.1:4318"}
+    request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
+    said = "\n".join(dry_run(request, Home()))
+    own = "python -m oven_controller.stack.entry"
+    for line in (
+        f"kg                {own} kg", f"member-judge      {own} member --name judge",
+        f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",
+    ):  # fmt: skip
+        assert line in said
+    there.clear()
+    said = "\n".join(dry_run(request, Home()))
+    assert "kg                not started; it is not installed" in said
+    assert "monitor           not started; it is not installed" in said
+    assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
+
+
+def test_the_environment_carries_where_traces_go(home: Home) -> None:
+    folder = home.create("r", "toy")
+    assert "OVEN_OTLP" not in Plan(folder, "nats://x").environment("mesh")
+    plan = Plan(folder, "nats://x", "http://127.0.0.1:4318")
+    for service in (plan.mesh(), plan.kg(), plan.member("judge"), plan.learner()):
+        assert service.env["OVEN_OTLP"] == "http://127.0.0.1:4318"
+    assert plan.member("judge").log.name == "member-judge.log"
+    assert plan.member("judge").env["OVEN_CREDS"].endswith("/judge.nk")
 
 
 def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:

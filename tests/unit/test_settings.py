@@ -10,7 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller import settings as module
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.settings import Recipe, Resolved, agent_specs, resolve
+from oven_controller.settings import (
+    CommitteeSettings,
+    MemberSettings,
+    Recipe,
+    Resolved,
+    Settings,
+    agent_specs,
+    resolve,
+)
 
 
 class Options(BaseModel):
@@ -182,3 +190,20 @@ def test_two_agents_of_one_name(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(ConfigError, match="two agents are called 'lr'"):
         agent_specs(resolve(sets=[f"agents=[lr, {file}]"]).settings)
+
+
+@pytest.mark.parametrize(
+    ("agent", "member", "words"),
+    [
+        ("judge", "judge", "committee member 'judge' has the name of an agent; rename it in committee.members"),
+        ("mine", "learner", "committee member 'learner' has the name of a role of the stack"),
+        ("kg", "judge", "agent 'kg' has the name of a role of the stack; rename its file"),
+        ("mine", "a judge", "committee member 'a judge' is not a usable name"),
+    ],
+)
+def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
+    (tmp_path / f"{agent}.py").touch()
+    members = {member: MemberSettings(api="openai", model="m")}
+    settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
+    with pytest.raises(ConfigError, match=words):
+        agent_specs(settings)

@@ -53,15 +53,15 @@ def run_agent(
     from oven_controller.home import Home
     from oven_controller.settings import agent_spec
     from oven_controller.stack.admit import admit
-    from oven_controller.stack.plan import Plan
+    from oven_controller.stack.plan import Plan, own_command
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
     folder = Home().find(run, running=True)
     admit(folder, name, fresh=True)
-    plan = Plan(folder, folder.info().url)
+    plan = Plan(folder, folder.info().url, str(folder.earlier_settings().get("otlp", "")))
     print(f"{name} joins {folder.run}; Ctrl-C ends it", flush=True)
-    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "agent", spec.target, "--name", name]
+    command = own_command("agent", spec.target, "--name", name)
     os.execve(sys.executable, command, {**os.environ, **plan.environment("agent", name)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from oven_controller.cli import agent, bench, creds, log, operator, runs, schema, up
+from oven_controller.cli import agent, bench, creds, doctor, kg, log, monitor, operator, runs, schema, up
 from oven_controller.errors import OvenError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (up, runs, log, operator, creds, schema, bench):
+for group in (up, runs, monitor, log, operator, creds, schema, bench, doctor, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 

@@ -22,6 +22,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed of everything that is drawn
 Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
 Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server; a free one when left out.")]
+Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces there: OTLP over HTTP.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run (--run, else the newest).")]
 
@@ -45,6 +46,7 @@ def up(
     nats: Nats = None,
     creds: Creds = None,
     port: Port = None,
+    otlp: Otlp = None,
     no_learner: Annotated[bool, typer.Option("--no-learner", help="Wait for a script of your own.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -62,6 +64,7 @@ def up(
         "nats": nats,
         "creds": str(creds) if creds else None,
         "port": port,
+        "otlp": otlp,
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
@@ -70,8 +73,7 @@ def up(
 
         raise ConfigError(f"{', '.join(meant)} has no meaning with --no-learner: the script of your own decides that")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
-    note = "" if headless else "the monitor comes with a later release: printing lines, as --headless does"
-    _start(resolved, run, resume, dry_run, learner=not no_learner, note=note)
+    _start(resolved, run, resume, dry_run, learner=not no_learner)
 
 
 def run_script(
@@ -83,6 +85,7 @@ def run_script(
     nats: Nats = None,
     creds: Creds = None,
     port: Port = None,
+    otlp: Otlp = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -90,7 +93,7 @@ def run_script(
 
     Example: oven-controller run -- accelerate launch train.py
     """
-    flags = {"nats": nats, "creds": str(creds) if creds else None, "port": port}
+    flags = {"nats": nats, "creds": str(creds) if creds else None, "port": port, "otlp": otlp}
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 

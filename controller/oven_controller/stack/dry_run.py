@@ -7,6 +7,7 @@ import yaml
 from oven_controller.home import Home
 from oven_controller.server import binary
 from oven_controller.settings import agent_specs
+from oven_controller.stack import plugins
 from oven_controller.stack.headless import first_line
 from oven_controller.stack.up import Request
 
@@ -16,14 +17,22 @@ def dry_run(request: Request, home: Home) -> list[str]:
     settings = request.resolved.settings
     dumped = settings.model_dump(mode="json")
     own = "python -m oven_controller.stack.entry"
+    installed = plugins.points("processes")
     processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
     processes["mesh"] = f"{own} mesh"
+    if settings.kg:
+        processes["kg"] = f"{own} kg" if "kg" in installed else "not started; it is not installed"
     for spec in agent_specs(settings):
         processes[f"agent-{spec.name}"] = f"{own} agent {spec.target} --name {spec.name}"
+    for name in settings.committee.members:
+        processes[f"member-{name}"] = f"{own} member --name {name}"
     if request.command:
         processes["script"] = " ".join(request.command)
     elif request.learner:
         processes["learner"] = f"{own} learner"
+    if request.monitored:
+        here = f"{own} monitor  (in the terminal, if there is one)"
+        processes["monitor"] = here if "monitor" in installed else "not started; it is not installed"
     return [
         first_line(request.resolved),
         "# settings",

@@ -25,7 +25,8 @@ def main() -> int:
     for number in handled:
         signal.signal(number, lambda number, _frame: early.append(number))
     try:
-        child = subprocess.Popen(command, start_new_session=True)
+        # A group of its own, but this session: whoever has to end it without this guard finds it there.
+        child = subprocess.Popen(command, process_group=0)
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127

@@ -8,7 +8,7 @@ from datetime import datetime
 from oven_controller.events import Event
 from oven_controller.messages import AgentStatus, Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
 from oven_controller.settings import Resolved
-from oven_controller.stack.view import RunView, text
+from oven_controller.stack.view import RunView, text, training_signal
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5
@@ -36,6 +36,7 @@ class Headless:
         self.view = RunView()
         self._began = began
         self._printed_step = -1
+        self._unfit: dict[str, str] = {}  # agent → why it cannot fire, as it was printed
 
     def replayed(self, event: Event) -> None:
         """An event of an earlier incarnation: counted, not printed."""
@@ -62,11 +63,14 @@ class Headless:
                 change = f"{text(body.before)} → {text(body.after)}"
                 self._say(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{why}")
             case AgentStatus(state="joined") if event.author in known:
-                pass  # it says so again when a run starts
+                pass  # it says so again when a run starts, and after every loss of its connection
+            case AgentStatus(state="cannot_fire") as body if self._unfit.get(event.author) == body.reason:
+                pass
             case AgentStatus() as body if body.state in ("joined", "cannot_fire", "left"):
                 words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}[body.state]
                 why = f": {body.reason}" if body.reason else ""
                 self._say(event, f"agent    {event.author} {words}{why}")
+                self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
             case OperatorCommand() as body:
                 self._say(event, f"operator {event.author}: {body.action} {body.reason}".rstrip())
             case RunEnded() as body:
@@ -84,7 +88,7 @@ class Headless:
         if not (due or held_out):
             return
         self._printed_step = body.step
-        shown = [name for name in (_reward(body.metrics), *held_out) if name]
+        shown = [name for name in (training_signal(body.metrics), *held_out) if name]
         parts = [f"{name} {body.metrics[name]:.3f}" for name in shown]
         initial = {spec.name: spec.value for spec in started.actuators} if started else {}
         for name, value in self.view.knobs.items():
@@ -121,13 +125,3 @@ class Headless:
         if view.ended and view.ended.dropped_observations:
             lines.append(f"{view.ended.dropped_observations} observations were lost while the bus was away")
         return lines
-
-
-def _reward(metrics: dict[str, float]) -> str | None:
-    """The training signal's name: the reward, else the loss."""
-    for wanted in ("reward", "loss"):
-        near = [name for name in metrics if wanted in name.split("/")[-1] and not name.startswith("eval/")]
-        exact = [name for name in near if name.split("/")[-1] == wanted]
-        if exact or near:
-            return (exact or near)[0]
-    return None

@@ -42,6 +42,7 @@ class Plan:
 
     folder: RunFolder
     url: str
+    otlp: str = ""
 
     def mesh(self) -> Service:
         env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history")}
@@ -50,6 +51,12 @@ class Plan:
     def agent(self, spec: AgentSpec) -> Service:
         env = self.environment("agent", spec.name)
         return self._own(f"agent-{spec.name}", "agent", (spec.target, "--name", spec.name), env)
+
+    def kg(self) -> Service:
+        return self._own("kg", "kg", (), self.environment("kg"))
+
+    def member(self, name: str) -> Service:
+        return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def learner(self) -> Service:
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
@@ -61,20 +68,25 @@ class Plan:
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
         """What a process needs to take part; a script of the user's gets the learner's."""
-        return {
+        found = {
             "OVEN_URL": self.url,
             "OVEN_RUN": self.folder.run,
             "OVEN_RUN_DIR": str(self.folder.path),
             "OVEN_CREDS": self._key(role, name),
         }
+        return found | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def _key(self, role: str, name: str = "") -> str:
         path = self.folder.credentials(role, name)  # type: ignore[arg-type]
         return str(path) if path else ""
 
     def _own(self, name: str, process: str, args: Sequence[str], env: Mapping[str, str]) -> Service:
-        command = (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
-        return Service(name, command, self.folder.logs / f"{name}.log", dict(env))
+        return Service(name, own_command(process, *args), self.folder.logs / f"{name}.log", dict(env))
+
+
+def own_command(process: str, *args: str) -> tuple[str, ...]:
+    """How one of our own processes is called, by its entry point in `oven.processes`."""
+    return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:

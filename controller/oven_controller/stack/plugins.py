@@ -1,4 +1,4 @@
-"""What is plugged in by entry points: agents, recipes, processes, benches. Names are listed without importing them."""
+"""What is plugged in by entry points: agents, recipes, processes, benches and more. Names are listed unimported."""
 
 from __future__ import annotations
 

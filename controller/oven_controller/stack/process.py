@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -72,7 +73,10 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        code = await self._process.wait()
+        if self._foreign and code < 0:  # the guard itself was killed, and its command goes on unguarded
+            end_session(self.pid)
+        return code
 
     def signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
@@ -82,10 +86,10 @@ class Child:
         """SIGTERM, then SIGKILL to its group after the grace. Returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
-            code = await asyncio.wait_for(self._process.wait(), grace_s)
+            code = await asyncio.wait_for(self.wait(), grace_s)
         except TimeoutError:
             self.kill()
-            code = await self._process.wait()
+            code = await self.wait()
         self.close()
         return code
 
@@ -110,6 +114,16 @@ class Child:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
+
+
+def end_session(leader: int) -> None:
+    """SIGKILL to every process of a session whose leader is gone. (Its id is not given out again while one lives.)"""
+    import psutil
+
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
 
 
 def follow_parent(grace_s: float = 10.0) -> None:

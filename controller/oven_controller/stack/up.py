@@ -1,4 +1,4 @@
-"""`up` and `run --`: the server, the mesh, the agents and the learner of one run, started and ended in order."""
+"""`up` and `run --`: one run from its folder to its summary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,22 +16,23 @@ from oven_controller import server as servers
 from oven_controller import streams
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.home import Home, RunFolder, Status
-from oven_controller.messages import HistoryRequest
-from oven_controller.names import Subjects
 from oven_controller.settings import Resolved, agent_specs
+from oven_controller.stack import foreground, plugins, priors
 from oven_controller.stack.headless import Headless, first_line
-from oven_controller.stack.plan import Plan, Service, export_lines
+from oven_controller.stack.plan import Plan, export_lines, own_command
 from oven_controller.stack.process import Child
+from oven_controller.stack.processes import Processes, Stopped
 from oven_controller.stack.reading import export
 from oven_controller.stack.relay import relay
+from oven_controller.stack.screen import Screen
 from oven_controller.stack.watch import Watch
+from oven_controller.stack.words import how, short
 
-READY_S = 20.0
-LEARNER_GRACE_S = 20.0
-GRACE_S = 5.0
-DRAIN_S = 3.0
+DRAIN_S = 5.0
+ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
+"""One key each; agents and committee members have one by name."""
 
 Out = Callable[[str], None]
 
@@ -46,12 +47,12 @@ class Request:
     learner: bool = True
     command: tuple[str, ...] = ()
     quiet: bool = False
-    note: str = ""
-    """Said after the first line, which belongs to the start."""
 
-
-class _Stopped(Exception):
-    """A signal came while the stack was being started."""
+    @property
+    def monitored(self) -> bool:
+        """Whether the monitor opens in the terminal. Around a script the terminal is the script's, and who is asked to
+        start a learner of their own has to see with what."""
+        return self.learner and not self.command and not self.resolved.settings.headless
 
 
 async def up(request: Request, home: Home, out: Out) -> int:
@@ -65,58 +66,81 @@ async def up(request: Request, home: Home, out: Out) -> int:
     folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
     if request.resume and folder.status() == "completed" and not request.command and request.learner:
         raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
-    with folder.hold():
+    screen = Screen(out, folder.logs / "up.log")
+    stack = _Up(request, folder, screen)
+    with stack.signals():
         try:
-            return await _Up(request, home, folder, out).run()
-        except OvenError as error:
-            if error.exit_code == 2 and not request.resume:
-                shutil.rmtree(folder.path, ignore_errors=True)  # its name stays free for the next try
-            else:
-                folder.write_info(folder.info().model_copy(update={"ended": "failed", "children": {}}))
-            raise
+            with folder.hold():
+                try:
+                    code = await stack.run()
+                except OvenError as error:
+                    await screen.close()
+                    if error.exit_code == 2 and not request.resume:
+                        shutil.rmtree(folder.path, ignore_errors=True)  # its name stays free for the next try
+                    else:
+                        folder.write_info(folder.info().model_copy(update={"ended": "failed", "children": {}}))
+                    raise
+            # The stack is down and its lock is free: nobody has to wait until a person has looked enough.
+            await stack.looked_at()
+        finally:
+            await screen.close()
+    stack.summary()
+    return code
 
 
 class _Up:
-    def __init__(self, request: Request, home: Home, folder: RunFolder, out: Out) -> None:
+    def __init__(self, request: Request, folder: RunFolder, screen: Screen) -> None:
         self.request = request
         self.settings = request.resolved.settings
-        self.home = home
         self.folder = folder
-        self.out = out
+        self.out = screen
         self.stop = asyncio.Event()
         self.signal = 0
         self.script_offset = 0
-        self.learner: Child | None = None
-        self.mesh: Child | None = None
-        self.agents: list[Child] = []
+        self.over = False
+        self.processes: Processes | None = None
         self.server: servers.EmbeddedServer | None = None
-        self.report = Headless(out, datetime.now(UTC))
+        self.report = Headless(screen, datetime.now(UTC))
 
-    async def run(self) -> int:
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told, number)
-        self.out(first_line(self.request.resolved))
-        if self.request.note:
-            self.out(self.request.note)
-        self._prepare()
         try:
-            try:
-                url = await self._serve()
-                self.out(f"run {self.folder.run}, bus {url}, folder {_short(self.folder.path)}")
-                async with Bus.connect(url, self._credentials(), name="admin") as bus:
-                    return await self._with_bus(bus, Plan(self.folder, url))
-            finally:
-                if self.server is not None:
-                    await self.server.stop()
+            yield
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
+    async def run(self) -> int:
+        self.out(first_line(self.request.resolved))
+        self._prepare()
+        try:
+            url = await self._serve()
+            self.out(f"run {self.folder.run}, bus {url}, folder {short(self.folder.path)}")
+            async with Bus.connect(url, self._credentials(), name="admin") as bus:
+                return await self._with_bus(bus, Plan(self.folder, url, self.settings.otlp))
+        finally:
+            if self.processes is not None:
+                await self.processes.end_server()
+            elif self.server is not None:
+                await self.server.stop()
+            self.over = True
+
+    async def looked_at(self) -> None:
+        """Until the monitor is quit; a signal does not wait for that."""
+        stopped = asyncio.create_task(self.stop.wait())
+        closed = asyncio.create_task(self.out.closed())
+        await asyncio.wait({stopped, closed}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await self.out.close()
+        await closed
+
     def _prepare(self) -> None:
         start = self.request.resolved.start
         self.folder.export.unlink(missing_ok=True)  # what an earlier incarnation exported is no longer the whole
-        self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")
+        self._write_config()
         self._note(
             recipe=self.settings.recipe,
             start=start.name if start else "",
@@ -131,10 +155,12 @@ class _Up:
         if self.settings.nats:
             self._note(url=self.settings.nats)
             return self.settings.nats
-        for role in ("admin", "learner", "mesh", "history", "operator", "monitor"):
-            self.folder.add_user(role, role)
+        for role in ROLES:
+            self.folder.add_user(role, role)  # type: ignore[arg-type]
         for spec in agent_specs(self.settings):
             self.folder.add_user("agent", spec.name)
+        for member in self.settings.committee.members:
+            self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await servers.EmbeddedServer.start(self.folder.server, log, self.settings.port)
         self._note(url=self.server.url, port=self.server.port)
@@ -147,107 +173,109 @@ class _Up:
         head = await bus.head(self.folder.run)
         code = 3
         async with Watch(bus, self.folder.run, head, self.report.replayed, self.report.event) as watch:
+            processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
+            self.processes = processes
+            if self.server is not None:
+                self._note_child("nats-server", self.server.child.pid)
+                processes.keep_server(self.server)
             try:
-                await self._start(bus, plan, watch)
-                code = await self._wait()
-            except _Stopped:
-                code = 130 if self.signal == signal.SIGINT else 0
+                await self._start(processes, bus, plan)
+                code = await self._wait(processes.learner)
+            except Stopped:
+                code = self._stopped()
             except OvenError as error:
-                await self._end(bus, watch)
+                await self._end(processes, bus, watch)
                 if error.exit_code == 2 and made:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
-            await self._end(bus, watch)
+            await self._end(processes, bus, watch)
             await self._export(bus)
         self._note(ended=self._status(code), children={})
-        self._summary()
         return code
 
-    async def _start(self, bus: Bus, plan: Plan, watch: Watch) -> None:
-        self.mesh = await self._child(plan.mesh())
-        await self._ready(self.mesh, self._mesh_answers(bus))
-        specs = agent_specs(self.settings)
-        for spec in specs:
-            self.agents.append(await self._child(plan.agent(spec)))
-        for spec, child in zip(specs, self.agents, strict=True):
-            await self._ready(child, watch.joined(spec.name))
+    async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
+        await processes.start_mesh()
+        if self.settings.kg:
+            await self._take_priors(processes, bus)
+        await processes.start_agents(agent_specs(self.settings))
+        await processes.start_members(list(self.settings.committee.members))
+        await self._open_monitor(plan)
         if self.request.command:
             script = plan.script(self.request.command)
             self.script_offset = script.log.stat().st_size if script.log.exists() else 0
-            self.learner = await self._child(script)
+            await processes.start_learner(script)
         elif self.request.learner:
             learner = plan.learner()
-            self.learner = await self._child(learner)
-            self.out(f"the learner starts; what it says is in {_short(learner.log)}")
+            await processes.start_learner(learner)
+            self.out(f"the learner starts; what it says is in {short(learner.log)}")
         else:
             self.out("waiting for a learner; in its shell:")
             for line in export_lines(plan.environment("learner")):
                 self.out(f"  {line}")
 
-    async def _child(self, service: Service) -> Child:
-        if self.stop.is_set():
-            raise _Stopped
-        child = await service.start()
-        self._note_child(service.name, child.pid)
-        return child
-
-    async def _mesh_answers(self, bus: Bus) -> None:
-        while True:
-            try:
-                await bus.request(Subjects(self.folder.run).history, HistoryRequest(limit=1).wire(), 1)
-                return
-            except BusError:
-                await asyncio.sleep(0.05)
-
-    async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
-        """Until the child shows that it is ready. Raises ProcessError when it ends or says nothing for too long."""
-        ready = asyncio.ensure_future(sign)
-        ended = asyncio.ensure_future(child.wait())
-        stopped = asyncio.ensure_future(self.stop.wait())
-        waiting = {ready, ended, stopped}
+    async def _take_priors(self, processes: Processes, bus: Bus) -> None:
+        """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads
+        them. It is no condition of the run."""
+        if "kg" not in plugins.points("processes"):
+            self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents go without')
+            return
+        if not await processes.start_kg():
+            return
         try:
-            await asyncio.wait(waiting, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                return ready.result()
-            if stopped.done():
-                raise _Stopped
-            if ended.done():
-                raise _start_failure(child)
-            raise ProcessError(
-                f"{child.name} was not ready within {READY_S:g} s; the end of {_short(child.log)}:\n{child.tail()}"
-            )
-        finally:
-            for future in waiting:
-                future.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            info = await priors.ask(bus)
+        except BusError as error:
+            self.out(f"the rules stay as they are: {error}")
+            return
+        before, rules = self.settings.rules, priors.merged(self.settings.rules, info)
+        pairs, needs = (
+            len(rules.contradictions) - len(before.contradictions),
+            len(rules.requires) - len(before.requires),
+        )
+        self.settings = self.settings.model_copy(update={"rules": rules})
+        self._write_config()
+        self.out(f"rules from kg (graph {info.graph[:12]}): +{pairs} contradictions, +{needs} requirements")
 
-    async def _wait(self) -> int:
-        """Until the learner ends or a signal comes. Whatever else dies is told, and training goes on."""
+    async def _open_monitor(self, plan: Plan) -> None:
+        if not self.request.monitored or not foreground.has_terminal():
+            return
+        if "monitor" not in plugins.points("processes"):
+            self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
+            return
+        await self.out.open(own_command("monitor"), plan.environment("monitor"), self._monitor_closed)
+        self._note_child("monitor", self.out.pid)
+
+    def _monitor_closed(self) -> str:
+        """What to say then; nothing if the run is over, too."""
+        if self.over or self.stop.is_set():
+            return ""
+        with contextlib.suppress(OSError):
+            self._note(children={n: pid for n, pid in self.folder.info().children.items() if n != "monitor"})
+        return f"the run goes on; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
+
+    async def _wait(self, learner: Child | None) -> int:
+        """Until the learner ends or a signal comes."""
         stopped = asyncio.create_task(self.stop.wait())
-        lives: dict[asyncio.Task[int], Child] = {}
-        for child in (self.learner, self.mesh, *self.agents, self.server.child if self.server else None):
-            if child is not None:
-                lives[asyncio.create_task(child.wait())] = child
         script_ended = asyncio.Event()
+        waiting: set[asyncio.Task[object]] = {stopped}
         copying = None
-        if self.request.command and not self.request.quiet and self.learner:
-            copying = asyncio.create_task(relay(self.learner.log, self.script_offset, script_ended))
+        if learner is not None:
+            waiting.add(asyncio.create_task(learner.wait()))
+            if self.request.command and not self.request.quiet:
+                copying = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
         try:
-            while True:
-                done, _ = await asyncio.wait([stopped, *lives], return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in lives if task in done]:
-                    ended = lives.pop(task)
-                    if ended is self.learner:
-                        return self._learner_ended(ended)
-                    self._died(ended)
-                if stopped in done:
-                    return 130 if self.signal == signal.SIGINT else 0
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if learner is not None and learner.returncode is not None:
+                return self._learner_ended(learner)
+            return self._stopped()
         finally:
             script_ended.set()
             if copying is not None:
                 await copying
-            for waiting in (stopped, *lives):
-                waiting.cancel()
+            for task in waiting:
+                task.cancel()
+
+    def _stopped(self) -> int:
+        return 130 if self.signal == signal.SIGINT else 0
 
     def _learner_ended(self, child: Child) -> int:
         code = child.returncode or 0
@@ -255,35 +283,31 @@ class _Up:
             return code
         if code == 0:
             return 0
-        self.out(f"the learner died ({_how(code)}); the end of {_short(child.log)}:")
+        self.out(f"the learner died ({how(code)}); the end of {short(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
         return 2 if code == 2 else 3
 
-    def _died(self, child: Child) -> None:
-        meaning = "training goes on without it"
-        if child is self.mesh:
-            meaning = "no more decisions are made; training goes on with its last settings"
-        elif self.server is not None and child is self.server.child:
-            meaning = "the bus is gone; training goes on with its last settings"
-        self.out(f"{child.name} ended ({_how(child.returncode or 0)}): {meaning}; see {_short(child.log)}")
-
-    async def _end(self, bus: Bus, watch: Watch) -> None:
+    async def _end(self, processes: Processes, bus: Bus, watch: Watch) -> None:
         """The learner first, so that its checkpoint and its last word still reach the log."""
-        if self.learner is not None:
-            if self.learner.returncode is None:
-                self.out("ending the learner in order (once more to kill it)")
-            await self.learner.end(LEARNER_GRACE_S)
+        if self.stop.is_set():
+            await self.out.close()
+        if processes.learner is not None and processes.learner.returncode is None:
+            self.out("ending the learner in order (once more to kill it)")
+        await processes.end_learner()
         await self._drain(bus, watch)  # what the learner said last, before the others say goodbye
-        await asyncio.gather(*(agent.end(GRACE_S) for agent in self.agents))
-        if self.mesh is not None:
-            await self.mesh.end(GRACE_S)
+        await processes.end_others()
         await self._drain(bus, watch)
 
     async def _drain(self, bus: Bus, watch: Watch) -> None:
-        with contextlib.suppress(BusError, TimeoutError):
+        """Until all that is in the log was read. A server that is being started again just now is waited for."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                await watch.reached(await bus.head(self.folder.run))
+                while True:
+                    try:
+                        return await watch.reached(await bus.head(self.folder.run))
+                    except BusError:
+                        await asyncio.sleep(0.1)
 
     async def _export(self, bus: Bus) -> None:
         try:
@@ -294,14 +318,14 @@ class _Up:
                 f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store"
             )
 
-    def _summary(self) -> None:
+    def summary(self) -> None:
         if not self.report.view.seq:
             self.out("nothing was logged")
             return
         for line in self.report.summary():
             self.out(line)
         where = self.folder.export if self.folder.export.exists() else self.folder.server.folder
-        self.out(f"log {_short(where)}; check it with `oven-controller replay {self.folder.run}`")
+        self.out(f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`")
 
     def _status(self, code: int) -> Status:
         ended = self.report.view.ended
@@ -310,10 +334,8 @@ class _Up:
         return "stopped" if code in (0, 130) else "failed"
 
     def _told(self, number: int) -> None:
-        if self.stop.is_set():  # asked twice: no more waiting
-            for child in (self.learner, *self.agents, self.mesh):
-                if child is not None:
-                    child.kill()
+        if self.stop.is_set() and self.processes is not None:  # asked twice: no more waiting
+            self.processes.kill()
         self.signal = self.signal or number
         self.stop.set()
 
@@ -325,31 +347,10 @@ class _Up:
         self.folder.write_info(self.folder.info().model_copy(update=changes))
 
     def _note_child(self, name: str, pid: int) -> None:
-        server = {"nats-server": self.server.child.pid} if self.server else {}
-        self._note(children={**server, **self.folder.info().children, name: pid})
+        try:
+            self._note(children={**self.folder.info().children, name: pid})
+        except OSError as error:  # a full disk ends no run
+            self.out(f"run.json could not be written ({error}): it does not say that {name} is pid {pid}")
 
-
-def _start_failure(child: Child) -> OvenError:
-    """Why it did not start: its own words when they are one error line, else the end of its log."""
-    tail = child.tail()
-    last = tail.splitlines()[-1] if tail else ""
-    wrong_setting = child.returncode == 2
-    if last.startswith("error: "):
-        text = f"{child.name}: {last.removeprefix('error: ')}"
-    else:
-        text = f"{child.name} did not start ({_how(child.returncode or 0)}); the end of its log:\n{tail}"
-    return ConfigError(text) if wrong_setting else ProcessError(text)
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def _short(path: Path) -> str:
-    """Relative to here where that is shorter."""
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
+    def _write_config(self) -> None:
+        self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")

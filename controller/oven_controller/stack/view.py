@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from oven_controller.messages import (
     Decision,
     Malformed,
     Observation,
+    OperatorCommand,
     Receipt,
     RunEnded,
     RunStarted,
@@ -23,6 +25,9 @@ from oven_controller.messages import (
 class AgentView:
     live: bool = False
     cannot_fire: str = ""
+    heard_tick: int = 0
+    """The run's tick when it last said something."""
+    last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
     backed: int = 0
@@ -48,6 +53,8 @@ class RunView:
     adopted: int = 0
     rejected: int = 0
     receipts: dict[str, int] = field(default_factory=dict)
+    held: str = ""
+    """Why the run is held; empty while it is not."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
@@ -55,7 +62,7 @@ class RunView:
         self.last_time = event.time
         match event.body:
             case RunStarted() as body:
-                self.started, self.ended = body, None
+                self.started, self.ended, self.held = body, None, ""
                 self.step, self.tick = body.step, max(self.tick, body.tick)
                 self.knobs = {spec.name: spec.value for spec in body.actuators}
             case RunEnded() as body:
@@ -67,13 +74,14 @@ class RunView:
                 self._measured(body.metrics)
             case AgentStatus() as body:
                 agent = self.agents.setdefault(event.author, AgentView())
-                agent.live = body.state != "left"
+                agent.live, agent.heard_tick = body.state != "left", self.tick
                 if body.state == "cannot_fire":
                     agent.cannot_fire = body.reason
                 elif body.state == "joined":
                     agent.cannot_fire = ""
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
+                agent.last_vote, agent.heard_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
             case Decision() as body:
@@ -85,6 +93,13 @@ class RunView:
                 self.receipts[body.status] = self.receipts.get(body.status, 0) + 1
                 if body.status in ("applied", "noop"):
                     self.knobs[body.actuator] = body.after
+                if body.actuator == "run.hold" and body.status == "applied":
+                    self.held = "a decision holds the run"
+            case OperatorCommand() as body:
+                if body.action == "hold":
+                    self.held = f"{event.author}: {body.reason}" if body.reason else f"{event.author} holds it"
+                elif body.action == "resume":
+                    self.held = ""
             case Malformed():
                 self.malformed += 1
             case _:
@@ -102,6 +117,16 @@ class RunView:
         return sorted(
             declared or [name for name in self.metrics if name.startswith("eval/")], key=lambda n: n.count("/")
         )
+
+
+def training_signal(metrics: Collection[str]) -> str | None:
+    """The name of what the training itself optimises, among the run's metrics: the reward, else the loss."""
+    for wanted in ("reward", "loss"):
+        near = [name for name in metrics if wanted in name.split("/")[-1] and not name.startswith("eval/")]
+        exact = [name for name in near if name.split("/")[-1] == wanted]
+        if exact or near:
+            return (exact or near)[0]
+    return None
 
 
 def text(value: Value) -> str:

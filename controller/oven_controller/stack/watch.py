@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from oven_controller.bus import Bus
 from oven_controller.events import Event
@@ -21,7 +22,7 @@ class Watch:
         self._replayed = replayed
         self._live = live
         self._seq = 0
-        self._joined: set[str] = set()
+        self._joined: Counter[str] = Counter()
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Watch:
@@ -40,14 +41,18 @@ class Watch:
             else:
                 self._live(event)
                 if isinstance(event.body, AgentStatus) and event.body.state == "joined":
-                    self._joined.add(event.author)
+                    self._joined[event.author] += 1
             async with self._changed:
                 self._seq = event.seq
                 self._changed.notify_all()
 
-    async def joined(self, agent: str) -> None:
+    def joins(self, agent: str) -> Awaitable[None]:
+        """The next time that the agent says it joined, counted from now."""
+        return self._joins(agent, self._joined[agent] + 1)
+
+    async def _joins(self, agent: str, times: int) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: agent in self._joined)
+            await self._changed.wait_for(lambda: self._joined[agent] >= times)
 
     async def reached(self, seq: int) -> None:
         async with self._changed:

@@ -1,0 +1,29 @@
+"""`monitor`: the run in the terminal, drawn by whatever is plugged in as the process `monitor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oven_controller.cli.runs import RunName
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(monitor)
+
+
+def monitor(
+    run: RunName = None,
+    light: Annotated[bool, typer.Option("--light", help="A light theme (ctrl+t changes it).")] = False,
+) -> None:
+    """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
+
+    Example: oven-controller monitor grpo-1121-0231
+    """
+    from oven_controller.home import Home
+    from oven_controller.stack import plugins
+
+    folder = Home().find(run)
+    process = plugins.load("processes", "process", "monitor")
+    raise typer.Exit(int(process([str(folder.path), *(["--light"] if light else [])])))

@@ -1,0 +1,177 @@
+"""The facts that `doctor` judges: what is installed, what starts, what is free. Imports none of what it looks for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oven_controller import server as servers
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import OvenError
+from oven_controller.home import Home
+from oven_controller.stack import doctor
+from oven_controller.stack.doctor import Check, Package
+
+if TYPE_CHECKING:
+    import psutil
+
+DISTRIBUTION = "oven-controller"
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<wanted>.*)")
+COMMAND_S = 2.0
+"""For a program that is asked for its version."""
+
+
+def examine(home: Home, port: int | None = None) -> list[Check]:
+    """All checks, in the order in which a problem would show."""
+    return [
+        doctor.python((sys.version_info.major, sys.version_info.minor, sys.version_info.micro)),
+        *(doctor.extra(name, packages(name)) for name in doctor.NEEDED_FOR),
+        doctor.compute(os.cpu_count() or 1, os.environ, gpus(), installed("torch")),
+        start_server(),
+        doctor.port(port, port_is_free(port)),
+        doctor.home(home.path, *writable(home.path)),
+        doctor.terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
+        doctor.keys([name for name in doctor.KEYS if name in os.environ]),
+        doctor.leftovers(leftovers(home)),
+    ]
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def packages(extra: str, of: str = DISTRIBUTION) -> list[Package]:
+    """What an extra of ours asks for, and what is there, from the installed metadata."""
+    found = []
+    for line in (requires(of) if installed(of) else None) or ():
+        text, _, marker = line.partition(";")
+        if f"extra == '{extra}'" not in marker.replace('"', "'"):
+            continue
+        written = _REQUIREMENT.match(text.strip())
+        if written is None:
+            continue
+        name, wanted = written["name"], written["wanted"].strip(" ()")
+        have = installed(name)
+        found.append(Package(name, wanted, have, _fits(wanted, have)))
+    return found
+
+
+def _fits(wanted: str, have: str | None) -> bool | None:
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    except ImportError:
+        return None
+    try:
+        return have is not None and SpecifierSet(wanted).contains(have, prereleases=True)
+    except InvalidSpecifier:
+        return None
+
+
+def gpus() -> list[str]:
+    """As NVIDIA's driver names them."""
+    said = _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return [line.strip() for line in said.splitlines() if line.strip()]
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def start_server() -> Check:
+    """Start the real server on a free port, with a store that is thrown away, and speak to it."""
+    try:
+        binary = servers.binary()
+    except OvenError:
+        return doctor.server(None, "", None, "")
+    found = _said(binary, "--version").removeprefix("nats-server: ")
+    try:
+        return doctor.server(binary, found, asyncio.run(_answers()), "")
+    except (OvenError, OSError) as error:
+        lines = str(error).splitlines()
+        return doctor.server(binary, found, None, lines[-1] if lines else type(error).__name__)
+
+
+async def _answers() -> float:
+    with tempfile.TemporaryDirectory(prefix="oven-doctor-") as folder:
+        files = servers.ServerFolder(Path(folder), "doctor")
+        admin = Credentials.load(files.add_user("admin", "admin"))
+        began = time.monotonic()
+        server = await servers.EmbeddedServer.start(files, Path(folder) / "nats-server.log")
+        try:
+            async with Bus.connect(server.url, admin):
+                return time.monotonic() - began
+        finally:
+            await server.stop()
+
+
+def port_is_free(port: int | None) -> bool:
+    try:
+        return servers.is_free(port if port is not None else servers.free_port())
+    except OSError:
+        return False
+
+
+def writable(path: Path) -> tuple[str, int]:
+    """(what is in the way, free bytes). Nothing is left there, and the folder is not made."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"x" * 4096)
+        return "", shutil.disk_usage(there).free
+    except OSError as error:
+        return f"cannot be written to ({error.strerror})", 0
+
+
+def leftovers(home: Home) -> list[tuple[str, int, str]]:
+    """(run, pid, what) of each process that belongs to a run in `home` whose `up` is gone."""
+    import psutil
+
+    runs = {str(folder.path): folder for folder in home.runs()}
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            command = process.info["cmdline"] or []
+            folder = runs.get(_run_of(process, command))
+            if folder is None or folder.locked():
+                continue
+            if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
+                continue  # the monitor of a run that is over, which a person still looks at
+        except (psutil.Error, OvenError):
+            continue
+        found.append((folder.run, process.pid, _what(command)))
+    return found
+
+
+def _run_of(process: psutil.Process, command: list[str]) -> str:
+    """The folder of the run that a process of ours belongs to; empty for any other."""
+    conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
+    if conf:
+        return str(Path(conf).parent.parent)
+    if any(part.startswith("oven_controller.stack.") for part in command):
+        return str(process.environ().get("OVEN_RUN_DIR", ""))
+    return ""
+
+
+def _what(command: list[str]) -> str:
+    if "oven_controller.stack.entry" in command:
+        return " ".join(command[command.index("oven_controller.stack.entry") + 1 :][:2])
+    if "oven_controller.stack.guard" in command:
+        return "a guard"
+    return Path(command[0]).name

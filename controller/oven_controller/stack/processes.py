@@ -1,0 +1,201 @@
+"""The processes of a run: started in order, each when the one before has shown that it is ready, and ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_controller.messages import GraphInfoRequest, HistoryRequest
+from oven_controller.names import Subjects
+from oven_controller.server import EmbeddedServer
+from oven_controller.settings import AgentSpec
+from oven_controller.stack.plan import Plan, Service
+from oven_controller.stack.process import Child
+from oven_controller.stack.supervisor import WRONG_SETTING, Kept, Supervised
+from oven_controller.stack.watch import Watch
+from oven_controller.stack.words import how, short
+
+READY_S = 20.0
+KG_READY_S = 10.0
+LEARNER_GRACE_S = 20.0
+GRACE_S = 5.0
+ASK_AGAIN_S = 0.05
+
+
+class Stopped(Exception):
+    """The end was asked for while the stack was being started."""
+
+
+class Processes:
+    """All but the learner are kept up from the moment that they are ready; the learner's own end is the run's."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        bus: Bus,
+        watch: Watch,
+        stop: asyncio.Event,
+        tell: Callable[[str], None],
+        note: Callable[[str, int], None],
+    ) -> None:
+        """`stop`: the end was asked for. `tell` takes lines for people, `note` (name, pid) of each process."""
+        self.learner: Child | None = None
+        self._plan, self._bus, self._watch = plan, bus, watch
+        self._stop, self._tell, self._note = stop, tell, note
+        self._unready: list[Child] = []
+        self._around: list[Supervised] = []  # agents, members, the prior service
+        self._mesh: Supervised | None = None
+        self._server: Supervised | None = None
+
+    def keep_server(self, server: EmbeddedServer) -> None:
+        without = "the bus is gone, training goes on with its last settings"
+        kept = Kept("nats-server", server.restart, self._bus_answers, without)
+        self._server = Supervised(kept, server.child, self._tell, self._note)
+
+    async def start_mesh(self) -> None:
+        without = "no decisions are made, training goes on with its last settings"
+        self._mesh = await self._start(self._plan.mesh(), self._mesh_answers, without)
+
+    async def start_kg(self) -> bool:
+        """Whether it answers. It helps the agents to judge and is not needed: that it does not start ends nothing."""
+        service = self._plan.kg()
+        child = await self._child(service)
+        answers = await self._shown(child, self._kg_answers(), KG_READY_S)
+        if not answers and child.returncode is None:
+            self._tell(f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short(child.log)}")
+        self._around.append(self._keep(service, child, self._kg_answers, "agents go without priors"))
+        return answers
+
+    async def start_agents(self, specs: list[AgentSpec]) -> None:
+        without = "training goes on without it"
+        ready = {spec.name: partial(self._watch.joins, spec.name) for spec in specs}
+        await self._start_all([(self._plan.agent(spec), ready[spec.name], without) for spec in specs])
+
+    async def start_members(self, members: list[str]) -> None:
+        without = "the committee scores without it"
+        ready = {name: partial(self._heard, names.reward(name)) for name in members}
+        await self._start_all([(self._plan.member(name), ready[name], without) for name in members])
+
+    async def start_learner(self, service: Service) -> Child:
+        self.learner = await self._child(service)
+        self._unready.remove(self.learner)
+        return self.learner
+
+    async def end_learner(self) -> None:
+        if self.learner is not None:
+            await self.learner.end(LEARNER_GRACE_S)
+
+    async def end_others(self) -> None:
+        """All but the server, which has their last words to log. The mesh goes last."""
+        ending = [supervised.end(GRACE_S) for supervised in self._around]
+        await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._unready))
+        if self._mesh is not None:
+            await self._mesh.end(GRACE_S)
+
+    async def end_server(self) -> None:
+        if self._server is not None:
+            await self._server.end(GRACE_S)
+
+    def kill(self) -> None:
+        """Everything but the server, at once."""
+        for process in (self.learner, *self._unready, *self._around, self._mesh):
+            if process is not None:
+                process.kill()
+
+    async def _start(self, service: Service, ready: Callable[[], Awaitable[None]], without: str) -> Supervised:
+        await self._start_all([(service, ready, without)])
+        return self._around.pop()
+
+    async def _start_all(self, services: list[tuple[Service, Callable[[], Awaitable[None]], str]]) -> None:
+        """Together; each is kept up as soon as it is ready."""
+        signs = [asyncio.ensure_future(ready()) for _, ready, _ in services]
+        try:
+            children = [await self._child(service) for service, _, _ in services]
+            for (service, ready, without), child, sign in zip(services, children, signs, strict=True):
+                await self._ready(child, sign)
+                self._around.append(self._keep(service, child, ready, without))
+        finally:
+            for sign in signs:
+                sign.cancel()
+
+    async def _child(self, service: Service) -> Child:
+        if self._stop.is_set():
+            raise Stopped
+        child = await service.start()
+        self._unready.append(child)
+        self._note(service.name, child.pid)
+        return child
+
+    def _keep(self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: str) -> Supervised:
+        self._unready.remove(child)
+        return Supervised(Kept(service.name, service.start, ready, without), child, self._tell, self._note)
+
+    async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
+        """Until the child shows that it is ready. Raises OvenError when it ends or says nothing for too long."""
+        if await self._shown(child, sign, READY_S):
+            return
+        if child.returncode is not None:
+            raise _start_failure(child)
+        raise ProcessError(
+            f"{child.name} was not ready within {READY_S:g} s; the end of {short(child.log)}:\n{child.tail()}"
+        )
+
+    async def _shown(self, child: Child, sign: Awaitable[None], limit_s: float) -> bool:
+        """Whether the sign came within the limit, and before the child's end. Raises Stopped."""
+        ready = asyncio.ensure_future(sign)
+        ended = asyncio.ensure_future(child.wait())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waiting = {ready, ended, stopped}
+        try:
+            await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                raise Stopped
+            if ready.done():
+                ready.result()
+            return ready.done()
+        finally:
+            for future in waiting:
+                future.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _mesh_answers(self) -> None:
+        await self._answers(Subjects(self._plan.folder.run).history, HistoryRequest(limit=1).wire())
+
+    async def _kg_answers(self) -> None:
+        await self._answers(names.kg("info"), GraphInfoRequest().wire())
+
+    async def _answers(self, subject: str, request: bytes) -> None:
+        while True:
+            try:
+                await self._bus.request(subject, request, 1)
+                return
+            except BusError:
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _heard(self, subject: str) -> None:
+        while not await self._bus.heard(subject):
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _bus_answers(self) -> None:
+        """The server itself is waited for while it starts; here, that its log can be read again."""
+        while True:
+            try:
+                await self._bus.head(self._plan.folder.run)
+                return
+            except BusError:
+                await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _start_failure(child: Child) -> OvenError:
+    """Why it did not start: its own words when they are one error line, else the end of its log."""
+    tail = child.tail()
+    last = tail.splitlines()[-1] if tail else ""
+    if last.startswith("error: "):
+        text = f"{child.name}: {last.removeprefix('error: ')}"
+    else:
+        text = f"{child.name} did not start ({how(child.returncode or 0)}); the end of its log:\n{tail}"
+    return ConfigError(text) if child.returncode == WRONG_SETTING else ProcessError(text)

@@ -1,0 +1,71 @@
+"""What `up` says, and who has the terminal: its lines, or the monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from oven_controller.stack.foreground import Foreground
+from oven_controller.stack.words import how, short
+
+GRACE_S = 5.0
+KEPT_LINES = 200
+"""Lines that are printed when the monitor ends; all of them are in the log."""
+
+
+class Screen:
+    """Call it with a line. Every line goes to `log` at once; to the terminal too, unless the monitor is open."""
+
+    def __init__(self, out: Callable[[str], None], log: Path) -> None:
+        self._out = out
+        self._log = log
+        self._held: list[str] = []
+        self._missed = 0
+        self._monitor: Foreground | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def __call__(self, line: str) -> None:
+        with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk ends no run
+            log.write(line + "\n")
+        if self._monitor is None:
+            self._out(line)
+            return
+        self._held.append(line)
+        if len(self._held) > KEPT_LINES:
+            del self._held[0]
+            self._missed += 1
+
+    async def open(self, command: Sequence[str], env: Mapping[str, str], closed: Callable[[], str]) -> None:
+        """Hand the terminal to the monitor. `closed` makes the line to say when it was quit. Raises ProcessError."""
+        self._monitor = monitor = await Foreground.start(command, env)
+        self._closing = asyncio.create_task(self._until_closed(monitor, closed), name="monitor")
+
+    @property
+    def pid(self) -> int:
+        """Of the monitor; 0 while none is open."""
+        return self._monitor.pid if self._monitor else 0
+
+    async def closed(self) -> None:
+        """Until the person quits the monitor; at once if none is open."""
+        if self._closing is not None:
+            await self._closing
+
+    async def close(self) -> None:
+        """End the monitor if one is open."""
+        if self._monitor is not None:
+            await self._monitor.end(GRACE_S)
+        await self.closed()
+
+    async def _until_closed(self, monitor: Foreground, closed: Callable[[], str]) -> None:
+        code = await monitor.wait()
+        self._monitor = None
+        if self._missed:
+            self._out(f"… {self._missed} lines before these are in {short(self._log)}")
+        for line in self._held:
+            self._out(line)
+        self._held.clear()
+        if line := closed():
+            died = f"the monitor ended ({how(code)})" if code else "monitor closed"
+            self(f"{died}; {line}")

@@ -1,0 +1,102 @@
+"""Small real services for the stack's tests: a prior service, a committee member, a learner that beats, a monitor."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from nats.aio.msg import Msg
+
+import oven_learner as oven
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.messages import GraphInfo, MetricSpec, ScoreReply, ScoreRequest
+
+BEAT_S = 0.04
+
+
+def kg(_args: list[str]) -> int:
+    """Knows one contradiction and one requirement."""
+    info = GraphInfo(
+        graph="0" * 64,
+        nodes={"cause": 1},
+        edges={"CAUSES": 1},
+        isolated=0.0,
+        contradictions=(("grad.clip", "optimizer.lr_scale:up"),),
+        requirements=(("grad.clip", "metric:reward"),),
+    )
+
+    async def answer(bus: Bus, message: Msg) -> None:
+        await bus.publish(message.reply, info.wire())
+
+    return asyncio.run(_serve(names.kg("info"), answer))
+
+
+def member(args: list[str]) -> int:
+    """Scores by length."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    name = parser.parse_args(args).name
+    if not os.environ["OVEN_CREDS"].endswith(f"/{name}.nk"):
+        return 3
+
+    async def answer(bus: Bus, message: Msg) -> None:
+        if message.data:  # empty: somebody only looks whether it is there
+            request = ScoreRequest.model_validate_json(message.data)
+            scores = {entry.id: min(1.0, len(entry.text) / 100) for entry in request.completions}
+            await bus.publish(message.reply, ScoreReply(member=name, group=request.group, scores=scores).wire())
+
+    return asyncio.run(_serve(names.reward(name), answer))
+
+
+async def _serve(subject: str, answer: Callable[[Bus, Msg], Awaitable[None]]) -> int:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
+    async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
+
+        async def handle(message: Msg) -> None:
+            await answer(bus, message)
+
+        await bus.subscribe(subject, handle)
+        await bus.flush()
+        await stop.wait()
+    return 0
+
+
+def learner(_args: list[str]) -> int:
+    """The real client, 25 observations a second, until a file `finish` is in the run's folder."""
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    clip = [1.0]
+    knobs = oven.Actuators()
+    knobs.scalar(
+        "grad.clip", lambda: clip[0], lambda value: clip.__setitem__(0, value), low=0.1, high=10.0, scale="log"
+    )
+    with oven.connect(knobs, metrics=(MetricSpec(name="reward"),), recipe="toy") as client:
+        step = 0
+        while not (folder / "finish").exists():
+            step += 1
+            client.observe(step, {"reward": clip[0]})
+            due = time.monotonic() + BEAT_S
+            while time.monotonic() < due:
+                client.poll()
+                time.sleep(0.005)
+    return 0
+
+
+def monitor(_args: list[str]) -> int:
+    """Reads a line from its terminal, and ends with what it says: `quit`, or `crash`."""
+    print("monitor of", os.environ["OVEN_RUN"], os.path.exists(os.environ["OVEN_CREDS"]), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "crash":
+            return 7
+        if line.strip() == "quit":
+            break
+    return 0

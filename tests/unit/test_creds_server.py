@@ -1,0 +1,62 @@
+"""`creds server`: keys and a configuration for a nats-server of one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oven_controller.cli.main import run
+from oven_controller.credentials import Credentials, permissions
+from oven_controller.server import binary
+
+
+def make(folder: Path, *more: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        run(["creds", "server", str(folder), "--run", "r", *more])
+    return int(end.value.code or 0)
+
+
+def test_a_key_for_each_and_a_configuration_that_the_server_takes(tmp_path: Path) -> None:
+    more = ["--agent", "lr", "--member", "judge", "--listen", "0.0.0.0:4333", "--http", "127.0.0.1:8333"]
+    assert make(tmp_path / "bus", *more) == 0
+    keys = {path.stem: path for path in (tmp_path / "bus" / "creds").iterdir()}
+    assert set(keys) == {"admin", "learner", "mesh", "history", "kg", "operator", "monitor", "lr", "judge"}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys.values())
+    conf = json.loads((tmp_path / "bus" / "nats.conf").read_text())
+    assert (conf["listen"], conf["http"]) == ("0.0.0.0:4333", "127.0.0.1:8333")
+    users = {user["nkey"]: user["permissions"] for user in conf["authorization"]["users"]}
+    assert users[Credentials.load(keys["lr"]).public] == permissions("agent", "lr", "r")
+    assert users[Credentials.load(keys["judge"]).public] == permissions("member", "judge", "r")
+    subprocess.run([binary(), "-t", "-c", str(tmp_path / "bus" / "nats.conf")], check=True, capture_output=True)
+
+
+def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
+    assert make(tmp_path, "--agent", "lr") == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "creds").iterdir()}
+    assert make(tmp_path, "--agent", "lr", "--agent", "scout", "--store", str(tmp_path / "elsewhere")) == 0
+    after = {path.name: path.read_bytes() for path in (tmp_path / "creds").iterdir()}
+    assert before.items() < after.items() and "scout.nk" in after
+    assert json.loads((tmp_path / "nats.conf").read_text())["jetstream"]["store_dir"] == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--listen", "4222"], "--listen 4222 is no HOST:PORT"),
+        (["--listen", "localhost:99999"], "--listen localhost:99999 is no HOST:PORT"),
+        (["--agent", "a.b"], "agent 'a.b' is not a usable name"),
+        (["--agent", "mesh"], "'mesh' is a mesh of this run already"),
+    ],
+)
+def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
+    assert make(tmp_path, *more) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert make(tmp_path / "file" / "bus") == 2
+    assert "cannot write to" in capsys.readouterr().err

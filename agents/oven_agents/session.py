@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oven_agents.agent import Agent
 from oven_agents.knobs import Knob
 from oven_agents.window import Window
+from oven_controller.mesh.needs import change
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
@@ -44,10 +45,12 @@ class Session:
         self._knobs: dict[str, Knob] = {}
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
-        self._in_flight: dict[str, str] = {}  # actuator → adopted decision without a receipt
-        self._quiet_until: dict[str, int] = {}  # actuator → tick before which a proposal would be turned down anyway
-        self._latest: tuple[int, int] = (0, -1)  # (incarnation, n) of the newest learner message
+        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
+        self._answered: set[str] = set()  # decisions with a receipt
+        self._decided_tick: dict[str, int] = {}  # actuator → tick of the newest decision on it
+        self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
         self._decided = ""  # id of the newest decision: one may come twice, live and from history
+        self._closed: set[str] = set()  # ballots that were decided
         self._over = False
         self._voted_tick = -1
         self._told: set[str] = set()  # ballots answered
@@ -57,11 +60,16 @@ class Session:
         self._announce = True
 
     def absorb(self, body: Body | Malformed) -> None:
-        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing."""
+        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing.
+
+        Each subject's events come in order; between subjects they may overtake one another (each subscription has a
+        queue of its own), so a receipt may come before its decision, and a decision before its ballot.
+        """
         if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
-            if (body.incarnation, body.n) <= self._latest:
+            subject = "run" if isinstance(body, RunStarted | RunEnded) else body.type
+            if (body.incarnation, body.n) <= self._latest.get(subject, (0, -1)):
                 return
-            self._latest = (body.incarnation, body.n)
+            self._latest[subject] = (body.incarnation, body.n)
         match body:
             case RunStarted():
                 self._begin(body)
@@ -72,30 +80,27 @@ class Session:
                 self._observations.append(body)
             case Receipt():
                 self._receipts.append(body)
-                self._in_flight = {a: d for a, d in self._in_flight.items() if d != body.decision_id}
-                if body.status in ("applied", "noop") and body.actuator in self._knobs:
-                    knob = self._knobs[body.actuator]
-                    changed = body.tick if body.status == "applied" else knob.changed_at
-                    value = knob.value if knob.spec.kind == "action" else body.after
-                    self._knobs[body.actuator] = Knob(knob.spec, value, changed)
+                self._answered.add(body.decision_id)
+                self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != body.decision_id}
+                self._turn(body)
             case BallotOpened():
                 if body.id > self._seen:
-                    self._ballots[body.actuator] = body
                     self._seen = body.id
+                    if body.id not in self._closed:
+                        self._ballots[body.actuator] = body
             case Decision():
                 if body.id <= self._decided:
                     return
                 self._decided = body.id
+                self._closed.add(body.ballot)
                 if (
                     self._ballots.get(body.actuator, None) is not None
                     and self._ballots[body.actuator].id == body.ballot
                 ):
                     del self._ballots[body.actuator]
-                rules = self._run.rules if self._run else None
-                if body.verdict == "adopted":
-                    self._in_flight[body.actuator] = body.id
-                if rules is not None:
-                    self._quiet_until[body.actuator] = body.tick + rules.cooldown_ticks
+                if body.verdict == "adopted" and body.id not in self._answered:
+                    self._in_flight[body.actuator] = body
+                self._decided_tick[body.actuator] = body.tick
             case _:
                 pass
 
@@ -129,6 +134,26 @@ class Session:
             return None
         return self._status("done")
 
+    def announce(self) -> None:
+        """Join again with the next reaction: the word of it may have been lost with the connection."""
+        self._announce = True
+
+    @property
+    def run(self) -> RunStarted | None:
+        return self._run
+
+    @property
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+    @property
+    def in_flight(self) -> list[str]:
+        """Changes that are adopted and have no receipt, spelt like "optimizer.lr_scale:down"; those that lapsed are
+        none."""
+        tick = self._observations[-1].tick if self._observations else 0
+        flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
+        return [change(decision.actuator, decision.before, decision.value) for decision in flying]
+
     def leave(self, reason: str = "") -> AgentStatus:
         return self._status("left", reason)
 
@@ -136,14 +161,24 @@ class Session:
         self._run, self._over = run, False
         changed = {name: knob.changed_at for name, knob in self._knobs.items()}
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
-        self._in_flight.clear()
-        self._ballots.clear()
+        for receipt in self._receipts:
+            if receipt.incarnation == run.incarnation:
+                self._turn(receipt)
+        # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
         self._announce = True
         try:
             self._reason = self.agent.cannot_fire(run)
         except Exception as error:
             self.problems.append(traceback.format_exc())
             self._reason = f"cannot_fire raised {type(error).__name__}: {error}"
+
+    def _turn(self, receipt: Receipt) -> None:
+        if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
+            return
+        knob = self._knobs[receipt.actuator]
+        changed = receipt.tick if receipt.status == "applied" else knob.changed_at
+        value = knob.value if knob.spec.kind == "action" else receipt.after
+        self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
 
     def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus]:
         if self._reason:
@@ -174,7 +209,10 @@ class Session:
         ballot = self._ballots.get(vote.actuator)
         if ballot is not None:
             return ballot.opened_by == self.name
-        return vote.actuator in self._in_flight or tick < self._quiet_until.get(vote.actuator, 0)
+        assert self._run is not None
+        decided = self._decided_tick.get(vote.actuator)
+        cooling = decided is not None and tick < decided + self._run.rules.cooldown_ticks
+        return vote.actuator in self._in_flight or cooling
 
     def _status(self, state: str, reason: str = "") -> AgentStatus:
         tick = self._observations[-1].tick if self._observations else 0

@@ -2,7 +2,8 @@
 
 OvenError
 ├── ConfigError      (ValueError)       a setting is wrong; names the value and the remedy; exit code 2
-│   └── NameInUseError                  the run name is taken
+│   ├── NameInUseError                  the run name is taken
+│   └── TeacherRefusedError             a model cannot teach this policy: too large, or another vocabulary
 ├── UnknownNameError (LookupError)      no such recipe, agent, run, …; names the nearest; exit code 2
 ├── BusError         (ConnectionError)  the bus cannot be used; exit code 3
 │   └── RefusedError                    the server turned the credentials down; exit code 2
@@ -28,6 +29,10 @@ class ConfigError(OvenError, ValueError):
 
 
 class NameInUseError(ConfigError):
+    pass
+
+
+class TeacherRefusedError(ConfigError):
     pass
 
 

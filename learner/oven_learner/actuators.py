@@ -68,10 +68,17 @@ class Actuators:
         self._add(spec, read, lambda value: write(float(value)))  # type: ignore[arg-type]
 
     def choice(
-        self, name: str, read: Callable[[], str], write: Callable[[str], object], choices: tuple[str, ...]
+        self,
+        name: str,
+        read: Callable[[], str],
+        write: Callable[[str], object],
+        choices: tuple[str, ...],
+        *,
+        unit: str = "",
     ) -> None:
-        """One of some names."""
-        self._add(ActuatorSpec(name=name, kind="choice", choices=choices), read, lambda value: write(str(value)))
+        """One of some names. `unit` may say what their order means."""
+        spec = ActuatorSpec(name=name, kind="choice", choices=choices, unit=unit)
+        self._add(spec, read, lambda value: write(str(value)))
 
     def simplex(
         self, name: str, read: Callable[[], dict[str, float]], write: Callable[[dict[str, float]], object]

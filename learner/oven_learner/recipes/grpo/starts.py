@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
 
@@ -17,25 +18,31 @@ LEARNING_RATE_RANGE = (1 / 30, 10.0)
 CONCENTRATION = 0.5
 """Dirichlet concentration of the drawn mixture: below 1, so that most draws neglect some level."""
 
-NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only")
+NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
+
+TeacherName = Literal["initial", "small", "strong"]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: a learning rate and weights by level that sum to 1.
+    """Where a run begins: a learning rate, weights by level that sum to 1, and the anchor.
 
-    `label` is empty unless the start is a drill: then it says what was done wrong on purpose.
+    `label` is empty unless the start is a drill: then it says what was done wrong on purpose. A `beta` overrides the
+    settings'; `teacher` is the one to begin with wherever there is a beta.
     """
 
     name: str
     learning_rate: float
     mixture: dict[str, float]
     label: str = ""
+    beta: float | None = None
+    teacher: TeacherName = "initial"
 
     def describe(self) -> str:
         """One line for people. It is shown to them, and to no agent."""
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
-        return f"learning rate {self.learning_rate:.3g}, mixture {shares}"
+        anchor = f", beta {self.beta:g} to the {self.teacher} teacher" if self.beta else ""
+        return f"learning rate {self.learning_rate:.3g}, mixture {shares}{anchor}"
 
 
 def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
@@ -56,6 +63,9 @@ def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().lev
         case "drill:easy-only":
             easy = {level: float(level == levels[0]) for level in levels}
             return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}, is in the data")
+        case "drill:weak-teacher":
+            label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
+            return Start(text, TUNED_LEARNING_RATE, even, label, beta=1.0, teacher="small")
     near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
     raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
 

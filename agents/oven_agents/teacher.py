@@ -1,0 +1,212 @@
+"""Loosens an anchor that holds the policy below what the task allows, and takes back what did not help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+from oven_agents.agent import Agent
+from oven_agents.robust import noise
+from oven_agents.window import Window
+from oven_controller.messages import MetricSpec, Receipt, RunStarted, Value, Vote
+
+TEACHER, BETA = "teacher.active", "grpo.beta"
+RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights")
+"""What moves the reward or the KL by itself: nothing from before the last change of these is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The two halves of the window: means of the reward and of the KL, and how far the reward is from its ceiling."""
+
+    reward: float
+    rise: float
+    kl: float
+    growth: float
+    """KL of the later half over that of the earlier."""
+    headroom: float
+    """Share of the ceiling that is not reached: the least of training reward and held-out metric."""
+    text: str
+
+
+class TeacherEscalation(Agent):
+    """GRPO's reward less β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an anchor
+    that binds shows three things together: the reward stays flat below its ceiling, on training data and on held-out
+    ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order of 1.
+    Then it proposes the next stronger teacher (`choices` stand weakest first), and where there is none a third of β. An
+    anchor that does not bind lets the KL grow for as long as the reward does.
+
+    The other way: three times β when a KL of half a nat and more grows by half and the reward does not (the direction
+    of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that nobody
+    knows here); and the undoing of its last step when the reward lies below what it was before. What was undone is not
+    tried again, so that every run comes to an end of it.
+
+    Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
+    another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL
+    term altogether (DAPO, Yu et al. 2025, arXiv 2503.14476) is no reason to: an anchor may be there for what no reward
+    measures, which is why a stronger teacher comes before a lower β.
+    """
+
+    needs = ("kl", "reward")
+    moves = (TEACHER, BETA)
+    speciality = (TEACHER, BETA)
+
+    HALF = 12
+    ROOM = 0.12
+    STALLED = 0.1  # of the headroom, from one half to the next
+    MATERIAL = 0.04
+    FLAT = (0.75, 1.2)
+    RUNAWAY, TELLING = 1.5, 0.5  # nats per token; below, it may still be the way from the teacher to the task
+    WORSE = 0.05
+    STEP = 3.0
+    LATE = 0.9  # of the run: too late for a change to show
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        announced = {spec.name for spec in run.actuators}
+        if not announced & {TEACHER, BETA}:
+            return f"the run announces neither {TEACHER} nor {BETA}: it has no reference model"
+        if BETA not in announced:
+            return f"the run announces no {BETA}, without which nobody knows how much its KL counts"
+        if reason := super().cannot_fire(run):
+            return reason
+        if not _rewards(run):
+            return "the run announces no ceiling for `reward` or `reward/*`, so that headroom cannot be told"
+        if not _held_out(run):
+            return "the run has no held-out metric with a ceiling, and a reward that rises is no proof of a gain"
+        return None
+
+    def vote(self, window: Window) -> Vote | None:
+        since = window.settled_after(*RESETS)
+        seen = self._read(window, since)
+        if seen is None or seen.headroom < self.ROOM or window.progress > self.LATE:
+            return None
+        return self._undo(window, since, seen) or self._tighten(window, seen) or self._loosen(window, seen)
+
+    def _undo(self, window: Window, since: int, seen: _Reading) -> Vote | None:
+        """Back to before the last loosening, if the reward has stayed lower since."""
+        last = next((r for r in reversed(window.receipts) if r.status == "applied" and r.actuator in RESETS), None)
+        if last is None or not (_up(window, last) or _lowered(last)):
+            return None
+        before = [r for tick, r in _series(window) if tick <= since][-self.HALF :]
+        if len(before) < self.HALF or seen.rise > 0 or last.before is None:
+            return None
+        was = fmean(before)
+        if was - seen.reward < max(self.WORSE, 3 * noise(before) / math.sqrt(self.HALF)):
+            return None
+        why = (
+            f"the reward was {was:.2f} before {last.actuator} went from {last.before} to {last.after} at tick "
+            f"{last.tick}, and is {seen.reward:.2f} now and not rising: back to {last.before}"
+        )
+        lost = was - seen.reward
+        return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
+
+    def _tighten(self, window: Window, seen: _Reading) -> Vote | None:
+        if seen.growth < self.RUNAWAY or seen.kl < self.TELLING or seen.rise > 0:
+            return None
+        knob = window.knobs[BETA]
+        raised = knob.bounded(knob.number * self.STEP)
+        if raised < knob.number * 1.2:
+            return None
+        why = f"the policy leaves its teacher for nothing ({seen.text}): {BETA} {knob.number:.3g} → {raised:.3g}"
+        return self._propose(window, BETA, raised, why, 0.02, "symptom:kl_runaway")
+
+    def _loosen(self, window: Window, seen: _Reading) -> Vote | None:
+        beta = window.knobs[BETA]
+        low, high = self.FLAT
+        if beta.number * seen.kl < self.MATERIAL or not low <= seen.growth <= high:
+            return None
+        if seen.rise > self.STALLED * seen.headroom:
+            return None
+        why = f"the anchor binds ({seen.text}; beta × KL {beta.number * seen.kl:.2f})"
+        stronger = _stronger(window)
+        if stronger:
+            why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
+            return self._propose(window, TEACHER, stronger, why, seen.headroom / 2, "symptom:kl_anchor_binds")
+        lowered = beta.bounded(beta.number / self.STEP)
+        if lowered > beta.number / 1.2 or any(_raised(receipt) for receipt in window.applied(BETA)):
+            return None
+        why += f" and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
+        return self._propose(window, BETA, lowered, why, seen.headroom / 4, "symptom:kl_anchor_binds")
+
+    def _propose(self, window: Window, actuator: str, value: Value, why: str, gain: float, symptom: str) -> Vote:
+        target = _held_out(window.run)[0].name
+        return window.propose(
+            actuator, value, confidence=0.88, why=why, target=target, expected_change=round(gain, 3), horizon=40,
+            evidence=(symptom,),
+        )  # fmt: skip
+
+    def _read(self, window: Window, since: int) -> _Reading | None:
+        """None until both halves are full, some held-out metric was measured, and all of it is finite."""
+        rewards = [reward for tick, reward in _series(window) if tick > since][-2 * self.HALF :]
+        kls = window.series("kl", after=since, last=2 * self.HALF)
+        held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
+        if min(len(rewards), len(kls)) < 2 * self.HALF or not held_out:
+            return None
+        name, best, value = held_out[0]
+        if best is None or not all(map(math.isfinite, [*rewards, *kls, value])):
+            return None
+        ceiling = _rewards(window.run)[0].ceiling or 1.0
+        was, reward = fmean(rewards[: self.HALF]), fmean(rewards[self.HALF :])
+        kl_was, kl = fmean(kls[: self.HALF]), fmean(kls[self.HALF :])
+        gap = (best - value) / best
+        text = (
+            f"reward {was:.2f} → {reward:.2f} of {ceiling:g} and KL {kl_was:.3f} → {kl:.3f} from one {self.HALF} ticks "
+            f"to the next, {gap:.0%} of {name} still to gain"
+        )
+        growth = kl / kl_was if kl_was > 0 else math.inf
+        return _Reading(reward, reward - was, kl, growth, min((ceiling - reward) / ceiling, gap), text)
+
+
+def _rewards(run: RunStarted) -> list[MetricSpec]:
+    """`reward` where its ceiling is known, else its parts by level."""
+    known = [spec for spec in run.metrics if spec.ceiling is not None and spec.ceiling > 0]
+    return [s for s in known if s.name == "reward"] or [s for s in known if s.name.startswith("reward/")]
+
+
+def _held_out(run: RunStarted) -> list[MetricSpec]:
+    """The most general first: `eval/accuracy` before `eval/accuracy/len3`."""
+    found = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
+    return sorted(found, key=lambda spec: (spec.name.count("/"), spec.name))
+
+
+def _series(window: Window) -> list[tuple[int, float]]:
+    """(tick, reward): the reward, or the mean of its parts that were measured at the tick."""
+    names = [spec.name for spec in _rewards(window.run)]
+    parts = [(o.tick, [o.metrics[name] for name in names if name in o.metrics]) for o in window.observations]
+    return [(tick, fmean(values)) for tick, values in parts if values]
+
+
+def _stronger(window: Window) -> str:
+    """The next stronger teacher that was neither turned down by the learner nor left again; empty if there is none."""
+    knob = window.knobs.get(TEACHER)
+    if knob is None or knob.value not in knob.spec.choices:
+        return ""
+    rank = {name: place for place, name in enumerate(knob.spec.choices)}
+    changes = window.applied(TEACHER)
+    left = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
+    refused = " ".join(r.reason for r in window.receipts if r.actuator == TEACHER and r.status == "rejected")
+    above = knob.spec.choices[rank[str(knob.value)] + 1 :]
+    return next((name for name in above if name not in left and repr(name) not in refused), "")
+
+
+def _up(window: Window, receipt: Receipt) -> bool:
+    """Whether it swapped to a stronger teacher."""
+    if receipt.actuator != TEACHER or TEACHER not in window.knobs:
+        return False
+    choices = window.knobs[TEACHER].spec.choices
+    known = receipt.before in choices and receipt.after in choices
+    return known and choices.index(str(receipt.after)) > choices.index(str(receipt.before))
+
+
+def _lowered(receipt: Receipt) -> bool:
+    return receipt.actuator == BETA and _change(receipt) < 0
+
+
+def _raised(receipt: Receipt) -> bool:
+    return receipt.actuator == BETA and _change(receipt) > 0
+
+
+def _change(receipt: Receipt) -> float:
+    before, after = receipt.before, receipt.after
+    return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0

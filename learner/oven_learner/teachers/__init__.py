@@ -1,0 +1,15 @@
+"""Local teachers: the reference models that GRPO's KL term pulls the policy towards, swapped while a run goes on.
+
+    teachers = Teachers(trainer)                   # the trainer's own reference model, if it has one, is "initial"
+    teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
+    oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
+
+The term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
+arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction_kl` is off. TRL computes it, with its
+gradient; which model π_ref is, is decided here.
+"""
+
+from oven_learner.teachers.anchor import announce_anchor
+from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
+
+__all__ = ["LIMIT_BYTES", "Teachers", "announce_anchor"]

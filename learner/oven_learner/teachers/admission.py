@@ -1,0 +1,76 @@
+"""What a model must be before it may teach: each check names the value, the limit and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oven_controller.errors import TeacherRefusedError
+
+
+def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
+    """A teacher is frozen when it is loaded; one that shares parameters with the policy would freeze it too."""
+    trained = {id(parameter) for parameter in policy.parameters()}
+    if any(id(parameter) in trained for parameter in model.parameters()):
+        raise TeacherRefusedError("it shares parameters with the policy, which would be frozen with it; give a copy")
+
+
+def size_bytes(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def check_size(model: torch.nn.Module, held: int, limit: int) -> None:
+    """All teachers stay loaded, so their sum counts: `held` bytes are taken already, `limit` is for all together."""
+    needed = size_bytes(model)
+    if held + needed > limit:
+        count = sum(parameter.numel() for parameter in model.parameters())
+        raise TeacherRefusedError(
+            f"it has {count:,} parameters in {needed:,} bytes, which makes {held + needed:,} with the teachers that "
+            f"are loaded, and the limit is {limit:,}; give a smaller model, load it in a shorter dtype, or raise "
+            "limit_bytes"
+        )
+
+
+def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None) -> None:
+    """The policy's token ids must mean the same to the teacher, and none may lie beyond its rows (an IndexError in the
+    middle of a run). `own` and `other` are the tokenizers of policy and teacher. Without the teacher's, the sizes must
+    be equal; with it the maps must be, and the teacher may have more rows (models of a family are padded differently).
+    """
+    have, need = _rows(model), int(policy.get_output_embeddings().weight.shape[0])
+    if have < need or (other is None and have != need):
+        raise TeacherRefusedError(
+            f"its vocabulary has {have:,} rows and the policy's {need:,}; give a teacher of the policy's own family"
+            + ("" if other is not None or have < need else ", or its tokenizer if only the padding differs")
+        )
+    if other is None:
+        return
+    ours, theirs = (getattr(one, "tokenizer", one).get_vocab() for one in (own, other))  # a processor holds one
+    if ours != theirs:
+        differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
+        token = differing[0]
+        raise TeacherRefusedError(
+            f"its tokenizer maps {len(differing):,} tokens to other ids than the policy's, {token!r} to "
+            f"{theirs.get(token)} instead of {ours.get(token)}; give a teacher with the policy's tokenizer"
+        )
+
+
+@torch.no_grad()
+def check_scores(trainer: Any, model: Any) -> None:
+    """Scores the highest token id once, as training will: what cannot, must fail now and not in the middle of a run."""
+    last = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
+    ids = torch.full((1, 2), last, device=trainer.accelerator.device)  # (B, T) int64
+    try:
+        scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), logits_to_keep=1)
+    except Exception as error:
+        raise TeacherRefusedError(f"scoring a probe raised {type(error).__name__}: {error}") from error
+    if not bool(torch.isfinite(scores).all()):
+        raise TeacherRefusedError(
+            f"it gives a probe the log-probability {float(scores.flatten()[0])}; check its weights"
+        )
+
+
+def _rows(model: Any) -> int:
+    return min(
+        int(embedding.weight.shape[0]) for embedding in (model.get_input_embeddings(), model.get_output_embeddings())
+    )

@@ -1,0 +1,216 @@
+"""The teacher agent on made-up gauges whose right answer is plain."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.test_agents import receipt
+
+from oven_agents.session import Session
+from oven_agents.teacher import BETA, TEACHER, TeacherEscalation
+from oven_controller.messages import ActuatorSpec, LearnerMessage, MetricSpec, Observation, Receipt, RunStarted, Vote
+
+LEAST = 2 * TeacherEscalation.HALF
+NAMES = ("small", "middle", "strong")
+
+
+def started(
+    active: str = "small", beta: float = 1.0, *, without: Sequence[str] = (), ceiling: float | None = 1.0
+) -> RunStarted:
+    metrics = (
+        MetricSpec(name="kl"),
+        MetricSpec(name="reward"),
+        MetricSpec(name="reward/easy", ceiling=ceiling),
+        MetricSpec(name="reward/hard", ceiling=ceiling),
+        MetricSpec(name="eval/accuracy/hard", better="up", held_out=True, ceiling=1.0),
+        MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0),
+    )
+    knobs = (
+        ActuatorSpec(name=TEACHER, kind="choice", choices=NAMES, value=active),
+        ActuatorSpec(name=BETA, kind="scalar", scale="log", low=0.01, high=10, value=beta),
+        ActuatorSpec(name="run.rollback", kind="action"),
+    )
+    return RunStarted(
+        incarnation=1, n=0, recipe="r", metrics=tuple(m for m in metrics if not m.name.startswith(tuple(without))),
+        actuators=tuple(knob for knob in knobs if knob.name not in without),
+    )  # fmt: skip
+
+
+def seen(tick: int, reward: float, kl: float, held_out: float | None = None, progress: float = 0.3) -> Observation:
+    spread = min(reward, 1 - reward) / 4 if math.isfinite(reward) else 0.0
+    metrics = {"kl": kl, "reward": reward, "reward/easy": reward + spread, "reward/hard": reward - spread}
+    metrics |= {} if held_out is None else {"eval/accuracy": held_out, "eval/accuracy/hard": 0.2}
+    return Observation(incarnation=1, n=2 * tick, tick=tick, step=tick, progress=progress, metrics=metrics)
+
+
+def steps(
+    count: int, reward: float, kl: float, *, rise: float = 0.0, growth: float = 0.0, after: int = 0, **more: float
+) -> list[Observation]:
+    """Noise of a step's own size around a line; held-out accuracy every tenth step, a little above the reward."""
+    draw = random.Random(f"{reward} {after}")
+    made = []
+    for i in range(count):
+        level = reward + rise * i
+        held_out = min(1.0, level + 0.1) if i % 10 == 0 else None
+        noisy = min(1.0, max(0.0, level + draw.gauss(0, 0.02)))
+        made.append(seen(after + 1 + i, noisy, (kl + growth * i) * (1 + draw.gauss(0, 0.08)), held_out, **more))
+    return made
+
+
+def changed(tick: int, actuator: str, before: float | str, after: float | str, status: str = "applied") -> Receipt:
+    made = receipt(tick, actuator, before, after)
+    return made.model_copy(update={"n": 2 * tick + 1, "status": status})
+
+
+def tell(session: Session, *events: LearnerMessage) -> list[Vote]:
+    """What it answers to all of them together."""
+    for event in events:
+        session.absorb(event)  # type: ignore[arg-type]
+    return [message for message in session.react() if isinstance(message, Vote)]
+
+
+def votes(events: Iterable[LearnerMessage], run: RunStarted | None = None) -> list[tuple[int, Vote]]:
+    """(tick, vote), with the receipts and observations given; a vote is not carried out by itself."""
+    session = Session(TeacherEscalation(), "teacher")
+    said = []
+    for event in (run or started(), *events):
+        said += [(vote.tick, vote) for vote in tell(session, event)]
+        assert not session.problems, session.problems
+    return said
+
+
+def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> None:
+    said = votes(steps(40, 0.5, 0.15))
+    tick, vote = said[0]
+    assert tick == LEAST, "not from the start"
+    assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
+    assert vote.confidence >= 0.85 and vote.evidence == ("symptom:kl_anchor_binds",)
+    assert "beta × KL 0.1" in vote.rationale and "small → middle" in vote.rationale
+
+
+def test_with_no_stronger_teacher_beta_is_lowered() -> None:
+    for run in (started("strong"), started(without=[TEACHER])):
+        _, vote = votes(steps(40, 0.5, 0.15), run)[0]
+        assert vote.actuator == BETA and vote.value == pytest.approx(1 / 3)
+    assert not votes(steps(40, 0.5, 20.0), started("strong", beta=0.01)), "it lies at its bound"
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        steps(120, 0.4, 0.1, rise=0.005),
+        steps(40, 0.5, 0.05, growth=0.004),
+        steps(120, 0.5, 0.02),
+        steps(120, 0.93, 0.15),
+        steps(120, 0.5, 0.15, progress=0.95),
+    ],
+    ids=["it learns", "the KL is free to grow", "the KL counts for little", "no headroom", "too late"],
+)
+def test_what_is_no_binding_anchor(observations: list[Observation]) -> None:
+    assert not votes(observations)
+
+
+def test_a_held_out_metric_near_its_ceiling_is_no_headroom_whatever_sampling_costs() -> None:
+    solved = [seen(t, 0.7, 0.15, 0.95) for t in range(1, 60)]
+    assert not votes(solved)
+
+
+def test_a_kl_that_runs_away_for_nothing_raises_beta() -> None:
+    drift = [*steps(20, 0.5, 0.05), *(seen(t, 0.5 - t / 1000, 0.06 * (t - 19), 0.6) for t in range(21, 40))]
+    _, vote = votes(drift, started("strong", beta=0.1))[0]
+    assert vote.actuator == BETA and vote.value == pytest.approx(0.3)
+    assert vote.evidence == ("symptom:kl_runaway",)
+
+
+@pytest.mark.parametrize("what", [TEACHER, BETA, "run.rollback"])
+def test_after_a_change_it_looks_anew(what: str) -> None:
+    changes: dict[str, tuple[float | str, float | str]]
+    changes = {TEACHER: ("small", "middle"), BETA: (3.0, 1.0), "run.rollback": (30.0, 0.0)}
+    events = [*steps(30, 0.5, 0.15), changed(30, what, *changes[what]), *steps(40, 0.5, 0.15, after=30)]
+    assert next(tick for tick, _ in votes(events) if tick > 30) == 30 + LEAST
+
+
+def test_a_teacher_that_made_it_worse_is_left_and_not_tried_again() -> None:
+    swapped = [*steps(30, 0.5, 0.15), changed(30, TEACHER, "small", "middle"), *steps(30, 0.3, 0.3, after=30)]
+    tick, back = votes(swapped)[-1]
+    assert tick == 60 and (back.actuator, back.value) == (TEACHER, "small")
+    assert back.evidence == ("symptom:reward_fell_after_swap",) and "0.50 before" in back.rationale
+    settled = [*swapped, changed(60, TEACHER, "middle", "small"), *steps(60, 0.5, 0.15, after=60)]
+    assert {vote.value for tick, vote in votes(settled) if tick > 60} == {"strong"}
+
+
+def test_a_beta_that_had_to_be_raised_is_not_lowered_again() -> None:
+    events = [*steps(30, 0.5, 0.15), changed(30, BETA, 1.0, 1 / 3), *steps(30, 0.3, 0.3, after=30)]
+    back = votes(events, started("strong"))[-1][1]
+    assert (back.actuator, back.value) == (BETA, 1.0)
+    events += [changed(60, BETA, 1 / 3, 1.0), *steps(100, 0.5, 0.15, after=60)]
+    assert not [tick for tick, _ in votes(events, started("strong")) if tick > 60]
+
+
+def test_a_swap_that_pays_is_left_alone_while_it_does() -> None:
+    """As recorded: the KL to the new teacher falls while the reward rises, and both settle near the ceiling."""
+    better = []
+    for t in range(1, 120):
+        reward, kl = 0.9 - 0.4 * math.exp(-t / 20), 0.1 + 1.2 * math.exp(-t / 10)
+        better.append(seen(30 + t, reward, kl, 0.95 if t > 30 else None))
+    events = [*steps(30, 0.5, 0.15), changed(30, TEACHER, "small", "strong"), *better]
+    assert not [tick for tick, _ in votes(events) if tick > 30]
+
+
+def test_a_teacher_that_the_learner_turned_down_is_passed_over() -> None:
+    refusal = changed(30, TEACHER, "small", "small", "rejected").model_copy(
+        update={"reason": "TeacherRefusedError: teacher 'middle' is refused: it has 7 parameters"}
+    )
+    said = votes([*steps(30, 0.5, 0.15), refusal, *steps(10, 0.5, 0.15, after=30)])
+    assert {vote.value for tick, vote in said if tick > 30} == {"strong"}
+
+
+def test_an_agent_that_was_restarted_votes_alike() -> None:
+    events = [*steps(30, 0.5, 0.15), changed(30, TEACHER, "small", "middle"), *steps(40, 0.3, 0.3, after=30)]
+    live = votes(events)[-1]
+    assert tell(Session(TeacherEscalation(), "teacher"), started(), *events) == [live[1]]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (started(without=[TEACHER, BETA]), "no reference model"),
+        (started(without=[BETA]), "no grpo.beta"),
+        (started(without=["kl"]), "publishes no kl"),
+        (started(ceiling=None), "no ceiling"),
+        (started(without=["eval"]), "no held-out metric"),
+    ],
+)
+def test_it_says_why_it_cannot_fire(run: RunStarted, why: str) -> None:
+    reason = TeacherEscalation().cannot_fire(run)
+    assert reason is not None and why in reason
+    assert not votes(steps(60, 0.5, 0.15), run)
+
+
+RATES = st.floats(0, 1) | st.just(math.nan)
+
+
+@given(
+    st.lists(st.tuples(RATES, st.floats(0, 5) | st.just(math.nan)), min_size=20, max_size=70),
+    RATES,
+    st.lists(st.tuples(st.integers(1, 70), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=3),
+)
+def test_whatever_comes_it_keeps_to_headroom_patience_and_bounds(
+    pairs: list[tuple[float, float]], held_out: float, swaps: list[tuple[int, str, str]]
+) -> None:
+    at = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}
+    events: list[LearnerMessage] = []
+    for tick, (reward, kl) in enumerate(pairs, 1):
+        events += [seen(tick, reward, kl, held_out), *([at[tick]] if tick in at else [])]
+    for tick, vote in votes(events):
+        last = max((changed_at for changed_at in at if changed_at < tick), default=0)
+        assert tick - last >= LEAST
+        assert 1 - held_out >= TeacherEscalation.ROOM
+        recent = [reward for reward, _ in pairs[tick - TeacherEscalation.HALF : tick]]
+        assert sum(recent) / len(recent) <= 1 - TeacherEscalation.ROOM + 1e-9
+        assert vote.value in NAMES if vote.actuator == TEACHER else 0.01 <= float(str(vote.value)) <= 10

@@ -1,0 +1,54 @@
+"""The bench's figures from made-up results, and the interval behind its verdict."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_learner.bench.episode import Episode, Result
+from oven_learner.bench.paired import T_975, paired, quantile
+from oven_learner.bench.pairs import START, figures
+
+
+def results(swarm: list[float], alone: list[float]) -> list[Result]:
+    return [
+        Result(Episode(arm, START, seed, 10, "home"), accuracy, 2 if arm == "swarm" else 0, 1.0)
+        for arm, values in (("alone", alone), ("swarm", swarm))
+        for seed, accuracy in reversed(list(enumerate(values, 1)))
+    ]
+
+
+def test_the_figures_are_paired_by_seed() -> None:
+    found = figures(results([0.90, 0.80, 0.94], [0.80, 0.72, 0.82]))
+    assert found == {
+        "start": START, "seeds": 3, "mean_swarm": 0.88, "mean_alone": 0.78, "difference": 0.1, "difference_low": 0.0503,
+        "difference_high": 0.1497, "decisions_per_run": 2.0, "verdict": "HELPS",
+    }  # fmt: skip
+
+
+def test_a_difference_that_the_seeds_do_not_tell_from_none_is_called_that() -> None:
+    assert figures(results([0.9, 0.8, 0.7], [0.8, 0.9, 0.7]))["verdict"] == "NO EFFECT"
+    assert figures(results([0.5, 0.5, 0.5], [0.6, 0.7, 0.61]))["verdict"] == "NO EFFECT"
+    assert figures(results([0.5, 0.5, 0.5], [0.6, 0.62, 0.61]))["verdict"] == "HARMS"
+    with pytest.raises(ValueError, match="at least 2"):
+        paired([0.9], [0.8])
+
+
+def test_the_quantile_goes_on_where_the_table_ends() -> None:
+    assert [quantile(n) for n in (1, 4, 30)] == [12.706, 2.776, 2.042]
+    assert quantile(31) == pytest.approx(2.0395, abs=5e-4)
+    assert quantile(120) == pytest.approx(1.9799, abs=5e-4)
+    assert list(T_975) == sorted(T_975, reverse=True) and quantile(31) < T_975[-1]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=40))
+def test_the_interval_holds_the_mean_and_turns_with_the_arms(pairs: list[tuple[float, float]]) -> None:
+    one, other = [list(side) for side in zip(*pairs, strict=True)]
+    found, turned = paired(one, other), paired(other, one)
+    assert found.low <= found.mean <= found.high
+    assert math.isclose(found.low, -turned.high, abs_tol=1e-12)
+    opposite = {"HELPS": "HARMS", "HARMS": "HELPS", "NO EFFECT": "NO EFFECT"}
+    assert turned.verdict == opposite[found.verdict]

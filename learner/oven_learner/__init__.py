@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from oven_learner.attachment import Attachment, attach
     from oven_learner.client import OvenClient
     from oven_learner.loop import connect
+    from oven_learner.rewards import Committee, ModelDescription, convene
 
-__all__ = ["Actuators", "Attachment", "OvenClient", "attach", "connect"]
+__all__ = ["Actuators", "Attachment", "Committee", "ModelDescription", "OvenClient", "attach", "connect", "convene"]
 
 _HOMES = {
     "Actuators": "actuators",
     "Attachment": "attachment",
+    "Committee": "rewards",
+    "ModelDescription": "rewards",
     "OvenClient": "client",
     "attach": "attachment",
     "connect": "loop",
+    "convene": "rewards",
 }
 
 

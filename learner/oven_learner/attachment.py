@@ -25,7 +25,10 @@ from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
+from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.skipping import Skipping
 from oven_learner.snapshots import KEPT, Snapshots
+from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
@@ -49,6 +52,9 @@ class Attachment(TrainerCallback):
         seconds: float | None,
         versions: Mapping[str, str],
         mesh_code: str,
+        teachers: Teachers | None,
+        beta_bounds: tuple[float, float],
+        committee: Committee | None,
     ) -> None:
         self.trainer = trainer
         self.actuators = actuators
@@ -61,7 +67,10 @@ class Attachment(TrainerCallback):
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
         self._seconds = seconds
         self._versions, self._mesh_code = versions, mesh_code
+        self._teachers, self._beta_bounds = teachers, beta_bounds
         self._step_metrics = StepMetrics(trainer)
+        self._committee = committee
+        self._skipping = Skipping(trainer, committee) if committee is not None else None
         self._trained = 0
         self._budget: int | None = None
         self._to_save = False
@@ -94,6 +103,10 @@ class Attachment(TrainerCallback):
                 scale="log",
                 unit="norm",
             )
+        announce_anchor(self.actuators, trainer, self._teachers, self._beta_bounds)
+        if self._committee is not None and self._skipping is not None:
+            self._committee.announce(self.actuators)
+            self._skipping.begin()
         snapshots = None
         if snapshot.fits(trainer, KEPT + 1):
             snapshots = Snapshots(lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept))
@@ -104,7 +117,10 @@ class Attachment(TrainerCallback):
             self.actuators,
             recipe=self._recipe,
             metrics=(
-                self._step_metrics.announced() + ((gauges.ALIGNMENT,) if self._gauged else ()) + self._extra_metrics
+                self._step_metrics.announced()
+                + ((gauges.ALIGNMENT,) if self._gauged else ())
+                + (self._committee.announced() if self._committee else ())
+                + self._extra_metrics
             ),
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=self._seconds,
@@ -136,7 +152,12 @@ class Attachment(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
         self._trained += 1
-        metrics = {**self._step_metrics.take(), "learning_rate": self._rate, **self._pending}
+        measured = self._step_metrics.take()
+        if self._skipping is not None:
+            measured, why = self._skipping.take(measured)
+            if why:
+                self.client.hold(why)
+        metrics = {**measured, "learning_rate": self._rate, **self._pending}
         if self._alignment is not None:
             metrics[gauges.ALIGNMENT.name] = self._alignment
         self._pending = {}
@@ -194,9 +215,14 @@ class Attachment(TrainerCallback):
             signal.signal(signal.SIGTERM, self._handled_before)
             self._handled_before = None
 
+    def _dismiss(self) -> None:
+        if self._committee is not None:
+            self._committee.close()
+
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
         self._let_signals_be()
+        self._dismiss()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
         self.client.close(reason, detail=why, metrics=self.last_evaluation)
@@ -204,6 +230,7 @@ class Attachment(TrainerCallback):
     def failed(self, error: BaseException) -> None:
         """Training raised: say so in the log, and send what is left."""
         self._let_signals_be()
+        self._dismiss()
         if self.client is None:
             return
         if isinstance(error, KeyboardInterrupt):
@@ -225,13 +252,20 @@ def attach(
     evaluate: Callable[[], Mapping[str, float]] | None = None,
     evaluate_every: int = 20,
     seconds: float | None = None,
+    teachers: Teachers | None = None,
+    beta_bounds: tuple[float, float] = USER_BOUNDS,
+    committee: Committee | None = None,
     link: Link | None = None,
 ) -> Attachment:
     """Publish every step of `trainer`, and apply what is decided between steps. Call it once, before `train()`.
 
     Found by itself: `optimizer.lr_scale`, `grad.clip`, and (when the model is small enough to copy) `run.checkpoint`
-    and `run.rollback`; `run.hold` and `run.stop` always. `actuators` adds your own. `lr_bounds` are multiples of
-    your schedule. The run begins in `observe`, unless the stack's rules say otherwise.
+    and `run.rollback`; `run.hold` and `run.stop` always; `grpo.beta` on a GRPOTrainer with a reference model, and
+    `teacher.active` when `teachers` holds two for it. `actuators` adds your own. `lr_bounds` are multiples of your
+    schedule, `beta_bounds` of your β. The run begins in `observe`, unless the stack's rules say otherwise.
+
+    `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
+    `reward.weights`, and groups and steps that nobody scored train nothing.
 
     Raises ConfigError when there is no controller to attach to, and RefusedError when it turns the credentials down.
     After the start nothing that happens to the controller reaches the training.
@@ -257,6 +291,9 @@ def attach(
         seconds=seconds,
         versions=installed(),
         mesh_code=code_hash(),
+        teachers=teachers,
+        beta_bounds=beta_bounds,
+        committee=committee,
     )
     trainer.add_callback(attachment)
     _announce_failure(trainer, attachment)

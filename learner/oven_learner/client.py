@@ -22,7 +22,7 @@ from oven_controller.messages import (
 )
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators, Applied
-from oven_learner.link import Link, Past
+from oven_learner.link import Answer, Link, Past
 from oven_learner.snapshots import Snapshots
 
 log = logging.getLogger("oven.learner")
@@ -32,6 +32,8 @@ LOCKSTEP_S = 30.0
 AFTER_TIMEOUT_S = 0.2
 """And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 HOLD_POLL_S = 0.05
+LOCAL = "local-"
+"""How the ids of the learner's own commands begin."""
 
 Order = Decision | OperatorCommand
 
@@ -160,7 +162,12 @@ class OvenClient:
 
     def request_stop(self, reason: str) -> None:
         """Ask for an end in order after the running step. Safe from a signal handler; rank 0's word goes."""
-        self._asked.append(OperatorCommand(id=f"local-{len(self._asked)}", action="stop", reason=reason))
+        self._asked.append(OperatorCommand(id=f"{LOCAL}{len(self._asked)}", action="stop", reason=reason))
+
+    def hold(self, reason: str) -> None:
+        """Hold the run at the next `poll`, for a reason of the learner's own, until an operator resumes it. The log has
+        it as a receipt of `run.hold` that answers no decision. Every rank says so; rank 0's word goes."""
+        self._asked.append(OperatorCommand(id=f"{LOCAL}{len(self._asked)}", action="hold", reason=reason))
 
     def close(
         self,
@@ -282,6 +289,7 @@ class OvenClient:
             self._carry_out(decision, coming)
 
     def _carry_out(self, decision: Decision, coming: int) -> None:
+        began_ns = time.time_ns()
         if coming > decision.expires_at_tick:
             late = coming - decision.expires_at_tick
             self._receipt(decision, Applied("expired", reason=f"it came {late} ticks after it expired"))
@@ -295,7 +303,7 @@ class OvenClient:
                 return
         applied = self.actuators.apply(decision.actuator, decision.value)
         log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
-        self._receipt(decision, applied)
+        self._receipt(decision, applied, began_ns)
 
     def _command(self, command: OperatorCommand) -> None:
         if command.id in self._commands:
@@ -309,7 +317,16 @@ class OvenClient:
                 self.held = ""
             case "stop":
                 self.stopping = self.stopping or why
-        log.info("operator: %s (%s)", command.action, why)
+        local = command.id.startswith(LOCAL)
+        log.log(
+            logging.WARNING if local else logging.INFO,
+            "%s: %s (%s)",
+            "learner" if local else "operator",
+            command.action,
+            why,
+        )
+        if local and command.action == "hold":
+            self._said(command.id, "run.hold", Applied("applied", reason=why))
 
     def _hold(self, _: float | None) -> None:
         self.held = "a decision holds the run"
@@ -334,23 +351,26 @@ class OvenClient:
         self._step = snapshot.step
         return float(before), float(snapshot.step)
 
-    def _receipt(self, decision: Decision, applied: Applied) -> None:
-        self._send(
-            Receipt(
-                incarnation=self._incarnation,
-                n=self._next(),
-                decision_id=decision.id,
-                actuator=decision.actuator,
-                status=applied.status,
-                before=applied.before,
-                after=applied.after,
-                tick=self.tick,
-                step=self._step,
-                reason=applied.reason,
-            )
-        )
+    def _receipt(self, decision: Decision, applied: Applied, began_ns: int | None = None) -> None:
+        self._said(decision.id, decision.actuator, applied, began_ns)
 
-    def _send(self, message: RunStarted | RunEnded | Receipt) -> None:
+    def _said(self, of: str, actuator: str, applied: Applied, began_ns: int | None = None) -> None:
+        ended_ns = time.time_ns()
+        receipt = Receipt(
+            incarnation=self._incarnation,
+            n=self._next(),
+            decision_id=of,
+            actuator=actuator,
+            status=applied.status,
+            before=applied.before,
+            after=applied.after,
+            tick=self.tick,
+            step=self._step,
+            reason=applied.reason,
+        )
+        self._link.send(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    def _send(self, message: RunStarted | RunEnded) -> None:
         self._link.send(lambda: message)
 
     def _next(self) -> int:

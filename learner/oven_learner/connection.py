@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from oven_controller import telemetry
 from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError
 from oven_controller.rules import Rules
+from oven_controller.settings import CommitteeSettings
 from oven_learner.link import BusLink
 
 
@@ -20,6 +22,7 @@ class Connection:
     credentials: Credentials | None
     rules: Rules
     lockstep: bool = False
+    committee: CommitteeSettings = field(default_factory=CommitteeSettings)
 
     @classmethod
     def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Connection:
@@ -34,13 +37,16 @@ class Connection:
                 "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
                 "or pass url= and run="
             )
-        rules, lockstep = Rules(autonomy="observe"), False
+        rules, lockstep, committee = Rules(autonomy="observe"), False, CommitteeSettings()
         folder = os.environ.get("OVEN_RUN_DIR")
         if folder and (config := Path(folder) / "config.json").is_file():
             resolved = json.loads(config.read_text())
             rules = Rules.model_validate(resolved.get("rules", {"autonomy": "observe"}))
             lockstep = bool(resolved.get("lockstep", False))
-        return cls(url, run, Credentials.load(Path(creds)) if creds else None, rules, lockstep)
+            committee = CommitteeSettings.model_validate(resolved.get("committee", {}))
+        return cls(url, run, Credentials.load(Path(creds)) if creds else None, rules, lockstep, committee)
 
     def link(self) -> BusLink:
+        """Raises ConfigError when traces are wanted and cannot be made."""
+        telemetry.start("learner", self.run)
         return BusLink(self.url, self.run, self.credentials, poll_s=0.001 if self.lockstep else 0.005)

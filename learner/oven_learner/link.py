@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from oven_controller import telemetry
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
@@ -65,6 +66,19 @@ class Past:
     """Adopted decisions without a receipt."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A receipt on its way to `Link.send`, with the Unix time in ns between which the decision was carried out. The
+    training thread only reads the clock: the span is made on the link's thread, like the message."""
+
+    receipt: Receipt
+    began_ns: int
+    ended_ns: int
+
+    def __call__(self) -> Receipt:
+        return self.receipt
+
+
 class Link(Protocol):
     """The seam: the client's tests and the benches stand here instead of a bus."""
 
@@ -105,6 +119,7 @@ class BusLink:
         self._outbox: deque[Callable[[], LearnerMessage]] = deque()
         self._droppable: deque[Callable[[], LearnerMessage]] = deque()
         self._inbox: deque[Body] = deque()
+        self._contexts = telemetry.Contexts()  # of the decisions that are to be carried out
         self._past: Past | None = None
         self._last_seq = 0
         self._progress = 0
@@ -160,6 +175,7 @@ class BusLink:
                 log.error("the link to the bus ended (%s); training goes on on its last settings", error)
         finally:
             self._opened.set()
+            telemetry.flush()
 
     async def _serve(self) -> None:
         bus = await Bus.open(self._url, self._credentials, name="learner")
@@ -252,7 +268,9 @@ class BusLink:
             self._forget(make)
             return True
         identity = f"{message.incarnation}-{message.n}"
-        await _bounded(bus.append(self._subject(message), wire, message_id=identity))
+        with self._span(make, message) as span:
+            context = span.traceparent
+            await _bounded(bus.append(self._subject(message), wire, message_id=identity, traceparent=context))
         self._forget(make)
         return True
 
@@ -261,6 +279,26 @@ class BusLink:
             self._outbox.popleft()
         if self._droppable and self._droppable[0] is make:
             self._droppable.popleft()
+
+    def _span(self, make: Callable[[], LearnerMessage], message: LearnerMessage) -> telemetry.Span:
+        """An observation begins a trace; a receipt ends the one that its decision came with."""
+        if isinstance(message, Observation):
+            attributes: dict[str, telemetry.Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
+            return telemetry.span("observe", attributes=attributes, kind="producer")
+        if not isinstance(make, Answer):
+            return telemetry.OFF
+        receipt = make.receipt
+        attributes = {
+            "oven.tick": receipt.tick,
+            "oven.actuator": receipt.actuator,
+            "oven.decision_id": receipt.decision_id,
+            "oven.verdict": "adopted",
+            "oven.status": receipt.status,
+        }
+        parent = self._contexts.get(receipt.decision_id)
+        return telemetry.span(
+            "apply", parent, attributes, kind="consumer", began_ns=make.began_ns, ended_ns=make.ended_ns
+        )
 
     def _subject(self, message: LearnerMessage) -> str:
         if isinstance(message, Observation):
@@ -277,6 +315,8 @@ class BusLink:
         wanted = [self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
         async for event in bus.read(self._run, after=self._last_seq, subjects=wanted):
             self._last_seq = event.seq
+            if isinstance(event.body, Decision):
+                self._contexts.keep(event.body.id, event.traceparent)
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._inbox.append(event.body)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from oven_controller.messages import Body, LearnerMessage
 from oven_learner.link import Past
+
+T = TypeVar("T")
 
 
 class SilentLink:
@@ -41,6 +43,16 @@ def world() -> int:
     from torch import distributed
 
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def gathered(said: T, rows: int) -> tuple[range, list[T]]:
+    """What every rank says, in the order of ranks, and which of all their rows are this one's. A collective."""
+    from torch import distributed
+
+    box: list[Any] = [None] * world()
+    distributed.all_gather_object(box, (said, rows))
+    start = sum(count for _, count in box[: rank()])
+    return range(start, start + rows), [part for part, _ in box]
 
 
 def broadcast(said: Any) -> Any:

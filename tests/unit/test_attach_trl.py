@@ -53,7 +53,7 @@ def grpo(folder: Path, **settings: Any) -> GRPOTrainer:
         return [None] * len(completions)
 
     return GRPOTrainer(
-        model=llama(),
+        model=settings.pop("model", None) or llama(),
         reward_funcs=[vowels, silent],
         args=GRPOConfig(
             output_dir=str(folder), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_learner.recipes.grpo import GrpoSettings, Job, build, parse_start
+from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_learner.recipes.grpo.mixture import LAG_GENERATIONS
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import WEIGHTS, cache_key, warm_policy
@@ -145,8 +147,43 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
 
 def test_a_reference_policy_is_made_when_beta_asks_for_one(tmp_path: Path, cache: Path) -> None:
     job = make(tmp_path, cache, TINY.model_copy(update={"beta": 0.1, "max_steps": 2}))
+    assert job.teachers is not None and job.teachers.names == ("initial", "strong")
+    assert job.teachers.active == "initial" and job.trainer.beta == 0.1
+    assert torch.equal(weights(job.trainer.ref_model), weights(job.trainer.model))
+    start = weights(job.trainer.model)
     job.trainer.train()
     assert "kl" in job.trainer.state.log_history[0]
+    assert torch.equal(weights(job.trainer.ref_model), start), "the policy moves, its reference does not"
+    assert not torch.equal(weights(job.trainer.model), start)
+
+
+def test_without_beta_no_teacher_is_made(tmp_path: Path) -> None:
+    job = make(tmp_path / "run", tmp_path / "cache")
+    assert job.teachers is None and job.trainer.ref_model is None
+    assert len(list((tmp_path / "cache").iterdir())) == 1, "the policy's own warm-up, and no other"
+
+
+def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cached(tmp_path: Path) -> None:
+    def drill() -> Job:
+        return build(TINY, parse_start("drill:weak-teacher", 1, TINY.levels), 1, tmp_path / "run", tmp_path / "cache")
+
+    job = drill()
+    assert job.teachers is not None and (job.teachers.names, job.teachers.active) == (("small", "strong"), "small")
+    assert job.trainer.beta == 1.0
+    assert job.teachers.parameters("small") < job.teachers.parameters("strong") == weights(job.trainer.model).numel()
+    tokenizer, examples = build_tokenizer(), held_out_examples(TINY)
+    accuracy = {}
+    for name in job.teachers.names:
+        job.teachers.swap(name)
+        model: Any = job.trainer.ref_model
+        accuracy[name] = greedy_accuracy(model, tokenizer, examples, TINY.max_completion_length)
+    assert accuracy["strong"]["eval/accuracy"] > accuracy["small"]["eval/accuracy"]
+    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
+    assert len(entries) == 3
+    again = drill()
+    assert {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()} == entries
+    job.teachers.swap("small")
+    assert torch.equal(weights(again.trainer.ref_model), weights(job.trainer.ref_model))
 
 
 def test_the_learning_rate_follows_its_warm_up_and_schedule(tmp_path: Path, cache: Path) -> None:

@@ -41,7 +41,16 @@ def test_every_start_mixes_the_recipes_levels(name: str) -> None:
 def test_drills_have_the_fault_that_they_name() -> None:
     assert parse_start("drill:lr-low", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE / 10)
     assert parse_start("drill:lr-high", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE * 10)
+    weak = parse_start("drill:weak-teacher", 0)
+    assert (weak.beta, weak.teacher, weak.learning_rate) == (1.0, "small", TUNED_LEARNING_RATE)
+    assert len(set(weak.mixture.values())) == 1 and "beta 1 to the small teacher" in weak.describe()
     assert parse_start("drill:easy-only", 0).mixture == {"len3": 1.0, "len4": 0.0, "len5": 0.0}
+
+
+def test_only_that_drill_has_an_anchor() -> None:
+    anchored = [name for name in NAMES if parse_start(name, 7).beta is not None]
+    assert anchored == ["drill:weak-teacher"]
+    assert "beta" not in parse_start("tuned", 7).describe()
 
 
 def test_an_unknown_start_names_the_nearest() -> None:

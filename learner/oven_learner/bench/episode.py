@@ -57,7 +57,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.starts import parse_start
-    from oven_learner.recipes.grpo.train import LR_BOUNDS, gauges, knobs
+    from oven_learner.recipes.grpo.train import BETA_BOUNDS, LR_BOUNDS, gauges, knobs
 
     rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": Plateau()}
     rule = rules.get(episode.arm, Alone())
@@ -76,6 +76,9 @@ def _ruled(episode: Episode) -> tuple[float, int]:
             metrics=gauges(settings),
             evaluate=job.evaluate,
             evaluate_every=settings.eval_every,
+            teachers=job.teachers,
+            beta_bounds=BETA_BOUNDS,
+            committee=job.committee,
         )
         job.trainer.train()
     return link.last_metrics[ACCURACY], len(link.changes)

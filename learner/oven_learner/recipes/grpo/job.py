@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import PrinterCallback
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_learner.recipes.grpo.mixture import LevelMixture, MixtureSampler
-from oven_learner.recipes.grpo.rewards import exact_match
+from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
 from oven_learner.recipes.grpo.starts import Start
 from oven_learner.recipes.grpo.task import pool
+from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import warm_policy
+from oven_learner.rewards import Committee, ModelDescription
+from oven_learner.teachers import Teachers
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Job:
     mixture: LevelMixture
     evaluate: Callable[[], dict[str, float]]  # greedy held-out accuracy, 0..1, total and per level
     tuned_learning_rate: float
+    teachers: Teachers | None  # where the start or the settings have a beta above 0
+    committee: Committee
 
 
 class MixtureTrainer(GRPOTrainer):
@@ -46,16 +51,18 @@ class MixtureTrainer(GRPOTrainer):
         return self.sampler
 
 
-def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
+def build(
+    settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
+) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs. Without a
+    `committee` the recipe's rules judge alone."""
+    committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
+    committee.group_size = settings.group_size
     # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
-    if settings.beta > 0:
-        # TRL makes its reference model by loading the policy's path again.
-        model.save_pretrained(workdir / "warm")
-        model.config._name_or_path = str(workdir / "warm")
+    committee.policy = describe(model, tokenizer).to_agent_prompt()
     prompts = random.Random(f"prompts {seed}")
     rows = [e for length in sorted(settings.lengths) for e in pool(length, settings.train_prompts, prompts)]
     mixture = LevelMixture(settings.levels, start.mixture, seed)
@@ -63,7 +70,7 @@ def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache:
     trainer = MixtureTrainer(
         model=model,
         processing_class=tokenizer,
-        reward_funcs=[exact_match],
+        reward_funcs=[committee],
         args=args,
         train_dataset=Dataset.from_list([vars(row) for row in rows]),
     )
@@ -74,6 +81,12 @@ def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache:
         group_size=settings.group_size,
         repeats=args.num_iterations * (args.steps_per_generation or 1),
     )
+    beta = settings.beta if start.beta is None else start.beta
+    teachers = None
+    if beta > 0:
+        # Only now: a trainer that is made with a beta loads its reference from the policy's path, and there is none.
+        trainer.beta = args.beta = beta
+        teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     examples = held_out_examples(settings)
 
     def evaluate() -> dict[str, float]:
@@ -81,7 +94,19 @@ def build(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache:
         return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
 
     trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
-    return Job(trainer, mixture, evaluate, TUNED_LEARNING_RATE)
+    return Job(trainer, mixture, evaluate, TUNED_LEARNING_RATE, teachers, committee)
+
+
+def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
+    """What remote judges are told. The rule stands in it: they judge answers, and need not guess the task."""
+    return ModelDescription.from_model(
+        model,
+        tokenizer,
+        task="Sort the digits between S and = in ascending order; repeated digits stay repeated.",
+        good_answer="exactly the sorted digits, and nothing else",
+        example_input="S5203=",
+        example_output="0235",
+    )
 
 
 def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
@@ -96,7 +121,6 @@ def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir:
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,
         num_generations=settings.group_size,
         max_completion_length=settings.max_completion_length,
-        beta=settings.beta,
         max_grad_norm=settings.max_grad_norm,
         bf16=False,
         gradient_checkpointing=False,  # recomputing costs 28 % and saves memory that this model doesn't need

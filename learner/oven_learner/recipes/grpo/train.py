@@ -12,13 +12,16 @@ from oven_learner.actuators import Actuators
 from oven_learner.attachment import attach
 from oven_learner.recipe import Order
 from oven_learner.recipes.grpo.job import Job, build
+from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import parse_start
+from oven_learner.rewards import convene
 
 log = logging.getLogger("oven.learner")
 
 LR_BOUNDS = (0.01, 100.0)
 """Wide enough that no agent can read off them where a drawn start lies."""
+BETA_BOUNDS = (0.01, 10.0)
 
 
 def train(order: Order) -> None:
@@ -27,7 +30,8 @@ def train(order: Order) -> None:
     start = parse_start(order.start, order.seed, settings.levels)
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    job = build(settings, start, order.seed, checkpoints, order.cache)
+    judges = convene(RULES, weights=WEIGHTS, seed=order.seed)
+    job = build(settings, start, order.seed, checkpoints, order.cache, judges)
     attachment = attach(
         job.trainer,
         actuators=knobs(job),
@@ -37,6 +41,9 @@ def train(order: Order) -> None:
         evaluate=job.evaluate,
         evaluate_every=settings.eval_every,
         seconds=order.seconds,
+        teachers=job.teachers,
+        beta_bounds=BETA_BOUNDS,
+        committee=job.committee,
     )
 
     def end(number: int, _: types.FrameType | None) -> None:

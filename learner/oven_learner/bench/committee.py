@@ -1,0 +1,237 @@
+"""`bench committee`: what the committee makes of remote judges a quarter of whose answers are faulty.
+
+A real server, and a committee as a run has it: a rule and remote members, all with weight. The truth of each completion
+is known and every honest answer tells it, so that any reward but the truth is a wrong score. The same groups are judged
+once without faults (the floor of the time), and the faulty members' groups are counted that one judge alone would lose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from nats.aio.msg import Msg
+from rich.console import Console
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.messages import ScoreReply, ScoreRequest
+from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_learner.rewards import Committee
+from oven_learner.rewards.remote import RemoteMembers
+from oven_learner.rewards.verdicts import Abstention, Scores
+
+COMPLETIONS = 8
+GROUPS_A_STEP = 25
+RIGHT = 1e-9
+"""A reward this near to the truth is the truth: standardising and putting back rounds."""
+
+
+def truth(text: str) -> float:
+    return float(text.rsplit(" ", 1)[1]) / 100
+
+
+def _honest(asked: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=asked.group, scores={c.id: truth(c.text) for c in asked.completions})
+
+
+def _edited(**update: object) -> Callable[[ScoreRequest, str], bytes]:
+    return lambda asked, member: _honest(asked, member).model_copy(update=update).wire()
+
+
+def _rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
+    def make(asked: ScoreRequest, member: str) -> bytes:
+        reply = _honest(asked, member)
+        return reply.model_copy(update={"scores": {id: change(s) for id, s in (reply.scores or {}).items()}}).wire()
+
+    return make
+
+
+def _other_ids(asked: ScoreRequest, member: str) -> bytes:
+    """The scores of a group that was never asked for, in the order of this one's."""
+    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(asked.completions)}
+    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+
+
+def _one_missing(asked: ScoreRequest, member: str) -> bytes:
+    scores = {completion.id: truth(completion.text) for completion in asked.completions[1:]}
+    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+
+
+FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
+    "silence": None,
+    "prose": lambda asked, member: b"I would give the first one 7/10.",
+    "cut short": lambda asked, member: _honest(asked, member).wire()[:-20],
+    "other ids": _other_ids,
+    "one missing": _one_missing,
+    "another group": _edited(group="another"),
+    "another's name": _edited(member="somebody"),
+    "percent": _rescored(lambda score: 100 * score + 2),
+    "nan": _rescored(lambda score: float("nan")),
+    "its own failure": _edited(scores=None, failure="rate_limit"),
+}
+
+
+class Members:
+    """The server and the remote members, on a loop in a thread of their own."""
+
+    def __init__(self, folder: Path, count: int, share: float, seed: int) -> None:
+        self.names = tuple(f"judge{n}" for n in range(1, count + 1))
+        self.share = 0.0
+        self._full = share
+        self._rng = {name: random.Random(f"faults {seed} {name}") for name in self.names}
+        self._files = ServerFolder(folder / "nats", "bench")
+        self._files.add_user("learner", "learner")
+        for name in self.names:
+            self._files.add_user("member", name)
+        self._log = folder / "nats-server.log"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server: EmbeddedServer | None = None
+        self._buses: list[Bus] = []
+
+    def __enter__(self) -> Members:
+        self._thread.start()
+        self._do(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def remote(self, deadline_s: float) -> RemoteMembers:
+        assert self._server is not None
+        return RemoteMembers(self.names, self._server.url, self._key("learner"), deadline_s=deadline_s)
+
+    def go_wrong(self) -> None:
+        self.share = self._full
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _key(self, name: str) -> Credentials:
+        return Credentials.load(self._files.creds / f"{name}.nk")
+
+    async def _open(self) -> None:
+        self._server = await EmbeddedServer.start(self._files, self._log)
+        for name in self.names:
+            bus = await Bus.open(self._server.url, self._key(name))
+            self._buses.append(bus)
+            await bus.subscribe(names.reward(name), self._answering(bus, name))
+            await bus.flush()
+
+    async def _close(self) -> None:
+        for bus in self._buses:
+            await bus.close()
+        if self._server is not None:
+            await self._server.stop()
+
+    def _answering(self, bus: Bus, name: str) -> Callable[[Msg], Coroutine[Any, Any, None]]:
+        async def answer(message: Msg) -> None:
+            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[name]
+            fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
+            make = FAULTS[fault] if fault else lambda asked, name: _honest(asked, name).wire()
+            if make is not None:
+                await bus.publish(message.reply, make(asked, name))
+
+        return answer
+
+
+class Told:
+    """Counts what the remote members said, on its way to the committee."""
+
+    def __init__(self, remote: RemoteMembers) -> None:
+        self.members, self.deadline_s = remote.members, remote.deadline_s
+        self.kinds: Counter[str] = Counter()
+        self.lost_by_one = 0
+        self._remote = remote
+
+    def ask(self, requests: Any) -> dict[str, list[Scores | Abstention]]:
+        found = self._remote.ask(requests)
+        for verdicts in found.values():
+            self.kinds.update(verdict.kind for verdict in verdicts if isinstance(verdict, Abstention))
+        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
+        return found
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+class CommitteeBench:
+    """The bench behind the entry point `committee`."""
+
+    summary = "remote judges with 25 % faults: wrong scores, skipped groups, faults by kind"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench committee",
+            description=self.summary,
+            epilog="example: oven-controller bench committee --groups 200 --json",
+        )
+        parser.add_argument("--groups", type=int, default=200, help="groups of eight completions (200)")
+        parser.add_argument("--members", type=int, default=4, help="remote members, beside one rule (4)")
+        parser.add_argument("--share", type=float, default=0.25, help="share of answers that are faulty (0.25)")
+        parser.add_argument("--deadline", type=float, default=1.0, help="seconds that a step's groups get (1)")
+        parser.add_argument("--seed", type=int, default=1)
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        with tempfile.TemporaryDirectory() as scratch:
+            found = measure(
+                Path(scratch), options.groups, options.members, options.share, options.deadline, options.seed
+            )
+        if options.json:
+            print(json.dumps(found))
+        else:
+            Console().print_json(json.dumps(found))
+        return 1 if found["wrong_scores"] else 0
+
+
+def measure(folder: Path, groups: int, members: int, share: float, deadline_s: float, seed: int) -> dict[str, Any]:
+    """The bench's figures; `seconds` is for all groups, `seconds_clean` for the same without faults."""
+    rng = random.Random(f"truths {seed}")
+    steps = [
+        [[f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)] for _ in range(min(GROUPS_A_STEP, groups - at))]
+        for at in range(0, groups, GROUPS_A_STEP)
+    ]
+    with Members(folder, members, share, seed) as judges:
+        told = Told(judges.remote(deadline_s))
+        committee = Committee(
+            {"rule": lambda completions, **_: [truth(t) for t in completions]}, remote=told, seed=seed
+        )
+        committee.group_size = COMPLETIONS
+        seconds = {}
+        for case in ("clean", "faulty"):
+            wrong = skipped = told.lost_by_one = 0
+            started = time.perf_counter()
+            for step, of_step in enumerate(steps):
+                texts = [text for group in of_step for text in group]
+                rewards = committee([f"prompt {step}"] * len(texts), texts)
+                wrong += sum(r is not None and abs(r - truth(t)) > RIGHT for r, t in zip(rewards, texts, strict=True))
+                skipped += committee.last.skipped
+            seconds[case] = time.perf_counter() - started
+            judges.go_wrong()
+        committee.close()
+    return {
+        "groups": groups,
+        "wrong_scores": wrong,
+        "skipped": skipped,
+        "skipped_by_one_judge": told.lost_by_one,
+        "faults_by_kind": dict(sorted(told.kinds.items())),
+        "seconds": round(seconds["faulty"], 3),
+        "seconds_clean": round(seconds["clean"], 3),
+    }
+
+
+BENCH = CommitteeBench()

@@ -1,0 +1,308 @@
+"""The committee as a trainer's reward function: it asks every member, and says what each completion is worth."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from oven_controller import names
+from oven_controller.errors import ConfigError
+from oven_controller.messages import Completion, MetricSpec, ScoreRequest
+from oven_learner import ranks
+from oven_learner.actuators import Actuators
+from oven_learner.rewards.aggregate import aggregate, agreement
+from oven_learner.rewards.rules import Cell, RewardFunction, score_rows
+from oven_learner.rewards.verdicts import KINDS, Abstention, Scores, Verdict
+
+log = logging.getLogger("oven.learner")
+
+WEIGHTS = "reward.weights"
+OWN_KINDS = 16
+"""Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
+
+
+class Asker(Protocol):
+    """The seam to the remote members (`RemoteMembers`)."""
+
+    @property
+    def members(self) -> tuple[str, ...]: ...
+    @property
+    def deadline_s(self) -> float: ...
+    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt and the answers to it, with what the rules said of each."""
+
+    prompt: str
+    completions: tuple[str, ...]
+    cells: Mapping[str, Sequence[Cell]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a batch: the same on every rank."""
+
+    rewards: list[float | None]
+    """A row each, in the order of the batch over all ranks; None in a group without a quorum."""
+    groups: int = 0
+    skipped: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    abstained: Counter[str] = field(default_factory=Counter)
+    """Kind → verdicts (one a member and group)."""
+
+
+class Committee:
+    """Pass it to a GRPOTrainer as its only reward function, and to `attach(trainer, committee=...)`.
+
+    `rules` are functions with TRL's signature. Weights default to 1 each, remote members' too, and are shares of their
+    sum. Members of weight 0 are measured (`rewards/<member>/mean`) and do not count. `quorum` is how many members with
+    weight must score a group; None: two, or one where one member has weight. It is never more than those that have
+    weight. `caution` is λ in rewards/aggregate.py. After `hold_after` steps in a row without a scored group the run is
+    held.
+
+    Raises ConfigError for names, weights or a quorum that cannot work.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, RewardFunction],
+        *,
+        remote: Asker | None = None,
+        weights: Mapping[str, float] | None = None,
+        quorum: int | None = None,
+        caution: float = 0.5,
+        hold_after: int = 10,
+        seed: int = 0,
+        policy: str = "",
+        run: str = "",
+    ) -> None:
+        self.__name__ = "committee"  # what TRL calls a reward function in its metrics
+        self.rules = dict(rules)
+        self.remote = remote
+        self.hold_after = hold_after
+        self.policy = policy
+        """What is trained, in words (`ModelDescription.to_agent_prompt()`); remote members read it."""
+        self.group_size = 0
+        """Completions a prompt; the trainer that the committee is attached to sets it."""
+        self.last = Judged([])
+        self.rows = range(0)
+        """This rank's rows in `last.rewards`."""
+        self._caution, self._quorum = caution, quorum
+        self._seed, self._run = seed, run
+        self._batches = 0
+        self._silent: set[str] = set()
+        remotes = remote.members if remote else ()
+        self.members = (*self.rules, *remotes)
+        for name in self.members:
+            names.checked("member", name)
+        if twice := set(self.rules).intersection(remotes):
+            raise ConfigError(f"the committee has two members named {', '.join(sorted(twice))}; rename the remote ones")
+        given = dict(weights or {})
+        if unknown := set(given).difference(self.members):
+            known = ", ".join(self.members) or "none"
+            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are no members; members: {known}")
+        self._weights: dict[str, float] = {}
+        self.set_weights({name: given.get(name, 1.0) for name in self.members})
+        voting = sum(weight > 0 for weight in self._weights.values())
+        if quorum is not None and quorum > voting:
+            raise ConfigError(
+                f"a quorum of {quorum} with {voting} members that have weight is never reached; "
+                "lower committee.quorum, or add members"
+            )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return dict(self._weights)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Count members by these shares from the next batch on. Raises ConfigError unless they name every member,
+        are finite and >= 0, and have a positive sum."""
+        total = math.fsum(weights.values())
+        if set(weights) != set(self.members) or not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
+            raise ConfigError(
+                f"committee weights {dict(weights)}: give {', '.join(self.members) or 'at least one member'} each a "
+                "finite weight >= 0, of a positive sum"
+            )
+        self._weights = {name: weights[name] / total for name in self.members}
+
+    @property
+    def quorum(self) -> int:
+        voting = sum(weight > 0 for weight in self._weights.values())
+        return min(2 if self._quorum is None else self._quorum, voting)
+
+    def announce(self, actuators: Actuators) -> None:
+        """`reward.weights`, where there is something to weigh."""
+        if len(self.members) >= 2:
+            actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights)
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (
+            *(
+                MetricSpec(name=f"rewards/{member}/mean", unit="0 to 1, groups that it scored")
+                for member in self.members
+            ),
+            MetricSpec(
+                name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"
+            ),
+            MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
+            MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
+            MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+            *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=said) for kind, said in KINDS.items()),
+        )
+
+    def __call__(
+        self,
+        prompts: list[Any],
+        completions: list[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        trainer_state: Any = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """One reward a completion; None for all of a group that has no quorum. Never raises for a member's sake."""
+        if self.group_size < 1:
+            raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
+        asked = {"prompts": prompts, "completions": completions, **columns}
+        asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
+        cells = {name: score_rows(name, rule, asked, len(prompts)) for name, rule in self.rules.items()}
+        mine = ([as_text(prompt) for prompt in prompts], [as_text(completion) for completion in completions], cells)
+        step = int(getattr(trainer_state, "global_step", 0))
+        several = "torch" in sys.modules and ranks.world() > 1
+        self.rows, parts = ranks.gathered(mine, len(prompts)) if several else (range(len(prompts)), [mine])
+        judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
+        self.last = judged = ranks.broadcast(judged) if several else judged
+        if log_metric is not None and self.rows.start == 0:
+            for name, value in judged.metrics.items():
+                log_metric(name, value)
+        return [judged.rewards[row] for row in self.rows]
+
+    def close(self) -> None:
+        if self.remote is not None:
+            self.remote.close()
+
+    def _groups(self, parts: Sequence[tuple[list[str], list[str], dict[str, list[Cell]]]]) -> list[Group]:
+        """TRL keeps a group's rows together over all ranks, though not on one."""
+        prompts = [prompt for part in parts for prompt in part[0]]
+        completions = [completion for part in parts for completion in part[1]]
+        cells = {name: [cell for part in parts for cell in part[2][name]] for name in self.rules}
+        return [
+            Group(
+                prompts[start],
+                tuple(completions[start : start + self.group_size]),
+                {name: cells[name][start : start + self.group_size] for name in cells},
+            )
+            for start in range(0, len(prompts), self.group_size)
+        ]
+
+    def _judge(self, groups: Sequence[Group], step: int) -> Judged:
+        """Pure but for the question to the remote members."""
+        verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
+        if self.remote is not None and self.remote.members:
+            self._batches += 1
+            requests = [self._request(group, i, step) for i, group in enumerate(groups)]
+            answers = self.remote.ask(requests)
+            for member in self.remote.members:
+                for i, verdict in enumerate(answers[member]):
+                    verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
+        rewards: list[float | None] = []
+        skipped = 0
+        agreed: list[float] = []
+        for group, of_group in zip(groups, verdicts, strict=True):
+            scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
+            given = aggregate(scores, self._weights, caution=self._caution, quorum=self.quorum)
+            skipped += given is None
+            rewards += [None] * len(group.completions) if given is None else given
+            one = agreement({name: given for name, given in scores.items() if self._weights[name] > 0})
+            agreed += [] if one is None else [one]
+        metrics, abstained = self._measured(verdicts)
+        metrics["committee/skipped_groups"] = float(skipped)
+        if agreed:
+            metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
+        return Judged(rewards, len(groups), skipped, metrics, abstained)
+
+    def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
+        metrics: dict[str, float] = {}
+        kinds: Counter[str] = Counter()
+        for member in self.members:
+            given = [of_group[member] for of_group in verdicts]
+            scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
+            if scored:
+                metrics[f"rewards/{member}/mean"] = math.fsum(scored) / len(scored)
+            failed = Counter(verdict.kind for verdict in given if isinstance(verdict, Abstention))
+            self._tell(member, failed, len(given))
+            kinds += failed
+        metrics["committee/abstentions"] = float(kinds.total())
+        own = [kind for kind in sorted(kinds) if kind not in KINDS]
+        for kind in own[OWN_KINDS:]:
+            kinds["other"] += kinds.pop(kind)
+        metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
+        return metrics, kinds
+
+    def _tell(self, member: str, failed: Counter[str], groups: int) -> None:
+        """In the process log when a member falls silent and when it is back, not at every step."""
+        if failed and member not in self._silent:
+            said = ", ".join(f"{kind} {count}" for kind, count in failed.items())
+            log.warning("committee member %s abstains on %d of %d groups: %s", member, failed.total(), groups, said)
+            self._silent.add(member)
+        elif not failed and member in self._silent:
+            log.info("committee member %s scores again", member)
+            self._silent.discard(member)
+
+    def _salt(self, index: int, step: int) -> str:
+        return f"{self._seed} {step} {self._batches} {index}"
+
+    def _request(self, group: Group, index: int, step: int) -> ScoreRequest:
+        """Equal completions are asked for once. Ids are digests: no answer can name its own, or its place, and a run in
+        lockstep asks the same again. The order is that of the ids."""
+        salt = self._salt(index, step)
+        completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
+        return ScoreRequest(
+            run=self._run,
+            group=_digest(salt, ""),
+            prompt=group.prompt,
+            completions=tuple(sorted(completions, key=lambda completion: completion.id)),
+            policy=self.policy,
+            deadline_s=self.remote.deadline_s if self.remote else 1.0,
+        )
+
+
+def _digest(salt: str, text: str) -> str:
+    return hashlib.sha256(f"{salt}\0{text}".encode()).hexdigest()[:12]
+
+
+def _whole(cells: Sequence[Cell]) -> Verdict:
+    """A rule that abstains on one of a group's completions abstains on the group."""
+    scores: list[float] = []
+    for cell in cells:
+        if isinstance(cell, Abstention):
+            return cell
+        scores.append(cell)
+    return tuple(scores)
+
+
+def _spread_out(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
+    """Scores in the order of the group, from scores in the order of the request."""
+    if isinstance(verdict, Abstention):
+        return verdict
+    by_text = {asked.text: score for asked, score in zip(request.completions, verdict, strict=True)}
+    scores: Scores = tuple(by_text[text] for text in completions)
+    return scores
+
+
+def as_text(said: Any) -> str:
+    """A prompt or a completion as text; a conversation's messages one after another."""
+    if isinstance(said, list | tuple) and len(said) == 1 and isinstance(said[0], Mapping):
+        said = said[0].get("content", "")
+    elif isinstance(said, list | tuple):
+        messages = [part if isinstance(part, Mapping) else {"content": part} for part in said]
+        said = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
+    return str(said).encode(errors="replace").decode()  # a lone surrogate is no JSON

@@ -1,0 +1,44 @@
+"""The committee that a run was configured with: the rules of a recipe or script, and the settings' remote members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from oven_learner.connection import Connection
+from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.remote import RemoteMembers
+from oven_learner.rewards.rules import RewardFunction
+
+
+def convene(
+    rules: Mapping[str, RewardFunction],
+    *,
+    weights: Mapping[str, float] | None = None,
+    seed: int = 0,
+    policy: str = "",
+    url: str | None = None,
+    run: str | None = None,
+    creds: str | Path | None = None,
+) -> Committee:
+    """`rules` with the remote members of the run's `committee` settings; everybody has weight 1 unless `weights` says
+    otherwise.
+
+    The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
+    """
+    there = Connection.find(url, run, creds)
+    settings = there.committee
+    remote = None
+    if settings.members:
+        remote = RemoteMembers(tuple(settings.members), there.url, there.credentials, deadline_s=settings.deadline_s)
+    return Committee(
+        rules,
+        remote=remote,
+        weights=weights,
+        quorum=settings.quorum,
+        caution=settings.caution,
+        hold_after=settings.hold_after,
+        seed=seed,
+        policy=policy,
+        run=there.run,
+    )

@@ -1,0 +1,205 @@
+"""Remote members: each group is asked for over the bus, and every wait ends at the deadline.
+
+A thread of its own with an asyncio loop and a connection apart from the log's. Each request has an inbox of its own
+that nobody can guess, and that the server closes after one message: a member can neither answer for another nor flood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError
+from pydantic import ValidationError
+
+from oven_controller import names, telemetry
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials, inbox_prefix
+from oven_controller.errors import OvenError
+from oven_controller.messages import ScoreReply, ScoreRequest
+from oven_learner.rewards import verdicts
+from oven_learner.rewards.verdicts import Abstention, Verdict, checked, own_kind
+
+log = logging.getLogger("oven.learner")
+
+IN_FLIGHT = 64
+"""Requests that one member has at a time."""
+RECONNECT_S = 2.0
+"""How long a lost connection is waited for before the members abstain: a server that restarts takes less."""
+ABSENT_S = 10.0
+"""How long a member that nobody answers for is waited for, once: one that is started again takes less. Until it has
+answered it is not waited for again."""
+LOOK_S = 0.25
+GRACE_S = 2.0
+"""Beyond the deadline, for a loop that does not come back at all."""
+RETRIED = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
+"""An answer that cannot be used is asked for once more; a member's own failure is not, since it tried already."""
+
+
+class RemoteMembers:
+    """The members that listen on `oven.reward.<member>`. Connects when it is first asked."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        url: str,
+        credentials: Credentials | None,
+        *,
+        deadline_s: float = 20.0,
+        absent_s: float = ABSENT_S,
+    ) -> None:
+        self.members = tuple(members)
+        self.deadline_s = deadline_s
+        self._absent_s = absent_s
+        self._subjects = {member: names.reward(member) for member in members}
+        self._url, self._credentials = url, credentials
+        self._inbox = inbox_prefix(credentials.name if credentials else "learner")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._bus: Bus | None = None
+        self._absent: set[str] = set()
+
+    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]:
+        """Every member's verdict on every request, with the scores in the order of its completions.
+
+        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention.
+        """
+        limit = time.monotonic() + self.deadline_s
+        if self._loop is None:
+            self._start()
+        assert self._loop is not None
+        found = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in self.members}
+        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), self._loop)
+        try:
+            asking.result(timeout=self.deadline_s + GRACE_S)
+        except Exception as error:
+            asking.cancel()
+            log.warning("asking the committee's remote members failed: %s: %s", type(error).__name__, error)
+        return {member: [*given] for member, given in found.items()}
+
+    def close(self) -> None:
+        """Let the connection and the thread go. The next `ask` makes new ones."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(timeout=3)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=3)
+        if not thread.is_alive():
+            loop.close()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
+        self._thread.start()
+
+    async def _disconnect(self) -> None:
+        if self._bus is not None:
+            bus, self._bus = self._bus, None
+            await bus.close()
+
+    async def _ask_all(
+        self, requests: Sequence[ScoreRequest], limit: float, found: dict[str, list[Abstention]]
+    ) -> None:
+        bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
+        into: dict[str, list[Verdict]] = found  # type: ignore[assignment]
+        if bus is None:
+            for member in self.members:
+                into[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
+            return
+        room = {member: asyncio.Semaphore(IN_FLIGHT) for member in self.members}
+
+        async def put(member: str, index: int) -> None:
+            async with room[member]:
+                into[member][index] = await self._verdict(bus, member, requests[index], limit)
+
+        tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in self.members]
+        _, late = await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connected(self, limit: float) -> Bus | None:
+        while self._bus is None or not self._bus.client.is_connected:
+            left = limit - time.monotonic()
+            if left <= 0:
+                return None
+            if self._bus is None or self._bus.client.is_closed:
+                with contextlib.suppress(OvenError, OSError):
+                    self._bus = await Bus.open(self._url, self._credentials, name="learner", timeout_s=left)
+                    continue
+            await asyncio.sleep(min(0.05, left))
+        return self._bus
+
+    async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
+        verdict: Verdict = Abstention(verdicts.DEADLINE)
+        for _ in range(2):
+            verdict = await self._present(bus, member, request, limit)
+            if not (isinstance(verdict, Abstention) and verdict.kind in RETRIED):
+                return verdict
+        return verdict
+
+    async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
+        """Asks until somebody listens, within the member's grace."""
+        patience = min(limit, time.monotonic() + self._absent_s)
+        while (left := limit - time.monotonic()) > 0:
+            verdict = await self._one(bus, member, request.model_copy(update={"deadline_s": left}), left)
+            if verdict != Abstention(verdicts.NO_RESPONDER):
+                self._absent.discard(member)
+                return verdict
+            if member in self._absent or time.monotonic() + LOOK_S > patience:
+                self._absent.add(member)
+                return verdict
+            await asyncio.sleep(LOOK_S)
+        return Abstention(verdicts.DEADLINE)
+
+    async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict:
+        inbox = f"{self._inbox}.{secrets.token_hex(16)}"
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        subscription = None
+        try:
+            subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
+            await subscription.unsubscribe(limit=1)
+            with telemetry.span("score", attributes={"oven.member": member}, kind="client") as span:
+                headers = telemetry.headers(span.traceparent)
+                await bus.client.publish(self._subjects[member], request.wire(), reply=inbox, headers=headers)
+                message = await asyncio.wait_for(answer, left)
+        except TimeoutError:
+            return Abstention(verdicts.DEADLINE)
+        except MaxPayloadError:
+            return Abstention(verdicts.TOO_LARGE)
+        except (NatsError, OSError):
+            return Abstention(verdicts.BUS_DOWN)
+        finally:
+            if subscription is not None and not answer.done():
+                with contextlib.suppress(NatsError, OSError):
+                    await subscription.unsubscribe()
+        if (message.headers or {}).get("Status") == "503":
+            return Abstention(verdicts.NO_RESPONDER)
+        return read_reply(message.data, member, request)
+
+
+def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
+    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text."""
+    try:
+        reply = ScoreReply.model_validate_json(data, strict=True)
+    except ValidationError:
+        return Abstention(verdicts.MALFORMED)
+    if reply.member != member:
+        return Abstention(verdicts.MALFORMED)
+    if reply.failure:
+        return Abstention(own_kind(reply.failure))
+    if reply.scores is None:
+        return Abstention(verdicts.NOT_APPLICABLE)
+    if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:
+        return Abstention(verdicts.WRONG_IDS)
+    return checked(reply.scores[completion.id] for completion in request.completions)

@@ -1,0 +1,182 @@
+"""What nobody scored trains nothing: inside TRL's GRPOTrainer, groups are left out of the loss and steps are skipped.
+
+TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, and leaves it in the loss's
+denominator and in the KL term; and a step in which no completion has a reward still moves the weights, by Adam's
+momentum and weight decay (15 such steps took greedy accuracy from .87 to .33).
+
+So the rows of a group without a quorum lose their completion mask, as TRL's own `mask_truncated_completions` does it,
+and the rest is weighed as in a batch without them:
+
+- dapo, cispo, vespo: the count of tokens that divides the loss is taken again;
+- grpo, sapo, luspo, dr_grpo (means over rows): advantages and β are raised by all groups / scored groups;
+- bnpo divides by the tokens of its own micro-batch, so nothing is to be done; with several micro-batches to a step it
+  weighs tokens by the micro-batch they fall into, as it always does, and one without a scored row counts as 0.
+
+With several micro-batches to a generation, rows are shuffled over them first, and the weight of each stays the same.
+Left as it is: the load-balancing loss of a mixture of experts still sees the prompts of the groups left out.
+
+A step without a scored row calls neither optimizer nor scheduler. accelerate's own sign for a step that was skipped
+tells HF's Trainer so. The step is counted: a budget of steps is a budget of time.
+
+Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from functools import wraps
+from typing import Any
+
+import torch
+
+from oven_controller.errors import ConfigError
+from oven_learner.rewards.committee import Committee
+
+SCORED, RAISED = "oven_scored", "oven_raised"
+"""In TRL's batch: which rows are scored, [B] bool, and by how much the loss was raised, a scalar. Only where a group
+was left out."""
+BY_TOKENS = ("dapo", "cispo", "vespo")
+BY_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
+BY_MICRO_BATCH = ("bnpo",)
+LOG_PROBS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+OF_THE_BATCH = ("completions/", "committee/", "reward")
+"""Metrics that are measured before the loss: they hold in a step that is skipped."""
+
+
+class Skipping:
+    """Wraps one trainer's own calls. Made before `train()`; `begin` once its optimizer exists.
+
+    Raises ConfigError for a trainer that it cannot keep still.
+    """
+
+    def __init__(self, trainer: Any, committee: Committee) -> None:
+        if getattr(trainer, "reward_funcs", None) != [committee]:
+            raise ConfigError(
+                "the committee must be the trainer's only reward function: GRPOTrainer(reward_funcs=[committee], ...); "
+                "make other functions its members, Committee({name: function})"
+            )
+        if trainer.is_deepspeed_enabled:
+            raise ConfigError("DeepSpeed steps inside backward(), so no step can be skipped; use FSDP or DDP here")
+        if trainer.loss_type not in (*BY_TOKENS, *BY_ROWS, *BY_MICRO_BATCH):
+            raise ConfigError(f"loss_type {trainer.loss_type!r}: its normalisation is not known; use dapo or grpo")
+        self._trainer, self._committee = trainer, committee
+        self._scored = False  # whether the optimizer step under way has a scored row
+        self._in_a_row = 0
+        self._skipped = False
+        self._why: Counter[str] = Counter()
+        self._generate, self._loss = trainer._generate_and_score_completions, trainer._compute_loss
+        trainer._generate_and_score_completions = self._generated
+        trainer._compute_loss = self._weighed
+        logging.getLogger("trl.trainer.grpo_trainer").addFilter(_no_prompts)
+
+    def begin(self) -> None:
+        """Called when training begins, by which time accelerate has wrapped the optimizer."""
+        optimizer = self._trainer.optimizer
+        self._scored, self._in_a_row, self._skipped = False, 0, False
+        if not hasattr(optimizer.step, "oven_skips"):
+            self._optimizer, self._take_step = optimizer, optimizer.step
+
+            @wraps(optimizer.step)  # torch's schedulers look for a mark that they left on it
+            def step(closure: Any = None) -> None:
+                self._step(closure)
+
+            step.oven_skips = True  # type: ignore[attr-defined]
+            optimizer.step = step
+
+    def take(self, measured: dict[str, float]) -> tuple[dict[str, float], str]:
+        """At the end of a step: what of its metrics is true of it, and why the run should be held, if it should.
+
+        The loss, its gradient and the policy's entropy over no completion are no zeros but nothing.
+        """
+        metrics = dict(measured)
+        if self._skipped:
+            metrics = {name: value for name, value in measured.items() if name.startswith(OF_THE_BATCH)}
+        metrics["committee/skipped_steps"] = float(self._skipped)
+        if self._in_a_row < self._committee.hold_after:
+            return metrics, ""
+        said = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
+        reason = (
+            f"no group had a quorum of {self._committee.quorum} in {self._in_a_row} steps in a row "
+            f"(abstentions: {said or 'none counted'}); see to the committee's members, then resume"
+        )
+        self._in_a_row = 0
+        return metrics, reason
+
+    def _generated(self, inputs: Any) -> dict[str, Any]:
+        trainer, training = self._trainer, self._trainer.model.training
+        self._committee.group_size = trainer.num_generations if training else trainer.num_generations_eval
+        batch: dict[str, Any] = self._generate(inputs)
+        judged = self._committee.last
+        if training:
+            self._why += judged.abstained
+            if judged.skipped:
+                self._leave_out(batch, judged.groups, judged.skipped)
+        return batch
+
+    def _leave_out(self, batch: dict[str, Any], groups: int, skipped: int) -> None:
+        trainer, judged = self._trainer, self._committee.last
+        mask = batch["completion_mask"]  # [B, C]
+        scored = torch.tensor([judged.rewards[row] is not None for row in self._committee.rows], device=mask.device)
+        gone = ~scored.unsqueeze(1)  # [B, 1]
+        batch["completion_mask"] = mask.masked_fill(gone, 0)
+        for name in LOG_PROBS:  # the policy's own are 0 where nothing is scored: a ratio of 1, and no overflow
+            if name in batch:
+                batch[name] = batch[name].masked_fill(gone, 0)
+        if "importance_sampling_ratio" in batch:
+            batch["importance_sampling_ratio"] = batch["importance_sampling_ratio"].masked_fill(gone, 1)
+        tokens = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+        batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
+        batch[SCORED] = scored
+        flat = trainer._metrics["train"].get("frac_reward_zero_std")
+        if skipped == groups:
+            if flat:
+                flat.pop()
+            return
+        raised = groups / (groups - skipped)
+        if flat:
+            flat[-1] *= raised  # TRL counts a group without rewards as one that has a spread
+        if trainer.loss_type in BY_ROWS:
+            batch["advantages"] = batch["advantages"] * raised
+            batch[RAISED] = torch.tensor(raised)
+
+    def _weighed(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        trainer, scored, raised = self._trainer, inputs.get(SCORED), inputs.get(RAISED)
+        if trainer.model.training:
+            self._scored = self._scored or scored is None or bool(scored.any())
+        beta = trainer.beta
+        if raised is None or not beta:
+            return self._loss(model, inputs)  # type: ignore[no-any-return]
+        trainer.beta = beta * float(raised)
+        try:
+            return self._loss(model, inputs)  # type: ignore[no-any-return]
+        finally:
+            trainer.beta = beta
+
+    def _step(self, closure: Any = None) -> None:
+        scored, self._scored = self._anywhere(self._scored), False
+        self._skipped = not scored
+        optimizer = self._optimizer
+        if scored:
+            self._in_a_row, self._why = 0, Counter()
+            if optimizer.scaler is None:  # which keeps the sign itself
+                optimizer._is_overflow = False
+            self._take_step(closure)
+            return
+        self._in_a_row += 1
+        optimizer._is_overflow = True
+        if optimizer.scaler is not None and self._trainer.args.max_grad_norm > 0:
+            optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once an update
+
+    def _anywhere(self, scored: bool) -> bool:
+        """On any rank: all of them step, or none."""
+        accelerator = self._trainer.accelerator
+        if accelerator.num_processes == 1:
+            return scored
+        count = torch.tensor(float(scored), device=accelerator.device)
+        return bool(accelerator.reduce(count, reduction="sum").item() > 0)
+
+
+def _no_prompts(record: logging.LogRecord) -> bool:
+    """TRL warns of a row without a reward with the row's full text."""
+    return "All reward functions returned None" not in str(record.msg)

@@ -1,0 +1,59 @@
+"""What a member says of a group: scores in [0, 1], or nothing, with the kind of reason. Never a number in between."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "malformed", "out_of_range"
+WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
+TOO_LARGE, OTHER = "too_large", "other"
+
+KINDS = {
+    RAISED: "a rule raised",
+    NOT_APPLICABLE: "a rule returned None, or a remote member no scores and no failure",
+    MALFORMED: "an answer that is no ScoreReply of the member asked, or the wrong number of scores",
+    OUT_OF_RANGE: "a score outside [0, 1], or NaN",
+    WRONG_IDS: "scores for other completions or another group than were asked for",
+    NO_RESPONDER: "nobody listens on the member's subject",
+    DEADLINE: "no answer in time",
+    BUS_DOWN: "no connection to the bus",
+    TOO_LARGE: "the group exceeds what the bus takes in a message",
+    OTHER: "a reason of the member's own that is not a plain word",
+}
+"""Kind → what happened. A remote member's own kinds of failure (`rate_limit`, …) stand beside these."""
+
+_PLAIN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
+
+Scores: TypeAlias = tuple[float, ...]
+"""One a completion, in the order of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    kind: str
+
+
+Verdict: TypeAlias = Scores | Abstention
+
+
+def checked(values: Iterable[object]) -> Verdict:
+    """The scores, if each is a finite number in [0, 1]; an abstention otherwise. None is "not applicable"."""
+    scores: list[float] = []
+    for value in values:
+        if value is None:
+            return Abstention(NOT_APPLICABLE)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return Abstention(MALFORMED)
+        if not (math.isfinite(value) and 0 <= value <= 1):
+            return Abstention(OUT_OF_RANGE)
+        scores.append(float(value))
+    return tuple(scores)
+
+
+def own_kind(said: str) -> str:
+    """A member's own word for its failure, fit to be part of a metric's name."""
+    return said if _PLAIN.match(said) else OTHER

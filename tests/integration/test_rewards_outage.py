@@ -1,0 +1,121 @@
+"""The recipe with a remote judge on a real server that goes away in the middle of a run, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch
+from nats.aio.msg import Msg
+from tests.integration.learner_side import Server
+from tests.unit.attached import THIRD_PARTY
+from tests.unit.test_grpo_job import TINY
+from tests.unit.test_rewards_skipping import Remembering, same
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.messages import RunStarted, ScoreReply, ScoreRequest
+from oven_learner.attachment import attach
+from oven_learner.bench import committee as bench
+from oven_learner.recipes.grpo import build, parse_start
+from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
+from oven_learner.recipes.grpo.task import example
+from oven_learner.rewards import Committee
+from oven_learner.rewards.remote import RemoteMembers
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+class Judge:
+    """Knows how to sort. `there` and `gone` are called from the training thread, between two steps."""
+
+    def __init__(self, bus: Bus, loop: asyncio.AbstractEventLoop) -> None:
+        self.bus, self.loop = bus, loop
+        self.policies: set[str] = set()
+        self.subscription: Any = None
+
+    async def listen(self) -> None:
+        self.subscription = await self.bus.client.subscribe(names.reward("judge"), cb=self.answer)
+        await self.bus.flush()
+
+    async def leave(self) -> None:
+        await self.subscription.unsubscribe()
+        await self.bus.flush()
+
+    def now(self, what: Any) -> None:
+        asyncio.run_coroutine_threadsafe(what(), self.loop).result(30)
+
+    async def answer(self, message: Msg) -> None:
+        asked = ScoreRequest.model_validate_json(message.data)
+        self.policies.add(asked.policy)
+        right = example(asked.prompt.strip("S=")).answer
+        scores = {c.id: 0.9 if c.text == right else 0.1 for c in asked.completions}
+        await self.bus.publish(message.reply, ScoreReply(member="judge", group=asked.group, scores=scores).wire())
+
+
+class Outage(Remembering):
+    """The judge is away for the generations of steps 4 and 5."""
+
+    judge: Judge
+
+    def send(self, make: Any, *, droppable: bool = False) -> None:
+        super().send(make, droppable=droppable)
+        if droppable and self.observed()[-1].step == 3:
+            self.judge.now(self.judge.leave)
+        if droppable and self.observed()[-1].step == 5:
+            self.judge.now(self.judge.listen)
+
+
+async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.files.add_user("member", "judge")
+    await server.start()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        async with Bus.connect(server.url, Credentials.load(server.creds("judge"))) as bus:
+            judge = Judge(bus, asyncio.get_running_loop())
+            await judge.listen()
+            key = Credentials.load(server.creds("learner"))
+            remote = RemoteMembers(("judge",), server.url, key, deadline_s=20, absent_s=0)
+            committee = Committee(RULES, remote=remote, weights=WEIGHTS, seed=1)
+            settings = TINY.model_copy(update={"max_steps": 8})
+            job = await asyncio.to_thread(
+                build, settings, parse_start("tuned", 1, settings.levels), 1, tmp_path, tmp_path / "cache", committee
+            )
+            line = Outage()
+            line.trainer, line.judge = job.trainer, judge
+            attach(job.trainer, committee=committee, link=line)
+            await asyncio.to_thread(job.trainer.train)
+    finally:
+        torch.set_num_threads(threads)
+        await server.stop()
+    seen = line.observed()
+    assert [o.metrics["committee/skipped_steps"] for o in seen] == [0, 0, 0, 1, 1, 0, 0, 0]
+    assert [o.metrics["committee/abstain/no_responder"] for o in seen[3:5]] == [4.0, 4.0], "one a group"
+    for step in range(1, 8):
+        assert same(line.states[step], line.states[step - 1]) == (step in (3, 4)), f"step {step + 1}"
+    assert all("rewards/exact/mean" in o.metrics for o in seen), "the rules go on measuring"
+    assert ["rewards/judge/mean" in o.metrics for o in seen] == [True] * 3 + [False] * 2 + [True] * 3
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    (weights,) = [spec for spec in run.actuators if spec.name == "reward.weights"]
+    assert weights.value == {"exact": 0.5, "format": 0.0, "length": 0.0, "judge": 0.5}
+    assert all("Sort the digits" in policy for policy in judge.policies)
+
+
+def test_the_bench_finds_no_wrong_score_and_would_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    found = bench.measure(tmp_path / "a", groups=20, members=4, share=0.5, deadline_s=0.5, seed=1)
+    assert found["wrong_scores"] == 0 and sum(found["faults_by_kind"].values()) > 0
+    assert found["skipped"] < found["skipped_by_one_judge"]
+    liar = bench._rescored(lambda score: 1 - score)
+    monkeypatch.setattr(bench, "FAULTS", {"a lie in the right form": liar})
+    (tmp_path / "b").mkdir()
+    assert bench.measure(tmp_path / "b", groups=5, members=4, share=0.5, deadline_s=5, seed=1)["wrong_scores"] > 0

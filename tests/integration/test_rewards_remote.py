@@ -1,0 +1,274 @@
+"""Remote committee members on a real server: whatever one of them does, no wrong score, and every fault by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from nats.aio.msg import Msg
+from tests.integration.learner_side import Server
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.messages import Completion, ScoreReply, ScoreRequest
+from oven_learner.rewards.remote import RemoteMembers
+from oven_learner.rewards.verdicts import Abstention, Verdict
+
+MEMBERS = ("good", "bad")
+Answer: TypeAlias = Callable[[Bus, Msg, ScoreRequest], Coroutine[Any, Any, None]]
+TRUTH = {"a": 0.125, "b": 0.5, "c": 1.0}
+
+
+def request(number: int = 0) -> ScoreRequest:
+    completions = tuple(Completion(id=f"{number}-{text}", text=text) for text in TRUTH)
+    return ScoreRequest(run="r", group=f"g{number}", prompt="p", completions=completions, deadline_s=1)
+
+
+def honest(asked: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=asked.group, scores={c.id: TRUTH[c.text] for c in asked.completions})
+
+
+def saying(make: Callable[[ScoreRequest], bytes]) -> Answer:
+    async def answer(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+        await bus.publish(message.reply, make(asked))
+
+    return answer
+
+
+async def silent(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+    pass
+
+
+async def flooding(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+    """The truth once, then a thousand other scores on the same inbox."""
+    await bus.publish(message.reply, honest(asked, "bad").wire())
+    other = ScoreReply(member="bad", group=asked.group, scores={c.id: 0.0 for c in asked.completions}).wire()
+    for _ in range(1000):
+        await bus.publish(message.reply, other)
+
+
+async def late(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+    """Scores that would be wrong, after the deadline that the request names."""
+    await asyncio.sleep(asked.deadline_s + 0.05)
+    await bus.publish(message.reply, ScoreReply(member="bad", group=asked.group, scores={"x": 0.0}).wire())
+
+
+def edited(**update: object) -> Answer:
+    return saying(lambda asked: honest(asked, "bad").model_copy(update=update).wire())
+
+
+def shifted(asked: ScoreRequest) -> bytes:
+    return honest(asked, "bad").model_copy(update={"scores": {f"{c.id}x": 0.5 for c in asked.completions}}).wire()
+
+
+def beyond(value: float) -> Callable[[ScoreRequest], bytes]:
+    def make(asked: ScoreRequest) -> bytes:
+        return ScoreReply(member="bad", group=asked.group, scores={c.id: value for c in asked.completions}).wire()
+
+    return make
+
+
+FAULTS: dict[str, tuple[Answer, str]] = {
+    "dead": (silent, "deadline"),
+    "late": (late, "deadline"),
+    "prose": (saying(lambda _: b"I would give the first one 7/10."), "malformed"),
+    "empty": (saying(lambda _: b""), "malformed"),
+    "huge": (saying(lambda _: b"[" * 900_000), "malformed"),
+    "other_ids": (saying(shifted), "wrong_ids"),
+    "other_group": (edited(group="another"), "wrong_ids"),
+    "in_anothers_name": (edited(member="good"), "malformed"),
+    "percent": (saying(beyond(50.0)), "out_of_range"),
+    "negative": (saying(beyond(-0.5)), "out_of_range"),
+    "nan": (saying(beyond(float("nan"))), "malformed"),
+    "its_own_failure": (edited(scores=None, failure="rate_limit"), "rate_limit"),
+}
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[Server]:
+    server = Server(tmp_path)
+    for member in MEMBERS:
+        server.files.add_user("member", member)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def listening(server: Server, member: str, answer: Answer) -> AsyncIterator[list[ScoreRequest]]:
+    """A member that answers each request with `answer`; what it was asked."""
+    asked: list[ScoreRequest] = []
+    tasks: set[asyncio.Task[None]] = set()
+    async with Bus.connect(server.url, Credentials.load(server.creds(member))) as bus:
+
+        async def hear(message: Msg) -> None:
+            said = ScoreRequest.model_validate_json(message.data)
+            asked.append(said)
+            task = asyncio.create_task(answer(bus, message, said))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        await bus.subscribe(names.reward(member), hear)
+        await bus.flush()
+        yield asked
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def remote(  # type: ignore[no-untyped-def]
+    server: Server, members: tuple[str, ...] = MEMBERS, deadline_s: float = 1.0, absent_s: float = 10.0
+):
+    key = Credentials.load(server.creds("learner"))
+    made = RemoteMembers(members, server.url, key, deadline_s=deadline_s, absent_s=absent_s)
+    try:
+        yield made
+    finally:
+        made.close()
+        assert not any(thread.name == "oven-rewards" for thread in threading.enumerate())
+
+
+async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]]:
+    """As the training thread does: not on the loop that the members live on."""
+    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)])
+
+
+GOOD = saying(lambda asked: honest(asked, "good").wire())
+SCORES = tuple(TRUTH.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fault_is_an_abstention_by_its_name_and_the_others_score(nats: Server, fault: str) -> None:
+    answer, kind = FAULTS[fault]
+    async with listening(nats, "good", GOOD), listening(nats, "bad", answer):
+        with remote(nats) as members:
+            found = await ask(members, 3)
+    assert found == {"good": [SCORES] * 3, "bad": [Abstention(kind)] * 3}
+
+
+async def test_nobody_there_is_known_before_the_deadline(nats: Server) -> None:
+    async with listening(nats, "good", GOOD):
+        with remote(nats, deadline_s=60, absent_s=0.5) as members:
+            async with asyncio.timeout(30):
+                found = await ask(members)
+    assert found == {"good": [SCORES], "bad": [Abstention("no_responder")]}
+
+
+async def test_a_member_that_is_being_started_is_waited_for(nats: Server) -> None:
+    with remote(nats, deadline_s=60) as members:
+        asking = asyncio.create_task(ask(members))
+        as_good = saying(lambda asked: honest(asked, "bad").wire())
+        async with listening(nats, "good", GOOD), listening(nats, "bad", as_good):
+            found = await asking
+    assert found == {"good": [SCORES], "bad": [SCORES]}
+
+
+async def test_a_flood_of_replies_counts_once_and_drowns_nobody(nats: Server) -> None:
+    async with listening(nats, "good", GOOD), listening(nats, "bad", flooding):
+        with remote(nats, deadline_s=30) as members:
+            found = await ask(members, 20)
+    assert found == {"good": [SCORES] * 20, "bad": [SCORES] * 20}
+
+
+async def test_an_answer_that_cannot_be_used_is_asked_for_once_more(nats: Server) -> None:
+    said = 0
+
+    async def better_the_second_time(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+        nonlocal said
+        said += 1
+        await bus.publish(message.reply, b"oops" if said == 1 else honest(asked, "bad").wire())
+
+    async with listening(nats, "bad", better_the_second_time) as asked:
+        with remote(nats, ("bad",)) as members:
+            assert await ask(members) == {"bad": [SCORES]}
+            assert len(asked) == 2
+
+    async with listening(nats, "bad", FAULTS["its_own_failure"][0]) as asked:
+        with remote(nats, ("bad",)) as members:
+            assert await ask(members) == {"bad": [Abstention("rate_limit")]}
+            assert len(asked) == 1, "its own failure is its own business"
+
+
+async def test_many_groups_are_asked_for_together(nats: Server) -> None:
+    """Nobody is answered before all twenty have come: one after another would never end."""
+    waiting: list[tuple[Msg, ScoreRequest]] = []
+
+    async def together(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+        waiting.append((message, asked))
+        if len(waiting) == 20:
+            for held, of_it in waiting:
+                await bus.publish(held.reply, honest(of_it, "good").wire())
+
+    async with listening(nats, "good", together):
+        with remote(nats, ("good",), deadline_s=30) as members:
+            assert await ask(members, 20) == {"good": [SCORES] * 20}
+
+
+async def test_a_member_that_takes_its_time_costs_the_deadline_and_no_more(nats: Server) -> None:
+    """Two hundred groups to a member that never answers, of which not all are asked at a time."""
+    async with listening(nats, "bad", silent):
+        with remote(nats, ("bad",), deadline_s=0.5) as members:
+            async with asyncio.timeout(30):
+                assert await ask(members, 200) == {"bad": [Abstention("deadline")] * 200}
+
+
+async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
+    async with listening(nats, "good", GOOD):
+        with remote(nats, ("good",)) as members:
+            assert await ask(members) == {"good": [SCORES]}
+            await nats.kill()
+            assert await ask(members) == {"good": [Abstention("bus_down")]}
+            await nats.start()
+            answered: list[Verdict] = []
+
+            async def again() -> None:
+                while SCORES not in answered:
+                    answered.extend((await ask(members))["good"])
+
+            await asyncio.wait_for(again(), 30)
+    assert all(isinstance(verdict, Abstention) for verdict in answered[:-1])
+
+
+async def test_a_frozen_server_costs_the_deadline(nats: Server) -> None:
+    async with listening(nats, "good", GOOD):
+        with remote(nats, ("good",), deadline_s=0.5) as members:
+            assert await ask(members) == {"good": [SCORES]}
+            nats.freeze(True)
+            assert await ask(members) == {"good": [Abstention("deadline")]}
+            nats.freeze(False)
+
+
+async def test_no_server_at_all_is_an_abstention_too(nats: Server) -> None:
+    await nats.kill()
+    with remote(nats) as members:
+        assert await ask(members) == {member: [Abstention("bus_down")] for member in MEMBERS}
+    await nats.start()
+
+
+async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
+    with remote(nats, ("good",)) as members:
+        big = request().model_copy(update={"prompt": "p" * 2_000_000})
+        assert await asyncio.to_thread(members.ask, [big]) == {"good": [Abstention("too_large")]}
+
+
+async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:
+    """The server's permissions: answering for another would need its requests' inboxes."""
+    heard: list[Msg] = []
+
+    async def listen(message: Msg) -> None:
+        heard.append(message)
+
+    async with Bus.connect(nats.url, Credentials.load(nats.creds("bad"))) as spy, listening(nats, "good", GOOD):
+        await spy.subscribe(names.reward("good"), listen)
+        await spy.flush()
+        with remote(nats, ("good",)) as members:
+            assert await ask(members) == {"good": [SCORES]}
+        await spy.flush()
+        assert not heard and any("ermission" in problem for problem in spy.errors)

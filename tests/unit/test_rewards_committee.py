@@ -1,0 +1,225 @@
+"""The committee's members, requests and metrics, with a remote side that says what the test wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import ScoreReply, ScoreRequest
+from oven_learner.actuators import Actuators
+from oven_learner.rewards import Committee
+from oven_learner.rewards.committee import WEIGHTS, as_text
+from oven_learner.rewards.remote import read_reply
+from oven_learner.rewards.verdicts import Abstention, Verdict
+
+
+class Remote:
+    """Members that answer with a function of the request."""
+
+    deadline_s = 5.0
+
+    def __init__(self, **answers: Callable[[ScoreRequest], Verdict]) -> None:
+        self.answers = answers
+        self.asked: list[ScoreRequest] = []
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(self.answers)
+
+    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]:
+        self.asked += requests
+        return {name: [answer(request) for request in requests] for name, answer in self.answers.items()}
+
+    def close(self) -> None:
+        pass
+
+
+def by_length(request: ScoreRequest) -> Verdict:
+    return tuple(len(completion.text) / 10 for completion in request.completions)
+
+
+def down(request: ScoreRequest) -> Verdict:
+    return Abstention("no_responder")
+
+
+def share_of_a(completions: list[str], **_: Any) -> list[float | None]:
+    return [text.count("a") / len(text) for text in completions]
+
+
+def judged(committee: Committee, completions: list[str], size: int = 2) -> tuple[list[float | None], dict[str, float]]:
+    committee.group_size = size
+    metrics: dict[str, float] = {}
+    prompts = [f"p{row // size}" for row in range(len(completions))]
+    return committee(prompts, completions, log_metric=metrics.__setitem__), metrics
+
+
+def test_one_rule_alone_is_the_reward() -> None:
+    rewards, metrics = judged(Committee({"a": share_of_a}), ["ab", "aaa", "b", "abb"])
+    assert rewards == [0.5, 1.0, 0.0, 1 / 3]
+    assert metrics["rewards/a/mean"] == pytest.approx((1.5 + 1 / 3) / 4)
+    assert metrics["committee/skipped_groups"] == metrics["committee/abstentions"] == 0
+    assert "committee/agreement" not in metrics
+
+
+def test_equal_completions_are_asked_for_once_and_get_one_reward() -> None:
+    remote = Remote(judge=by_length)
+    rewards, _ = judged(Committee({"a": share_of_a}, remote=remote), ["ab", "ab", "aba", "ab"], size=4)
+    assert [len(request.completions) for request in remote.asked] == [2]
+    assert rewards[0] == rewards[1] == rewards[3] != rewards[2]
+
+
+def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
+    texts = [f"answer {i}" for i in range(8)]
+    orders, ids = [], []
+    for seed in (1, 1, 2):
+        remote = Remote(judge=by_length)
+        committee = Committee({}, remote=remote, seed=seed, run="r", policy="a policy")
+        judged(committee, texts * 2, size=8)
+        orders.append([[completion.text for completion in request.completions] for request in remote.asked])
+        ids.append([completion.id for request in remote.asked for completion in request.completions])
+        assert len(set(ids[-1])) == 16, "the same text has another id in another group"
+        assert remote.asked[0].policy == "a policy" and remote.asked[0].run == "r"
+    assert orders[0] == orders[1] and ids[0] == ids[1]
+    assert not set(ids[0]) & set(ids[2])
+    assert orders[0][0] != texts and orders[0][0] != orders[0][1]
+
+
+def test_without_a_quorum_a_group_has_no_reward_and_the_others_do() -> None:
+    def not_the_second(request: ScoreRequest) -> Verdict:
+        return Abstention("rate_limit") if request.prompt == "p1" else by_length(request)
+
+    committee = Committee({"a": share_of_a}, remote=Remote(judge=not_the_second, other=down))
+    rewards, metrics = judged(committee, ["ab", "aba", "ab", "aab"])
+    assert rewards[2:] == [None, None] and None not in rewards[:2]
+    assert metrics["committee/skipped_groups"] == 1 and metrics["committee/abstentions"] == 3
+    assert metrics["committee/abstain/no_responder"] == 2 and metrics["committee/abstain/rate_limit"] == 1
+    assert "rewards/other/mean" not in metrics, "who scored nothing has no mean"
+    assert metrics["rewards/judge/mean"] == pytest.approx(0.25), "of the group that it scored"
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [
+        (lambda **_: 1 / 0, "raised"),
+        (lambda **_: [0.5], "malformed"),
+        (lambda completions, **_: [2.0] * len(completions), "out_of_range"),
+        (lambda completions, **_: [float("nan")] * len(completions), "out_of_range"),
+        (lambda completions, **_: ["1"] * len(completions), "malformed"),
+        (lambda completions, **_: [None] * len(completions), "not_applicable"),
+    ],
+)
+def test_a_rule_that_fails_abstains_and_never_becomes_a_number(rule: Any, kind: str) -> None:
+    rewards, metrics = judged(Committee({"a": share_of_a, "b": rule, "c": share_of_a}), ["ab", "aab"])
+    assert rewards == judged(Committee({"a": share_of_a, "c": share_of_a}), ["ab", "aab"])[0]
+    assert metrics[f"committee/abstain/{kind}"] == 1
+    rewards, _ = judged(Committee({"b": rule}), ["ab", "aab"])
+    assert rewards == [None, None]
+
+
+def test_a_rule_that_does_not_apply_to_one_completion_abstains_on_its_group_only() -> None:
+    def shy(completions: list[str], **_: Any) -> list[float | None]:
+        return [None if text == "x" else 0.5 for text in completions]
+
+    rewards, metrics = judged(Committee({"shy": shy}), ["x", "a", "a", "b"])
+    assert rewards == [None, None, 0.5, 0.5] and metrics["committee/abstentions"] == 1
+
+
+def test_weights_are_a_simplex_that_acts_on_the_next_batch() -> None:
+    committee, actuators = Committee({"a": share_of_a, "b": share_of_a}, weights={"b": 0}), Actuators()
+    committee.announce(actuators)
+    assert actuators.read(WEIGHTS) == {"a": 1.0, "b": 0.0} and committee.quorum == 1
+    assert actuators.apply(WEIGHTS, {"a": 0.25, "b": 0.75}).status == "applied"
+    assert committee.weights == {"a": 0.25, "b": 0.75} and committee.quorum == 2
+    assert actuators.apply(WEIGHTS, {"a": 0.25}).status == "rejected"
+    alone = Actuators()
+    Committee({"a": share_of_a}).announce(alone)
+    assert WEIGHTS not in alone, "nothing to weigh"
+
+
+def test_a_quorum_is_never_more_than_those_that_have_weight() -> None:
+    committee = Committee({"a": share_of_a, "b": share_of_a, "c": share_of_a}, quorum=3)
+    committee.set_weights({"a": 0.5, "b": 0.5, "c": 0.0})
+    assert committee.quorum == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rules": {}}, "at least one member"),
+        ({"weights": {"z": 1.0}}, "z, who are no members"),
+        ({"weights": {"a": 0.0, "b": 0.0}}, "positive sum"),
+        ({"weights": {"a": float("nan")}}, "finite"),
+        ({"quorum": 3}, "lower committee.quorum"),
+        ({"rules": {"no good": share_of_a}}, "no good"),
+        ({"remote": Remote(a=by_length)}, "two members named a"),
+    ],
+)
+def test_what_cannot_work_says_so_at_once(settings: Mapping[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Committee(**({"rules": {"a": share_of_a, "b": share_of_a}} | dict(settings)))
+
+
+def test_it_has_to_be_attached() -> None:
+    with pytest.raises(ConfigError, match="attach"):
+        Committee({"a": share_of_a})(["p"], ["c"])
+
+
+def test_many_kinds_of_failure_do_not_make_many_metrics() -> None:
+    def inventive(request: ScoreRequest) -> Verdict:
+        return Abstention(f"kind_{request.prompt}")
+
+    _, metrics = judged(Committee({}, remote=Remote(judge=inventive)), ["a"] * 40, size=1)
+    assert len([name for name in metrics if name.startswith("committee/abstain/kind_")]) == 16
+    assert metrics["committee/abstain/other"] == 24
+
+
+REQUEST = ScoreRequest.model_validate(
+    {"run": "r", "group": "g", "prompt": "p", "deadline_s": 1,
+     "completions": [{"id": "x", "text": "1"}, {"id": "y", "text": "2"}]}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ({"scores": {"y": 1, "x": 0.25}}, (0.25, 1.0)),
+        ({"scores": {"x": 0.25}}, "wrong_ids"),
+        ({"scores": {"x": 0.25, "y": 0.5, "z": 1}}, "wrong_ids"),
+        ({"group": "other", "scores": {"x": 0.25, "y": 0.5}}, "wrong_ids"),
+        ({"scores": {"x": 0.25, "y": 1.01}}, "out_of_range"),
+        ({"scores": {"x": -0.1, "y": 1}}, "out_of_range"),
+        ({"scores": {"x": "0.25", "y": 1}}, "malformed"),
+        ({"scores": {"x": "NaN", "y": 1}}, "malformed"),
+        ({"scores": {"x": True, "y": 1}}, "malformed"),
+        ({"member": "other", "scores": {"x": 0.25, "y": 1}}, "malformed"),
+        ({"v": 2, "scores": {"x": 0.25, "y": 1}}, "malformed"),
+        ({"scores": None}, "not_applicable"),
+        ({"failure": "rate_limit", "scores": {"x": 0.25, "y": 1}}, "rate_limit"),
+        ({"failure": "Ignore all! <script>"}, "other"),
+    ],
+)
+def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str, Any], verdict: Any) -> None:
+    said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
+    expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
+    assert read_reply(json.dumps(said).encode(), "judge", REQUEST) == expected
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
+def test_what_is_no_reply_is_malformed(data: bytes) -> None:
+    assert read_reply(data, "judge", REQUEST) == Abstention("malformed")
+
+
+def test_a_bare_nan_is_no_score() -> None:
+    data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
+    assert read_reply(data, "judge", REQUEST) in (Abstention("malformed"), Abstention("out_of_range"))
+
+
+def test_conversations_become_text() -> None:
+    assert as_text("plain") == "plain"
+    assert as_text([{"role": "assistant", "content": "said"}]) == "said"
+    assert as_text([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]) == "system: a\n\nuser: b"
+    assert as_text("lone \ud800") == "lone ?"

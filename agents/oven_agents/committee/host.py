@@ -1,0 +1,134 @@
+"""A committee member's process: one judge, one connection, no rights but to answer the learner."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from oven_agents.committee import providers
+from oven_agents.committee.calls import CallRecord, OnCall
+from oven_agents.committee.controls import Controls
+from oven_agents.committee.cost import cost_usd
+from oven_agents.committee.judge import Judge
+from oven_agents.committee.member import Member
+from oven_controller import genai, names, telemetry
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.settings import MemberSettings
+
+log = logging.getLogger("oven.member")
+
+WAITING = 512
+"""Requests taken in at a time; more are dropped, and their askers' deadlines pass."""
+GRACE_S = 2.0
+"""For what is under way when the process is asked to end."""
+
+
+def main(args: list[str]) -> int:
+    """Entry point of a member's process; `--name` says which of `committee.members` it is."""
+    parser = argparse.ArgumentParser(prog="member")
+    parser.add_argument("--name", required=True)
+    name = names.checked("member", parser.parse_args(args).name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
+    key = providers.key_of(name, settings)
+    if key == providers.NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", settings.base_url)
+    credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
+    telemetry.start(f"member-{name}", os.environ["OVEN_RUN"])
+    try:
+        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, trace))
+    finally:
+        telemetry.shutdown()
+    return 0
+
+
+def trace(call: CallRecord) -> None:
+    genai.trace(call, call.context)
+
+
+def member_settings(config: Path, name: str) -> MemberSettings:
+    """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no such member."""
+    try:
+        members: dict[str, Any] = json.loads(config.read_text())["committee"]["members"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{config} holds no committee ({type(error).__name__}); was it written by `up`?") from error
+    if name not in members:
+        raise UnknownNameError("committee member", name, members)
+    return MemberSettings.model_validate(members[name])
+
+
+async def host(
+    name: str,
+    settings: MemberSettings,
+    key: str,
+    url: str,
+    credentials: Credentials | None,
+    on_call: OnCall | None = None,
+) -> None:
+    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_without_content)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    provider = providers.connect(name, settings, key)
+    price = partial(cost_usd, provider.name, settings.base_url, settings.model)
+    member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)
+    try:
+        async with Bus.connect(url, credentials, name=name) as bus:
+            log.info("%s judges as %s with %s", name, settings.role, settings.model)
+            await serve(member, bus, stop)
+    finally:
+        await provider.close()
+        log.info("%s", member.summary())
+
+
+async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
+    """Answer on `oven.reward.<member>` until `stop`. The client subscribes again by itself after a reconnect."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def respond(message: Msg) -> None:
+        reply = await member.answer(message.data, telemetry.carried(message.headers))
+        with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
+            await bus.publish(message.reply, reply.wire())
+
+    async def hear(message: Msg) -> None:
+        # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
+        # inbox could make this process publish where only others may.
+        if not message.data or not message.reply.startswith("_INBOX_."):
+            return
+        if len(tasks) >= WAITING:
+            log.warning("a request was dropped: %d wait already", len(tasks))
+            return
+        task = asyncio.create_task(respond(message))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    subscription = await bus.client.subscribe(names.reward(member.name), cb=hear)
+    await bus.flush()
+    await stop.wait()
+    with contextlib.suppress(NatsError, OSError):
+        await subscription.unsubscribe()
+    if tasks:
+        _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def _without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler prints tracebacks, and an exception's text may quote a request."""
+    log.error("%s (%s)", context.get("message", "error"), type(context.get("exception")).__name__)

@@ -1,0 +1,88 @@
+"""Anthropic's messages API. It has no temperature argument, and structured output without ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oven_agents.committee.providers.provider import Answer, Outcome, Question, Usage
+from oven_agents.committee.providers.watched import RETRIES, count, failure_of, quieten, read, watched_client
+
+if TYPE_CHECKING:
+    from anthropic.types import Message
+
+_STOPPED = (
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
+)
+_OUTCOMES: dict[str, Outcome] = {
+    "max_tokens": "truncated",
+    "model_context_window_exceeded": "truncated",
+    "refusal": "refusal",
+}
+
+
+class Anthropic:
+    name = "anthropic"
+
+    def __init__(self, model: str, base_url: str, key: str) -> None:
+        """`base_url` comes without /v1; empty: Anthropic's own, or ANTHROPIC_BASE_URL."""
+        import anthropic
+
+        quieten()
+        self.model = model
+        self._key = key
+        self._sdk = anthropic
+        self._client = anthropic.AsyncAnthropic(
+            api_key=key,
+            base_url=base_url or None,
+            max_retries=RETRIES,
+            http_client=watched_client(anthropic),
+            open_telemetry=False,  # both SDKs are traced alike, by whoever listens to CallRecord
+        )
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        try:
+            answer: object = await self._client.messages.create(
+                model=self.model,
+                system=question.system,
+                messages=[{"role": "user", "content": question.user}],
+                max_tokens=question.max_tokens,
+                output_config={"format": {"type": "json_schema", "schema": question.schema}},
+                timeout=timeout_s,
+            )
+        except Exception as error:
+            raise failure_of(error, self._sdk) from None
+        from anthropic.types import Message
+
+        found: Answer = read(answer, Message, self._read)
+        return found
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _read(self, answer: Message) -> Answer:
+        text = "".join(block.text for block in answer.content if block.type == "text")
+        finish = answer.stop_reason if answer.stop_reason in _STOPPED else "other"
+        return Answer(
+            text=text,
+            outcome=_OUTCOMES.get(finish, "complete"),
+            finish_reason=finish,
+            model="" if self._key in str(answer.model) else str(answer.model)[:100],
+            usage=_usage(answer),
+        )
+
+
+def _usage(answer: Message) -> Usage | None:
+    try:
+        usage = answer.usage
+        cached = count(usage.cache_read_input_tokens or 0)
+        written = count(usage.cache_creation_input_tokens or 0)
+        # Here `input_tokens` leaves out what went through the cache.
+        return Usage(count(usage.input_tokens) + cached + written, count(usage.output_tokens), cached)
+    except (AttributeError, TypeError, ValueError):
+        return None

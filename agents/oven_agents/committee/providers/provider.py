@@ -1,0 +1,54 @@
+"""What a judge needs of an LLM's API: one question, one answer. Each adapter is this over one official SDK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
+
+
+@dataclass(frozen=True)
+class Question:
+    system: str
+    user: str
+    schema: dict[str, Any]
+    """JSON Schema that the answer must follow, where the endpoint can hold it to one."""
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    input_tokens: int
+    """Of the whole prompt, what came from a cache included."""
+    output_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an endpoint said, not validated yet: it was billed, whatever it is worth."""
+
+    text: str
+    outcome: Outcome
+    finish_reason: str
+    """The API's own word, one of those that it documents, or "other"."""
+    model: str
+    usage: Usage | None
+
+
+class Provider(Protocol):
+    @property
+    def name(self) -> str:
+        """As in OpenTelemetry's gen_ai.provider.name."""
+        ...
+
+    @property
+    def model(self) -> str: ...
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises JudgeFailure for everything that is
+        no answer: the SDK's own retries are behind it then."""
+        ...
+
+    async def close(self) -> None: ...

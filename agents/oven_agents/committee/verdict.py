@@ -1,0 +1,92 @@
+"""What a judge may answer, and reading it: the whole text is one JSON object, with exactly the ids asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from oven_agents.committee.failures import JudgeFailure
+
+HIGHEST: Final = 10
+
+# `enum`, for the range: Anthropic's structured output knows no minimum and maximum. Reason before score, so that the
+# score follows from it.
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "verdicts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "reason": {"type": "string"},
+                    "score": {"type": "integer", "enum": list(range(HIGHEST + 1))},
+                },
+                "required": ["id", "reason", "score"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["verdicts"],
+    "additionalProperties": False,
+}
+
+_FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+
+
+class _Verdict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: str
+    reason: str
+    score: int
+
+
+class _Verdicts(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    verdicts: list[_Verdict]
+
+
+def read(text: str, ids: Collection[str]) -> dict[str, float]:
+    """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in prose.
+
+    A code fence around the whole is taken off: endpoints without a schema of their own add one.
+    """
+    text = text.strip()
+    fenced = _FENCED.match(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, _RepeatedKey):
+            raise JudgeFailure("schema", "a key stands twice in one object") from None
+        raise JudgeFailure("bad_json", "the answer is not one JSON object") from None
+    try:
+        verdicts = _Verdicts.model_validate(value).verdicts
+    except ValidationError as error:
+        raise JudgeFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+    given = [verdict.id for verdict in verdicts]
+    if len(set(given)) != len(given) or set(given) != set(ids):
+        missing, foreign = len(set(ids) - set(given)), len(set(given) - set(ids))
+        repeated = len(given) - len(set(given))
+        raise JudgeFailure("wrong_ids", f"{missing} ids are missing, {foreign} were not asked for, {repeated} repeated")
+    outside = sum(not 0 <= verdict.score <= HIGHEST for verdict in verdicts)
+    if outside:
+        raise JudgeFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
+    return {verdict.id: verdict.score / HIGHEST for verdict in verdicts}
+
+
+class _RepeatedKey(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _RepeatedKey
+    return found

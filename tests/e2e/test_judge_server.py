@@ -1,0 +1,90 @@
+"""A real, small judge: the warm policy behind `examples/judge_server.py`, asked by a committee member over HTTP."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from oven_agents.committee import providers
+from oven_agents.committee.judge import Judge
+from oven_agents.committee.member import Member
+from oven_controller.messages import Completion, ScoreRequest
+from oven_controller.settings import MemberSettings
+from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.grpo.task import HABITS, draw, example
+from oven_learner.recipes.grpo.tokenizer import build_tokenizer
+from oven_learner.recipes.grpo.warmup import warm_policy
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = 40
+SHORT = GrpoSettings(lengths=(3, 4), hidden=64, ffn=256, sft_steps=200)
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("judge")
+    tokenizer = build_tokenizer()
+    policy = warm_policy(SHORT, tokenizer, 0, folder / "cache")
+    policy.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--model", str(folder / "model")]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    server = subprocess.Popen([*command, "--port", "0"], env=env, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    said = server.stdout.readline()
+    assert said.startswith("judging at http://127.0.0.1:"), said
+    yield said.split()[-1]
+    server.kill()
+    server.wait(60)
+    server.stdout.close()
+
+
+def asked(prompt: str, *texts: str) -> ScoreRequest:
+    completions = tuple(Completion(id=os.urandom(6).hex(), text=text) for text in texts)
+    return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
+
+
+async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
+    """Never trained on, all of them. The wrong ones are what the warm-up also taught, and what it never taught."""
+    settings = MemberSettings(api="openai", model="warm", base_url=url)
+    provider = providers.connect("critic", settings, providers.NO_KEY)
+    member = Member("critic", Judge("critic", provider), lambda _: None)
+    draws = random.Random("judge")
+    right, habit, foreign, above = [], [], [], []
+    for _ in range(GROUPS):
+        digits = draw(draws.choice(SHORT.lengths), draws, evaluation=True)
+        task = example(digits)
+        habits = sorted({wrong(digits) for wrong in HABITS} - {task.answer})
+        others = [task.answer[:-1], task.answer + task.answer[-1]]
+        request = asked(task.prompt, task.answer, *habits, *others)
+        reply = await member.answer(request.wire())
+        assert reply.scores is not None, reply.failure
+        scores = {completion.text: reply.scores[completion.id] for completion in request.completions}
+        right.append(scores[task.answer])
+        habit += [scores[text] for text in habits]
+        foreign += [scores[text] for text in others]
+        above += [scores[task.answer] - scores[text] for text in (*habits, *others)]
+    await provider.close()
+    print({"right": fmean(right), "habit": fmean(habit), "foreign": fmean(foreign)}, len(above))
+    print({"above": fmean(gap > 0 for gap in above), "below": fmean(gap < 0 for gap in above)})
+    assert fmean(right) > fmean(habit) > fmean(foreign)
+    assert fmean(gap > 0 for gap in above) > 0.8
+    assert fmean(gap < 0 for gap in above) < 0.1
+    assert not member.faults
+
+
+async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:
+    provider = providers.connect("critic", MemberSettings(api="openai", model="warm", base_url=url), providers.NO_KEY)
+    member = Member("critic", Judge("critic", provider), lambda _: None)
+    reply = await member.answer(asked("S" + "1" * 500 + "=", "1").wire())
+    await provider.close()
+    assert (reply.scores, reply.failure) == (None, "bad_request")

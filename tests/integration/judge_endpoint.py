@@ -1,0 +1,183 @@
+"""A judge's endpoint on loopback that speaks both wire formats and fails as told, over real HTTP.
+
+The model's name holds the script: `m@429x2,500` fails two requests with 429, one with 500, and answers from then on;
+`m@chaos` fails a quarter of all requests, drawn from a seed. It knows what a candidate is worth from its text
+("worth 7"), and so a score that is wrong can be told from one that is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+CHAOS = (
+    *("429", "500", "529", "reset", "hang", "cutbody"),
+    *("html", "prose", "truncated", "refusal", "schema", "foreign_id", "missing_id", "range"),
+)
+"""What `m@chaos` draws from, all alike."""
+SHARE = 0.25
+_WORTH = re.compile(r"worth (\d+)")
+
+
+class Endpoint:
+    def __init__(self, seed: int = 0) -> None:
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.served: Counter[str] = Counter()
+        """Requests by what became of them; "ok" for those that were answered."""
+        self.structured = True
+        """Whether a request that asks for a JSON Schema is taken."""
+        self.likes = ""
+        """A candidate with this in it gets full marks, whatever it is worth."""
+        self.traces: list[bytes] = []
+        """What was sent to this address as a collector of traces."""
+        self._draws = random.Random(seed)
+        self._scripts: dict[str, list[str]] = {}
+        self._released = asyncio.Event()
+
+    @property
+    def openai_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Endpoint]:
+        app = web.Application(client_max_size=8 << 20)
+        app.router.add_post("/v1/chat/completions", self._openai)
+        app.router.add_post("/v1/messages", self._anthropic)
+        app.router.add_post("/v1/traces", self._collect)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            self._released.set()
+            await runner.cleanup()
+
+    def _fault(self, model: str) -> str:
+        _, _, script = model.partition("@")
+        if script == "chaos":
+            return self._draws.choice(CHAOS) if self._draws.random() < SHARE else ""
+        if model not in self._scripts:
+            steps = [step.partition("x") for step in script.split(",") if step]
+            self._scripts[model] = [name for name, _, times in steps for _ in range(int(times or 1))]
+        left = self._scripts[model]
+        return left.pop(0) if left else ""
+
+    async def _openai(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if not self.structured and "response_format" in body:
+            self.served["unstructured"] += 1
+            return web.json_response({"error": {"message": "response_format is not supported"}}, status=400)
+        user = body["messages"][-1]["content"]
+
+        def wrap(text: str, ended: str) -> dict[str, Any]:
+            refused = ended == "refusal"
+            message = {"role": "assistant", "content": None if refused else text, "refusal": text if refused else None}
+            finish = "length" if ended == "truncated" else "stop"
+            return {
+                "id": "c1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "judge-2026-01-01",
+                "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+                "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+            }
+
+        return await self._serve(request, body, user, wrap)
+
+    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        user = body["messages"][-1]["content"]
+
+        def wrap(text: str, ended: str) -> dict[str, Any]:
+            stop = {"truncated": "max_tokens", "refusal": "refusal"}.get(ended, "end_turn")
+            return {
+                "id": "m1",
+                "type": "message",
+                "role": "assistant",
+                "model": "judge-2026-01-01",
+                "content": [] if ended == "refusal" else [{"type": "text", "text": text}],
+                "stop_reason": stop,
+                "stop_sequence": None,
+                "usage": {"input_tokens": 100, "output_tokens": 10},
+            }
+
+        return await self._serve(request, body, user, wrap)
+
+    async def _collect(self, request: web.Request) -> web.Response:
+        self.traces.append(await request.read())
+        return web.Response()
+
+    async def _serve(self, request: web.Request, body: dict[str, Any], user: str, wrap: Any) -> web.StreamResponse:
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        fault = self._fault(body["model"])
+        self.served[fault or "ok"] += 1
+        text, ended = self._answer(user), "complete"
+        if fault.startswith("echo"):  # the key comes back, in an error or in an answer
+            said = f"you sent {request.headers.get('Authorization', '')}"
+            if fault != "echo200":
+                error = {"error": {"type": "error", "message": said}}
+                return web.json_response(error, status=int(fault[4:]), headers={"retry-after-ms": "5"})
+            return web.json_response(wrap(said, ended) | {"model": said})
+        if fault.isdigit():
+            headers = {"retry-after-ms": "5"} if fault in ("429", "500", "529") else {}
+            refused = {"type": "error", "error": {"type": "some_error", "message": "no"}}
+            return web.json_response(refused, status=int(fault), headers=headers)
+        match fault:
+            case "later":
+                return web.json_response({"error": {}}, status=429, headers={"retry-after": "100"})
+            case "hang":
+                await self._released.wait()
+            case "reset":
+                assert request.transport is not None
+                request.transport.abort()
+            case "cutbody":
+                whole = json.dumps(wrap(text, ended))
+                return web.Response(text=whole[: len(whole) // 2], content_type="application/json")
+            case "html":
+                return web.Response(text="<html>be right back</html>", content_type="text/html")
+            case "empty":
+                return web.json_response({})
+            case "prose":
+                text = "I think the first one is best, 9/10."
+            case "truncated":
+                text, ended = text[: len(text) // 2], "truncated"
+            case "refusal":
+                text, ended = "I cannot help with that.", "refusal"
+            case "schema":
+                text = text.replace('"score"', '"grade"')
+            case "foreign_id":
+                text = text.replace('"id": "', '"id": "x', 1)
+            case "missing_id":
+                text = json.dumps({"verdicts": json.loads(text)["verdicts"][1:]})
+            case "range":
+                text = re.sub(r'"score": \d+', '"score": 100', text, count=1)
+            case "fenced":
+                text = f"```json\n{text}\n```"
+        return web.json_response(wrap(text, ended))
+
+    def _answer(self, user: str) -> str:
+        data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
+        verdicts = [
+            {"id": answer["id"], "reason": "as it is worth", "score": self._worth(answer["text"])}
+            for answer in data["answers"]
+        ]
+        return json.dumps({"verdicts": verdicts})
+
+    def _worth(self, text: str) -> int:
+        if self.likes and self.likes in text:
+            return 10
+        found = _WORTH.search(text)
+        return int(found[1]) if found else 0

@@ -1,0 +1,303 @@
+"""Committee members on a real bus: as processes, and two hundred groups of a bad day."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+from tests.integration.conftest import WAIT_S, Stack
+from tests.integration.judge_endpoint import Endpoint
+
+from oven_agents.committee import providers
+from oven_agents.committee.controls import Controls
+from oven_agents.committee.failures import KINDS
+from oven_agents.committee.host import serve
+from oven_agents.committee.judge import Judge
+from oven_agents.committee.member import Member
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import BusError
+from oven_controller.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.settings import MemberSettings
+from oven_controller.stack.process import Child
+
+KEY = "sk-canary-77b1d9"
+GROUPS, SIZE = 200, 4
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint(seed=3).running() as running:
+        yield running
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    folder = ServerFolder(tmp_path / "nats", "r")
+    for role in ("admin", "learner"):
+        folder.add_user(role, role)
+    for member in ("critic", "adversary"):
+        folder.add_user("member", member)
+    started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
+    yield started
+    await started.stop()
+
+
+def connection(server: EmbeddedServer, name: str) -> Any:
+    return Bus.connect(server.url, Credentials.load(server.folder.creds / f"{name}.nk"))
+
+
+def configured(folder: Path, **members: dict[str, str]) -> None:
+    (folder / "config.json").write_text(json.dumps({"committee": {"members": members}}))
+
+
+@asynccontextmanager
+async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str, **env: str) -> AsyncIterator[Child]:
+    """A member as `up` starts it, from its start until it is asked to end."""
+    environment = {
+        "PYTHONPATH": stack.env["PYTHONPATH"],
+        "OVEN_URL": server.url,
+        "OVEN_RUN": "r",
+        "OVEN_RUN_DIR": str(folder),
+        "OVEN_CREDS": str(server.folder.creds / f"{name}.nk"),
+        **env,
+    }
+    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "member", "--name", name]
+    child = await Child.start(name, command, folder / f"{name}.log", env=environment)
+    try:
+        yield child
+    finally:
+        await child.end(grace_s=10)
+
+
+def request(group: int, deadline_s: float = 20.0) -> ScoreRequest:
+    completions = tuple(
+        Completion(id=os.urandom(6).hex(), text=f"answer {n} of {group} is worth {(group * 7 + n * 3) % 11}")
+        for n in range(SIZE)
+    )
+    return ScoreRequest(run="r", group=str(group), prompt="How much?", completions=completions, deadline_s=deadline_s)
+
+
+def right(asked: ScoreRequest) -> dict[str, float]:
+    return {completion.id: int(completion.text.split()[-1]) / 10 for completion in asked.completions}
+
+
+async def score(bus: Bus, member: str, asked: ScoreRequest) -> ScoreReply:
+    reply = await bus.request(names.reward(member), asked.wire(), asked.deadline_s)
+    return ScoreReply.model_validate_json(reply)
+
+
+async def once_there(bus: Bus, member: str) -> ScoreReply:
+    """The first answer of a member that is still starting, or on its way back."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await score(bus, member, request(1))
+            except BusError:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_members_process_from_start_to_end(
+    stack: Stack, server: EmbeddedServer, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """It answers, comes back after the server was away, says nothing of what it knows, and ends when asked to."""
+    configured(
+        tmp_path,
+        critic={"api": "openai", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"},
+        adversary={"api": "anthropic", "model": "m@echo401x99", "base_url": endpoint.url, "key_env": "CANARY"}
+        | {"role": "adversary"},
+    )
+    heard: list[bytes] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message.subject.encode() + message.data)
+
+    loud = {"CANARY": KEY, "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug"}
+    async with AsyncExitStack() as running:
+        critic = await running.enter_async_context(process(stack, server, tmp_path, "critic", **loud))
+        adversary = await running.enter_async_context(process(stack, server, tmp_path, "adversary", **loud))
+        async with connection(server, "learner") as learner, connection(server, "admin") as admin:
+            assert (await once_there(learner, "critic")).scores is not None
+            assert (await once_there(learner, "adversary")).failure == "auth"
+            await admin.subscribe(">", hear)  # not before: a listener hides that nobody answers
+            await admin.flush()
+            asked = request(2)
+            reply = await score(learner, "critic", asked)
+            assert (reply.member, reply.group, reply.scores) == ("critic", "2", right(asked))
+            assert (await score(learner, "adversary", asked)).failure == "auth"
+            await admin.flush()
+        await server.stop()
+        again = await EmbeddedServer.start(server.folder, tmp_path / "again.log", server.port)
+        running.push_async_callback(again.stop)
+        async with connection(again, "learner") as learner:
+            assert (await once_there(learner, "critic")).scores is not None
+        assert await critic.end(grace_s=WAIT_S) == 0
+        assert await adversary.end(grace_s=WAIT_S) == 0
+        logs = critic.log.read_text() + adversary.log.read_text()
+    assert "abstained: auth" in logs
+    assert sum(b"ScoreReply" in message for message in heard) == 2
+    for where in (logs, b"".join(heard).decode()):
+        assert KEY not in where
+    assert "worth" not in logs  # neither prompts nor completions
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("critic", "committee member 'critic' has no key: the environment variable NOT_THERE is not set"),
+        ("critc", "no committee member named 'critc'; did you mean 'critic'?"),
+    ],
+)
+async def test_what_is_wrong_at_the_start_is_one_line(
+    stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
+) -> None:
+    configured(tmp_path, critic={"api": "openai", "model": "m", "key_env": "NOT_THERE"})
+    async with process(stack, server, tmp_path, name) as child:
+        async with asyncio.timeout(WAIT_S):
+            assert await child.wait() == 2
+        assert child.tail().startswith(f"error: {says}")
+
+
+@pytest.mark.parametrize(
+    ("credentials", "replies"),
+    [
+        ("critic", ("oven.r.decision.1", "_INBOX_.mesh.1")),  # the server's permissions hold it
+        ("admin", ("oven.r.decision.1",)),  # and where there are none, its own care
+    ],
+)
+async def test_a_member_answers_the_learner_and_nobody_else(
+    server: EmbeddedServer, endpoint: Endpoint, credentials: str, replies: tuple[str, ...]
+) -> None:
+    stolen: list[Msg] = []
+
+    async def hear(message: Msg) -> None:
+        stolen.append(message)
+
+    async with (
+        serving(server, endpoint, "critic", "", credentials),
+        connection(server, "learner") as learner,
+        connection(server, "admin") as admin,
+    ):
+        for subject in replies:
+            await admin.client.subscribe(subject, cb=hear)
+            await admin.client.publish(names.reward("critic"), request(1).wire(), reply=subject)
+        await admin.flush()
+        asked = request(2)
+        assert (await score(learner, "critic", asked)).scores == right(asked)  # so it had the others before
+        await admin.flush()
+    assert stolen == []
+
+
+@asynccontextmanager
+async def serving(
+    server: EmbeddedServer, endpoint: Endpoint, name: str, script: str, credentials: str = ""
+) -> AsyncIterator[Member]:
+    """A member in this process, so that its counts can be read."""
+    api = "openai" if name == "critic" else "anthropic"
+    url = endpoint.openai_url if api == "openai" else endpoint.url
+    settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
+    provider = providers.connect(name, settings, KEY)
+    member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
+    stop = asyncio.Event()
+    async with connection(server, credentials or name) as bus:
+        task = asyncio.create_task(serve(member, bus, stop))
+        await asyncio.sleep(0)
+        await bus.flush()  # its subscription stands
+        try:
+            yield member
+        finally:
+            stop.set()
+            await task
+            await provider.close()
+
+
+async def test_what_is_under_way_does_not_hold_up_the_end(server: EmbeddedServer, endpoint: Endpoint) -> None:
+    async with connection(server, "learner") as learner, asyncio.timeout(WAIT_S):
+        async with serving(server, endpoint, "critic", "hangx9") as critic:
+            asked = request(1, deadline_s=600)
+            await learner.client.publish(names.reward("critic"), asked.wire(), reply="_INBOX_.learner.1")
+            while not endpoint.served["hang"]:
+                await asyncio.sleep(0.02)
+        assert critic.groups == 0
+
+
+async def test_two_hundred_groups_on_a_bad_day(
+    server: EmbeddedServer, endpoint: Endpoint, record_property: Any
+) -> None:
+    """A quarter of all requests fail, in fourteen ways: no score is wrong, and each fault is counted by its kind."""
+    async with (
+        serving(server, endpoint, "critic", "chaos") as critic,
+        serving(server, endpoint, "adversary", "chaos") as adversary,
+        connection(server, "learner") as learner,
+    ):
+        members = {"critic": critic, "adversary": adversary}
+        turn = asyncio.Semaphore(16)
+
+        async def ask(group: int) -> tuple[int, int]:
+            """(scores that are wrong, members that abstained)."""
+            asked = request(group, deadline_s=12.0)
+            async with turn:
+                replies = await asyncio.gather(*(score(learner, name, asked) for name in members))
+            wrong = sum(
+                reply.scores[key] != value
+                for reply in replies
+                if reply.scores is not None
+                for key, value in right(asked).items()
+            )
+            assert all(reply.failure in KINDS for reply in replies if reply.scores is None)
+            return wrong, sum(reply.scores is None for reply in replies)
+
+        started = time.monotonic()
+        results = await asyncio.gather(*(ask(group) for group in range(GROUPS)))
+        seconds = time.monotonic() - started
+
+    faults = critic.faults + adversary.faults
+    figures: dict[str, Any] = {
+        "groups": GROUPS,
+        "wrong_scores": sum(wrong for wrong, _ in results),
+        "abstained_by_both": sum(silent == 2 for _, silent in results),
+        "abstained_by_one": sum(silent == 1 for _, silent in results),
+        "requests": sum(endpoint.served.values()),
+        "faults_by_kind": dict(sorted(faults.items())),
+        "seconds": round(seconds, 2),
+    }
+    for key, value in figures.items():
+        record_property(key, value)
+    print(figures)
+    assert figures["wrong_scores"] == 0
+    served = {name: count for name, count in endpoint.served.items() if name != "ok"}
+    assert sum(served.values()) > GROUPS * len(members) * 0.2
+    kinds = {
+        "429": "rate_limit",
+        "500": "server_error",
+        "529": "overloaded",
+        "reset": "connection",
+        "hang": "timeout",
+        "cutbody": "bad_response",
+        "html": "bad_response",
+        "prose": "bad_json",
+        "foreign_id": "wrong_ids",
+        "missing_id": "wrong_ids",
+        "range": "out_of_range",
+    }
+    expected: dict[str, int] = {}
+    for name, count in served.items():
+        kind = kinds.get(name, name)
+        expected[kind] = expected.get(kind, 0) + count
+    assert dict(faults) == expected
+    silent = sum(silent for _, silent in results)
+    assert silent == sum((critic.abstained + adversary.abstained).values())
+    # Two independent judges that retry and ask once more: next to nothing is lost.
+    assert silent <= GROUPS * len(members) * 0.06
+    assert figures["abstained_by_both"] <= 2

@@ -1,0 +1,253 @@
+"""Both SDKs against an endpoint that fails as told: right scores, or an abstention of the right kind, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+from tests.integration.judge_endpoint import Endpoint
+
+from oven_agents.committee.calls import CallRecord
+from oven_agents.committee.controls import Controls
+from oven_agents.committee.cost import cost_usd
+from oven_agents.committee.failures import KINDS, Kind
+from oven_agents.committee.judge import Judge
+from oven_agents.committee.member import Member
+from oven_agents.committee.providers import NO_KEY, connect, key_of
+from oven_controller.errors import ConfigError
+from oven_controller.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.settings import MemberSettings
+
+APIS = ("openai", "anthropic")
+KEY = "sk-canary-5f0c2f"
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint().running() as running:
+        yield running
+
+
+class Asked:
+    """A member with a model's script at an endpoint, asked through its own wire format."""
+
+    def __init__(self, endpoint: Endpoint, api: str, script: str, controls: Controls | None = None) -> None:
+        url = endpoint.openai_url if api == "openai" else endpoint.url
+        self.settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
+        self.provider = connect("critic", self.settings, KEY)
+        self.calls: list[CallRecord] = []
+        judge = Judge("critic", self.provider, controls, self.calls.append)
+        self.member = Member("critic", judge, partial(cost_usd, api, url, self.settings.model))
+
+    async def __aenter__(self) -> Asked:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.provider.close()
+
+    async def score(self, *worth: int, deadline_s: float = 30.0) -> ScoreReply:
+        return await self.member.answer(request(*worth, deadline_s=deadline_s).wire())
+
+
+def request(*worth: int, deadline_s: float = 30.0) -> ScoreRequest:
+    completions = tuple(Completion(id=f"{n:x}e{n}", text=f"worth {value}, no. {n}") for n, value in enumerate(worth))
+    return ScoreRequest(run="r", group="g1", prompt="How much?", completions=completions, deadline_s=deadline_s)
+
+
+def right(*worth: int) -> dict[str, float]:
+    return {f"{n:x}e{n}": value / 10 for n, value in enumerate(worth)}
+
+
+# script, HTTP requests, faults on the way
+ANSWERED: list[tuple[str, int, dict[str, int]]] = [
+    ("", 1, {}),
+    ("429x2", 3, {"rate_limit": 2}),
+    ("500", 2, {"server_error": 1}),
+    ("529x2,500", 4, {"overloaded": 2, "server_error": 1}),
+    ("reset", 2, {"connection": 1}),
+    ("cutbody", 2, {"bad_response": 1}),
+    ("html", 2, {"bad_response": 1}),
+    ("prose", 2, {"bad_json": 1}),
+    ("truncated", 2, {"truncated": 1}),
+    ("refusal", 2, {"refusal": 1}),
+    ("schema", 2, {"schema": 1}),
+    ("foreign_id", 2, {"wrong_ids": 1}),
+    ("missing_id", 2, {"wrong_ids": 1}),
+    ("range", 2, {"out_of_range": 1}),
+    ("fenced", 1, {}),
+    ("429,prose,500", 4, {"rate_limit": 1, "bad_json": 1, "server_error": 1}),
+]
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("script", "requests", "faults"), ANSWERED, ids=[row[0] or "ok" for row in ANSWERED])
+async def test_a_passing_fault_costs_no_score(
+    endpoint: Endpoint, api: str, script: str, requests: int, faults: dict[str, int]
+) -> None:
+    async with Asked(endpoint, api, script) as asked:
+        reply = await asked.score(7, 0, 10)
+    assert (reply.scores, reply.failure) == (right(7, 0, 10), "")
+    assert dict(asked.member.faults) == faults
+    assert sum(endpoint.served.values()) == requests
+    assert not asked.member.abstained
+
+
+ABSTAINED: list[tuple[str, str]] = [
+    ("401", "auth"),
+    ("403", "auth"),
+    ("404", "not_found"),
+    ("400x2", "bad_request"),
+    ("429x9", "rate_limit"),
+    ("500x9", "server_error"),
+    ("529x9", "overloaded"),
+    ("cutbodyx3", "bad_response"),
+    ("htmlx3", "bad_response"),
+    ("emptyx3", "bad_response"),
+    ("prosex3", "bad_json"),
+    ("truncatedx3", "truncated"),
+    ("refusalx3", "refusal"),
+    ("schemax3", "schema"),
+    ("foreign_idx3", "wrong_ids"),
+    ("missing_idx3", "wrong_ids"),
+    ("rangex3", "out_of_range"),
+    ("prose,401", "auth"),
+]
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("script", "kind"), ABSTAINED, ids=[row[0] for row in ABSTAINED])
+async def test_a_fault_that_stays_is_an_abstention_of_its_kind(
+    endpoint: Endpoint, api: str, script: str, kind: Kind
+) -> None:
+    async with Asked(endpoint, api, script) as asked:
+        reply = await asked.score(7, 0, 10)
+    assert (reply.scores, reply.failure) == (None, kind)
+    assert kind in KINDS
+    assert dict(asked.member.abstained) == {kind: 1}
+    assert asked.calls[-1].error_type == kind
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("script", "kind"), [("hangx9", "timeout"), ("laterx9", "rate_limit")])
+async def test_the_deadline_ends_it_whatever_the_sdk_would_do(
+    endpoint: Endpoint, api: str, script: str, kind: Kind
+) -> None:
+    """A server that says nothing, or asks to come back in 100 s: neither SDK would end by itself in time."""
+    async with Asked(endpoint, api, script) as asked, asyncio.timeout(30):
+        reply = await asked.score(7, deadline_s=0.6)
+    assert (reply.scores, reply.failure) == (None, kind)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_answer_that_got_lost_leaves_time_for_another(endpoint: Endpoint, api: str) -> None:
+    async with Asked(endpoint, api, "hang") as asked:
+        reply = await asked.score(7, 3, deadline_s=6.0)
+    assert reply.scores == right(7, 3)
+    assert asked.member.faults == {"timeout": 1}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_is_spent_is_counted_also_when_it_bought_nothing(endpoint: Endpoint, api: str) -> None:
+    async with Asked(endpoint, api, "prosex3") as asked:
+        reply = await asked.score(7)
+    assert (reply.scores, reply.input_tokens, reply.output_tokens, reply.cost_usd) == (None, 300, 30, None)
+    assert [call.error_type for call in asked.calls] == ["bad_json"] * 3
+
+
+async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
+    async with Asked(endpoint, "openai", "429x2") as asked:
+        await asked.score(7)
+    (call,) = asked.calls
+    assert (call.operation, call.provider, call.request_model) == ("chat", "openai", "m@429x2")
+    assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
+    assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
+    assert 0 < call.started_ns <= call.ended_ns
+
+
+async def test_an_endpoint_without_schemas_is_asked_without_from_then_on(endpoint: Endpoint) -> None:
+    endpoint.structured = False
+    async with Asked(endpoint, "openai", "") as asked:
+        for _ in range(3):
+            assert (await asked.score(7, 2)).scores == right(7, 2)
+    assert endpoint.served == {"unstructured": 1, "ok": 3}
+
+
+async def test_a_refused_request_says_nothing_of_schemas_where_the_plain_one_is_refused_too(endpoint: Endpoint) -> None:
+    async with Asked(endpoint, "openai", "400x2") as asked:
+        assert (await asked.score(7)).failure == "bad_request"
+        assert (await asked.score(7)).scores == right(7)
+    assert "response_format" in endpoint.requests[-1]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_is_sent(endpoint: Endpoint, api: str) -> None:
+    async with Asked(endpoint, api, "") as asked:
+        await asked.score(7, 3)
+    (body,), (headers,) = endpoint.requests, endpoint.headers
+    assert "temperature" not in body  # newer models refuse one
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    system = body["messages"][0]["content"] if api == "openai" else body["system"]
+    assert "worth" not in system
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_judge_that_can_be_fooled_is_quarantined_until_it_no_longer_is(
+    endpoint: Endpoint, api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.likes = ":"
+    async with Asked(endpoint, api, "", Controls(every=3)) as asked:
+        failures = [(await asked.score(7)).failure for _ in range(4)]
+        assert failures == ["fooled", "fooled", "quarantined", "quarantined"]
+        assert endpoint.served["ok"] == 2
+        endpoint.likes = ""
+        assert (await asked.score(7)).scores == right(7)
+        assert (await asked.score(7)).scores == right(7)
+    assert "out of quarantine" in caplog.text
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
+    endpoint: Endpoint, api: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_LOG", "debug")
+    monkeypatch.setenv("ANTHROPIC_LOG", "debug")
+    said = []
+    with caplog.at_level(logging.DEBUG):
+        for script in ("echo401", "echo400x2", "echo403", "echo404", "echo500x9", "echo200x3", "echo422x2"):
+            async with Asked(endpoint, api, script) as asked:
+                reply = await asked.score(7, deadline_s=3.0)
+                assert reply.scores is None
+                said += [reply.wire().decode(), repr(asked.calls), asked.member.summary()]
+    assert all(header["Authorization"] == f"Bearer {KEY}" for header in endpoint.headers)
+    assert KEY not in "".join(said)
+    assert KEY not in caplog.text
+    assert "worth 7" not in caplog.text
+
+
+async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
+    async with Asked(endpoint, "openai", "hangx9") as asked:
+        member = Member("critic", asked.member.judge, lambda _: None, concurrent=1)
+        first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
+        while not endpoint.served["hang"]:
+            await asyncio.sleep(0.01)
+        second = await member.answer(request(7, deadline_s=0.2).wire())
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert second.failure == "busy"
+
+
+def test_the_key_comes_from_the_variable_that_is_named() -> None:
+    own = MemberSettings(api="openai", model="m", base_url="http://127.0.0.1:1/v1")
+    usual = {"OPENAI_API_KEY": KEY}
+    assert key_of("c", MemberSettings(api="openai", model="m"), usual) == KEY
+    assert key_of("c", own, usual) == NO_KEY  # an address of one's own does not get OpenAI's key unasked
+    assert key_of("c", own.model_copy(update={"key_env": "MINE"}), {"MINE": f" {KEY}\n"}) == KEY
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY is not set; export it") as missing:
+        key_of("c", MemberSettings(api="anthropic", model="m"), usual)
+    assert missing.value.exit_code == 2
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters that no key has") as broken:
+        key_of("c", MemberSettings(api="openai", model="m"), {"OPENAI_API_KEY": "sk-canary\x0112"})
+    assert "canary" not in str(broken.value)

@@ -1,0 +1,153 @@
+"""The committee's agent on made-up gauges: it speaks on held-out evidence, and on nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from oven_agents.committee_weights import WEIGHTS, CommitteeWeights
+from oven_agents.session import Session
+from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
+
+SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
+ACCURACY = MetricSpec(name="eval/accuracy", better="up", held_out=True)
+Course = Callable[[float], float]
+
+
+def started(*held_out: MetricSpec, shares: dict[str, float] = SHARES) -> RunStarted:
+    members = tuple(MetricSpec(name=f"rewards/{member}/mean") for member in shares)
+    knob = ActuatorSpec(name=WEIGHTS, kind="simplex", low=0, high=1, choices=tuple(shares), value=shares)
+    return RunStarted(incarnation=1, n=0, recipe="r", metrics=(*held_out, *members), actuators=(knob,))
+
+
+def observed(
+    courses: dict[str, Course], ticks: int = 200, every: int = 20, noise: float = 0.03, seed: int = 0, first: int = 1
+) -> list[Observation]:
+    """Gauges that follow courses over the run's progress: members at every tick, held-out ones at evaluations."""
+    rng = random.Random(seed)
+    found = []
+    for tick in range(first, ticks + 1):
+        at = tick / ticks
+        metrics = {
+            (name if "/" in name else f"rewards/{name}/mean"): course(at) + rng.gauss(0, noise)
+            for name, course in courses.items()
+            if "/" not in name or tick % every == 0
+        }
+        found.append(Observation(incarnation=1, n=2 * tick, tick=tick, step=tick, progress=at, metrics=metrics))
+    return found
+
+
+def votes(observations: list[Observation], run: RunStarted | None = None) -> list[Vote]:
+    session = Session(CommitteeWeights(), "committee")
+    session.absorb(run or started(ACCURACY))
+    said = []
+    for observation in observations:
+        session.absorb(observation)
+        said += [message for message in session.react() if isinstance(message, Vote)]
+        assert not session.problems, session.problems
+    return said
+
+
+def up_then_down(at: float) -> float:
+    return 0.4 + 0.8 * at if at < 0.4 else 0.72 - 0.5 * (at - 0.4)
+
+
+FOOLED: dict[str, Course] = {
+    "eval/accuracy": up_then_down,
+    "exact": up_then_down,
+    "judge": lambda at: 0.3 + 0.6 * at,
+    "format": lambda at: 1.0,
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_one_that_saw_it(seed: int) -> None:
+    said = votes(observed(FOOLED, seed=seed))
+    assert said[0].value == {"exact": 0.75, "judge": 0.25, "format": 0.0}
+    assert said[0].target == "eval/accuracy" and said[0].expected_change > 0
+    assert said[0].evidence == ("symptom:reward_up_heldout_down",)
+    assert "judge rose" in said[0].rationale and "exact fell" in said[0].rationale
+    assert {vote.confidence for vote in said} <= {0.7, 0.9}
+
+
+def test_a_held_out_metric_that_should_go_down_is_read_the_other_way() -> None:
+    bits = MetricSpec(name="eval/bits_per_byte", better="down", held_out=True)
+    courses = FOOLED | {"eval/bits_per_byte": lambda at: 3 - up_then_down(at)}
+    del courses["eval/accuracy"]
+    assert votes(observed(courses), started(bits))[0].expected_change < 0
+
+
+CALM: dict[str, dict[str, Course]] = {
+    "everything rises": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.3 + 0.5 * at),
+    "the proxy rises over a plateau": {
+        "eval/accuracy": lambda at: min(0.96, 0.5 + 2 * at), "exact": lambda at: 0.4 + 0.5 * at,
+        "judge": lambda at: 0.4 + 0.5 * at,
+    },
+    "everything collapses": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.8 - 0.7 * at),
+    "all members are fooled": {
+        "eval/accuracy": up_then_down, "exact": lambda at: 0.3 + 0.5 * at, "judge": lambda at: 0.3 + 0.6 * at,
+    },
+    "nothing but noise": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.9),
+    "a member without weight rises": {
+        "eval/accuracy": up_then_down, "exact": up_then_down, "judge": up_then_down,
+        "format": lambda at: 0.3 + 0.6 * at,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("course", CALM)
+@pytest.mark.parametrize("seed", range(4))
+def test_silent_when(course: str, seed: int) -> None:
+    quiet: dict[str, Course] = {"format": lambda at: 1.0}
+    assert not votes(observed(quiet | CALM[course], ticks=400, noise=0.015, seed=seed))
+
+
+def test_nothing_is_said_on_less_than_four_evaluations_or_between_them() -> None:
+    said = votes(observed(FOOLED))
+    assert said and all(vote.tick % 20 == 0 and vote.tick >= 80 for vote in said)
+
+
+def test_a_change_starts_the_count_again() -> None:
+    seen = observed(FOOLED, ticks=400)
+    first = votes(seen)[0].tick
+    session = Session(CommitteeWeights(), "committee")
+    session.absorb(started(ACCURACY))
+    said = []
+    for observation in seen:
+        session.absorb(observation)
+        if observation.tick == first:
+            session.absorb(
+                Receipt(
+                    incarnation=1, n=2 * first + 1, decision_id="d", actuator=WEIGHTS, status="applied", before=SHARES,
+                    after={"exact": 0.75, "judge": 0.25, "format": 0.0}, tick=first, step=first,
+                )
+            )  # fmt: skip
+        said += [message for message in session.react() if isinstance(message, Vote)]
+    after = [vote.tick for vote in said if vote.tick > first]
+    assert after and after[0] >= first + 80
+
+
+def test_it_says_when_it_cannot_fire() -> None:
+    agent = CommitteeWeights()
+    assert "held out" in (agent.cannot_fire(started()) or "")
+    undirected = ACCURACY.model_copy(update={"better": "neither"})
+    assert "held out" in (agent.cannot_fire(started(undirected)) or "")
+    assert agent.cannot_fire(started(ACCURACY)) is None
+    alone = started(ACCURACY).model_copy(update={"actuators": ()})
+    assert WEIGHTS in (agent.cannot_fire(alone) or "")
+    unmeasured = started(ACCURACY).model_copy(update={"metrics": (ACCURACY, MetricSpec(name="rewards/judge/mean"))})
+    assert "exact" in (agent.cannot_fire(unmeasured) or "")
+
+
+def test_a_restarted_agent_votes_like_one_that_was_not() -> None:
+    seen = observed(FOOLED)
+    late = Session(CommitteeWeights(), "committee")
+    late.absorb(started(ACCURACY))
+    for observation in seen[:-1]:
+        late.absorb(observation)
+    late.react()
+    late.absorb(seen[-1])
+    fresh = [message for message in late.react() if isinstance(message, Vote)]
+    assert fresh == votes(seen)[-1:]

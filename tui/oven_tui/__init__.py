@@ -1,1 +1,1 @@
-"""The monitor's place (docs/roadmap.md): a fold over the log, drawn in the terminal. Nothing is here yet."""
+"""The monitor: a fold over the log, drawn in the terminal. `view` and what it is made of import no textual."""

@@ -1,0 +1,231 @@
+"""The monitor under its keys, without a terminal and without a bus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.monitor_log import recorded
+from textual.binding import Binding
+from textual.pilot import Pilot
+
+from oven_controller.events import Event
+from oven_tui.app import CHARTS, MonitorApp
+from oven_tui.entries import Decided
+from oven_tui.screens.ballot import BallotScreen
+from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.chart import Chart
+from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.header import About, Header
+
+EVENTS = recorded()
+ABOUT = About("demo", "grpo", "drill:lr-low", "everything was made slow")
+
+
+@asynccontextmanager
+async def monitor(
+    events: list[Event], size: tuple[int, int] = (120, 35)
+) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
+    app = MonitorApp(ABOUT)
+    async with app.run_test(size=size) as pilot:
+        app.say("connected", "")
+        app.take(events)
+        app.paint()
+        await pilot.pause()
+        yield app, pilot
+
+
+def screen_text(app: MonitorApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 35), (200, 60), (40, 12), (20, 5)])
+async def test_it_draws_at_any_size_and_rows_are_as_wide_as_the_terminal(size: tuple[int, int]) -> None:
+    async with monitor(EVENTS, size) as (app, _):
+        strips = app.screen._compositor.render_strips()
+        assert {strip.cell_length for strip in strips} == {size[0]}
+        if size[0] >= 80:
+            text = screen_text(app)
+            for word in ("demo", "DRILL lr-low", "reward", "eval/accuracy", "optimizer.lr_scale", "malformed"):
+                assert word in text
+
+
+async def test_what_agents_write_cannot_steer_the_terminal() -> None:
+    async with monitor(EVENTS, (200, 60)) as (app, pilot):
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "\x1b" not in screen_text(app)
+
+
+async def test_a_frozen_view_stays_while_data_arrives_and_end_thaws_it() -> None:
+    async with monitor(EVENTS[:140]) as (app, pilot):
+        await pilot.press("space")
+        before = app.query_one(Chart)._shown
+        app.take(EVENTS[140:177])
+        app.paint()
+        await pilot.pause()
+        assert app.query_one(Chart)._shown == before
+        assert "FROZEN +37" in screen_text(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert app.shown is app.view
+        assert "FROZEN" not in screen_text(app)
+
+
+async def test_the_list_follows_its_tail_until_somebody_moves_up() -> None:
+    async with monitor(EVENTS[:150]) as (app, pilot):
+        decisions = app.query_one(Decisions)
+        await pilot.press("k")
+        here = decisions.cursor
+        app.take(EVENTS[150:])
+        app.paint()
+        await pilot.pause()
+        assert decisions.cursor == here
+        await pilot.press("end")
+        assert decisions.cursor == len(app.view.rows()) - 1
+        await pilot.press("g")
+        assert decisions.cursor == 0
+
+
+async def test_enter_opens_the_ballot_with_votes_evidence_and_receipt() -> None:
+    async with monitor(EVENTS, (120, 60)) as (app, pilot):
+        decisions = app.query_one(Decisions)
+        first = next(n for n, entry in enumerate(app.view.rows()) if isinstance(entry, Decided))
+        decisions._to(first)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, BallotScreen)
+        text = screen_text(app)
+        for word in (
+            "1 → 4",
+            "lr_too_low",
+            "kg:3f5a9c0d1e2b4a67",
+            "symptom:slow_progress",
+            "applied",
+            "0.9",
+            "reputation",
+        ):
+            assert word in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, BallotScreen)
+
+
+async def test_every_kind_of_entry_opens() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        kinds = {type(entry): place for place, entry in enumerate(app.view.rows())}
+        assert len(kinds) == 3
+        for place in kinds.values():
+            app.query_one(Decisions)._to(place)
+            await pilot.press("enter")
+            await pilot.pause()
+            assert isinstance(app.screen, BallotScreen)
+            await pilot.press("escape")
+
+
+async def test_data_that_arrives_under_a_ballot_is_drawn_behind_it() -> None:
+    async with monitor(EVENTS[:150]) as (app, pilot):
+        await pilot.press("enter")
+        app.say("reconnecting", "the server went away")
+        app.take(EVENTS[150:])
+        app.paint()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "reconnecting" in screen_text(app)
+        assert f"tick {app.view.run.tick}" in screen_text(app)
+
+
+async def test_m_shows_the_other_metrics_and_comes_round() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        names = app.view.charted()
+        shown = [chart.metric for chart in app.query(Chart)]
+        assert shown == names[:CHARTS]
+        seen = list(shown)
+        while True:
+            await pilot.press("m")
+            now = [chart.metric for chart in app.query(Chart)]
+            if now == shown:
+                break
+            seen += [name for name in now if name]
+        assert sorted(seen) == sorted(names)  # type: ignore[type-var]
+
+
+async def test_zoom_shows_the_newest_ticks_on_all_charts_alike() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        await pilot.press("plus", "plus", "plus")
+        axes = {chart.axis for chart in app.query(Chart)}
+        assert len(axes) == 1
+        axis = axes.pop()
+        assert (axis.last - axis.first, axis.last) == (100, app.view.run.tick)
+        await pilot.press("minus", "minus", "minus")
+        assert app.query_one(Chart).axis.first == 0
+
+
+async def test_the_filter() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        await pilot.press("slash", *"actuator:roll", "enter")
+        await pilot.pause()
+        assert "1 shown by 'actuator:roll'" in screen_text(app)
+        assert app.focused is app.query_one(Decisions)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "shown by" not in screen_text(app)
+
+
+async def test_help_lists_every_binding_and_every_binding_has_an_id_and_a_tooltip() -> None:
+    async with monitor(EVENTS, (120, 70)) as (app, pilot):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        text = screen_text(app)
+        bindings = [b for kind in (MonitorApp, Decisions, BallotScreen, HelpScreen) for b in kind.BINDINGS]
+        for binding in bindings:
+            assert isinstance(binding, Binding) and binding.id and binding.tooltip
+        for binding in (*MonitorApp.BINDINGS, *Decisions.BINDINGS):
+            assert isinstance(binding, Binding) and binding.tooltip in text
+        assert len({b.id for b in bindings if isinstance(b, Binding)}) == len(bindings)
+
+
+async def test_both_themes_colour_every_kind_of_text() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        header = app.query_one(Header)
+        dark = header.paint("text").color
+        await pilot.press("ctrl+t")
+        await pilot.pause()
+        assert app.theme == "textual-light"
+        assert header.paint("text").color != dark
+
+
+async def test_s_saves_a_picture_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with monitor(EVENTS) as (_, pilot):
+        await pilot.press("s")
+        await pilot.pause()
+    (saved,) = tmp_path.glob("*.svg")
+    assert "eval/accuracy" in saved.read_text()
+
+
+async def test_q_closes_the_monitor() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        await pilot.press("q")
+        await pilot.pause()
+        assert app._exit
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ("reconnecting", "reconnecting"),
+        ("no mesh", "no mesh: nothing is decided"),
+        ("unreadable", "log not readable: it is gone"),
+        ("down", "stack is down"),
+    ],
+)
+async def test_the_connection_is_told(link: str, words: str) -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        app.say(link, "it is gone")
+        app.paint()
+        await pilot.pause()
+        assert words in screen_text(app)

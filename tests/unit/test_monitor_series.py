@@ -1,0 +1,140 @@
+"""Curves in bounded memory, and charts in braille: pure, by example and by property."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from oven_tui import plot
+from oven_tui.series import BUCKETS, RECENT, Series
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def series(values: list[float], stride: int = 1) -> Series:
+    made = Series()
+    for place, value in enumerate(values):
+        made.add(place * stride, value)
+    return made
+
+
+def test_a_spike_is_never_lost_however_long_the_run() -> None:
+    count = 50_000
+    made = series([100.0 if tick == 12_345 else -7.0 if tick == 40_000 else 1.0 for tick in range(count)])
+    assert len(made._buckets) <= BUCKETS
+    columns = made.columns(0, count - 1, 80)
+    assert len(columns) == 80
+    assert [c.x for c in columns if c.high == 100.0] == [12_345 * 80 // count]
+    assert [c.x for c in columns if c.low == -7.0] == [40_000 * 80 // count]
+
+
+def test_the_newest_points_are_exact_in_a_long_run() -> None:
+    made = series([float(tick) for tick in range(20_000)])
+    columns = made.columns(19_900, 19_999, 100)
+    assert [c.last for c in columns] == [float(tick) for tick in range(19_900, 20_000)]
+    assert all(c.low == c.high for c in columns)
+
+
+@given(st.lists(ANY, max_size=3 * RECENT), st.integers(1, 50), st.integers(1, 90))
+def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
+    values: list[float], stride: int, width: int
+) -> None:
+    made = series(values, stride)
+    columns = made.columns(0, made.last_tick, width)
+    finite = [value for value in values if math.isfinite(value)]
+    assert sum(c.broken for c in columns) == len(values) - len(finite)
+    assert min((c.low for c in columns), default=math.inf) == min(finite, default=math.inf)
+    assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
+    assert all(0 <= c.x < width for c in columns)
+    assert [c.x for c in columns] == sorted({c.x for c in columns})
+
+
+@given(st.lists(FINITE, min_size=1, max_size=4000))
+def test_wider_buckets_are_the_narrow_ones_merged(values: list[float]) -> None:
+    made = series(values * 3)
+    assert len(made._buckets) <= BUCKETS
+    assert min(b.low for b in made._buckets) == min(values)
+    assert max(b.high for b in made._buckets) == max(values)
+    assert made.at(made.last_tick) == values[-1]
+
+
+@given(st.lists(st.integers(-5, 5000), max_size=200))
+def test_the_axis_never_goes_back(ticks: list[int]) -> None:
+    made = Series()
+    for tick in ticks:
+        made.add(tick, 1.0)
+    keys = [bucket.key for bucket in made._buckets]
+    assert keys == sorted(set(keys))
+
+
+def test_a_copy_stays_as_it_was() -> None:
+    made = series([1.0, 2.0])
+    kept = made.copy()
+    before = kept.columns(0, 9, 10)
+    for tick in range(2, 3000):
+        made.add(tick, 50.0)
+    assert kept.columns(0, 9, 10) == before
+    assert kept.count == 2
+
+
+STYLES = st.sampled_from(["noisy", "measured", "set"])
+
+
+@example(values=[1.0, 1.7e308], style="set", width=3, height=2)
+@example(values=[5e-324, 1.0], style="set", width=3, height=2)
+@example(values=[-1.7e308, 1.7e308], style="noisy", width=3, height=2)
+@given(st.lists(ANY, max_size=60), STYLES, st.integers(1, 30), st.integers(1, 9))
+def test_any_values_make_a_chart_of_exactly_its_size(
+    values: list[float], style: plot.Style, width: int, height: int
+) -> None:
+    columns = series(values).columns(0, max(0, len(values) - 1), width * 2)
+    scale = plot.bounds(columns, style)
+    assert scale.low < scale.high
+    rows = plot.draw(columns, scale, style, {0: plot.Mark("▲", "agent-1")}, width, height)
+    assert [sum(len(text) for text, _ in row) for row in rows] == [width] * height
+    assert all(len(plot.label(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
+def test_the_bounds_hold_all_that_was_measured(values: list[float]) -> None:
+    scale = plot.bounds(series(values).columns(0, len(values) - 1, 100), "noisy")
+    rounding = 1e-8 * (max(values) - min(values))
+    assert scale.low <= min(values) + rounding
+    assert scale.high >= max(values) - rounding
+
+
+def test_a_value_that_is_no_number_leaves_a_gap_and_a_mark() -> None:
+    values = [1.0, 1.0, math.nan, math.nan, 1.0, 1.0]
+    columns = series(values).columns(0, 5, 12)
+    (row,) = plot.draw(columns, plot.Bounds(0.0, 2.0), "measured", {}, 6, 1)
+    assert [kind for _, kind in row] == ["line", "broken", "line"]
+    assert "".join(text for text, _ in row)[2:4] == "××"
+
+
+def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> None:
+    made = Series()
+    for tick, value in ((0, 0.01), (5, 1.0)):
+        made.add(tick, value)
+    scale = plot.bounds(made.columns(0, 9, 20), "set")
+    assert (scale.low, scale.high, scale.log) == (0.01, 1.0, True)
+    rows = plot.draw(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
+    drawn = ["".join(text for text, _ in row) for row in rows]
+    assert drawn[2].startswith("⣀⣀⣀⣀⣀")  # level, then upright
+    assert drawn[1][:5].strip() == ""
+
+
+@given(st.integers(0, 10**7), st.one_of(st.none(), st.integers(0, 10**7)))
+def test_the_axis_holds_the_newest_tick_and_little_more(last: int, end: int | None) -> None:
+    edge = plot.span(0, last, end)
+    assert edge >= last
+    assert edge <= max(31, last * 1.3 + 2, last)
+    if end is not None:
+        assert edge <= max(last, end)
+
+
+def test_labels() -> None:
+    values = (0.0, 0.25, 1234567.0, 2e-5, -0.00012)
+    assert [plot.label(value) for value in values] == ["0", "0.25", "1.23e6", "2.0e-5", "-1e-4"]

@@ -1,0 +1,289 @@
+"""What the monitor shows of a log: pure, by example and by property."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.mesh_log import LR, NOON
+from tests.unit.monitor_log import ended, recorded
+
+from oven_controller.events import Event
+from oven_controller.messages import (
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    Message,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    TallyLine,
+    Vote,
+)
+from oven_tui import view as limits
+from oven_tui.entries import Decided, Entry, Note, Open, matching
+from oven_tui.view import MonitorView
+
+EVENTS = recorded()
+
+
+def fold(events: list[Event]) -> MonitorView:
+    view = MonitorView()
+    for event in events:
+        view.feed(event)
+    return view
+
+
+def seen(view: MonitorView) -> object:
+    """All that is shown, in a form that compares (NaN included)."""
+    curves = {name: repr(series.columns(0, 400, 120)) for name, series in view.series.items()}
+    return (curves, view.rows(), view.marks, view.agents, view.run, list(view.faults), view.pace_s, view.charted())
+
+
+def decided(view: MonitorView) -> list[Decided]:
+    return [entry for entry in view.entries if isinstance(entry, Decided)]
+
+
+def test_a_decision_is_shown_with_its_votes_evidence_and_receipt() -> None:
+    first = decided(fold(EVENTS))[0]
+    assert (first.decision.actuator, first.fate, first.proposer) == (LR, "applied", "lr")
+    assert first.backers == ["lr", "prior"]
+    assert "kg:3f5a9c0d1e2b4a67" in first.votes["prior"].evidence
+    assert first.receipt is not None and (first.receipt.before, first.receipt.after) == (1.0, 4.0)
+
+
+def test_fates_of_decisions() -> None:
+    assert [(entry.decision.actuator, entry.fate) for entry in decided(fold(EVENTS))] == [
+        (LR, "applied"),
+        ("data.mixture", "failed"),
+        (LR, "rejected"),
+        ("run.rollback", "applied"),
+    ]
+
+
+def test_votes_on_an_open_ballot_are_shown_as_they_come() -> None:
+    last = fold(EVENTS).rows()[-1]
+    assert isinstance(last, Open)
+    assert set(last.votes) >= {"supervisor-with-a-long-name"}
+
+
+def test_a_decision_without_its_receipt_is_pending() -> None:
+    until = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, Decision))
+    assert decided(fold(EVENTS[: until + 1]))[0].fate == "pending"
+
+
+def test_adopted_decisions_and_commands_are_marked_on_the_charts() -> None:
+    view = fold(EVENTS)
+    assert [(author, fate) for _, author, fate in view.marks.values()] == [
+        ("lr", "applied"),
+        ("curriculum", "failed"),
+        ("prior", "applied"),
+        ("ann", "operator"),
+        ("ann", "operator"),
+    ]
+    first = decided(view)[0]
+    assert first.receipt is not None
+    assert view.marks[first.decision.id][0] == first.receipt.tick
+
+
+def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
+    view = fold(EVENTS)
+    assert view.standing("lr") == "live"
+    assert view.standing("teacher") == "silent"  # nothing since the start: more than rules.silent_ticks
+    assert "no teacher is announced" in view.run.agents["teacher"].cannot_fire
+    assert (view.run.agents["lr"].proposals, view.run.agents["prior"].against) == (2, 1)
+
+
+def test_the_four_charts_that_are_shown_first() -> None:
+    assert fold(EVENTS).charted()[:4] == ["reward", "eval/accuracy", "learning_rate", "grad_norm"]
+
+
+def test_what_is_charted_is_known_from_the_announcement_before_anything_is_measured() -> None:
+    begun = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, RunStarted))
+    assert "reward" in fold(EVENTS[: begun + 1]).charted() or LR in fold(EVENTS[: begun + 1]).charted()
+
+
+def test_scalar_knobs_have_curves_and_actions_have_none() -> None:
+    charted = fold(EVENTS).charted()
+    assert LR in charted
+    assert "run.rollback" not in charted
+
+
+def test_steps_go_back_after_a_rollback_and_ticks_do_not() -> None:
+    view = fold(EVENTS)
+    rollback = next(entry for entry in decided(view) if entry.decision.actuator == "run.rollback")
+    assert rollback.receipt is not None
+    assert view.step_at(rollback.receipt.tick + 1) < view.step_at(rollback.receipt.tick)
+    assert view.step_at(view.run.tick + 10) == view.run.step + 10
+
+
+def test_the_state_of_a_run() -> None:
+    view = fold(EVENTS)
+    assert (view.state(1.0), view.state(1e4), MonitorView().state(0)) == ("live", "stalled", "waiting")
+    hold = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, OperatorCommand))
+    assert fold(EVENTS[: hold + 1]).state(1.0) == "held"
+    assert fold(ended()).state(1e6) == "ended"
+
+
+def test_noise_is_counted_and_kept_apart() -> None:
+    view = fold(EVENTS)
+    assert view.run.malformed == 1
+    assert "vote.lr" in view.faults[0]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, len(EVENTS)), st.integers(0, len(EVENTS)))
+def test_the_fold_of_a_prefix_and_the_rest_is_the_fold_of_the_whole(cut: int, back: int) -> None:
+    """Wherever it is cut, and with events that are delivered again in between."""
+    view = fold(EVENTS[:cut])
+    for event in [*EVENTS[max(0, cut - back) : cut], *EVENTS[cut:]]:
+        view.feed(event)
+    assert seen(view) == seen(fold(EVENTS))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, len(EVENTS)))
+def test_a_frozen_copy_stays_as_it_is(cut: int) -> None:
+    view = fold(EVENTS[:cut])
+    frozen, before = view.frozen(), seen(fold(EVENTS[:cut]))
+    for event in EVENTS[cut:]:
+        view.feed(event)
+    assert seen(frozen) == before
+
+
+NAMES = st.sampled_from(["lr", "prior", LR, "run.rollback", "", "eval/x", "\x1b[2J", "名前"]) | st.text(max_size=8)
+REALS = st.floats(allow_nan=True, allow_infinity=True)
+TICKS = st.integers(0, 2**53)
+VALUES = st.none() | REALS | NAMES | st.dictionaries(NAMES, REALS, max_size=3)
+LEARNER = {"incarnation": st.integers(1, 3), "n": st.integers(0, 9)}
+LINES = st.builds(TallyLine, agent=NAMES, stance=st.sampled_from(["propose", "for", "against", "silent"]), value=VALUES)
+MESSAGES: dict[str, st.SearchStrategy[Message]] = {
+    "run": st.builds(RunStarted, **LEARNER, recipe=NAMES, tick=TICKS, step=TICKS)
+    | st.builds(RunEnded, **LEARNER, reason=st.just("failed"), detail=NAMES, tick=TICKS, step=TICKS),
+    "observation": st.builds(
+        Observation,
+        **LEARNER,
+        tick=TICKS,
+        step=TICKS,
+        progress=st.floats(0, 1),
+        metrics=st.dictionaries(NAMES, REALS, max_size=4),
+    ),
+    "agent.lr": st.builds(
+        AgentStatus, state=st.sampled_from(["joined", "done", "cannot_fire", "left"]), tick=TICKS, reason=NAMES
+    ),
+    "vote.lr": st.builds(
+        Vote, actuator=NAMES, ballot=NAMES, stance=st.just("for"), tick=TICKS, value=VALUES, confidence=st.floats(0, 1)
+    ),
+    "ballot.b": st.builds(
+        BallotOpened,
+        id=NAMES,
+        actuator=NAMES,
+        proposal=VALUES,
+        opened_by=NAMES,
+        tick=TICKS,
+        closes_at_tick=TICKS,
+        eligible=st.lists(NAMES, max_size=3).map(tuple),
+    ),
+    "decision.d": st.builds(
+        Decision,
+        id=NAMES,
+        ballot=NAMES,
+        actuator=NAMES,
+        verdict=st.sampled_from(["adopted", "rejected"]),
+        value=VALUES,
+        before=VALUES,
+        reason=NAMES,
+        tally=st.lists(LINES, max_size=3).map(tuple),
+        tick=TICKS,
+        apply_at_tick=TICKS,
+        expires_at_tick=TICKS,
+    ),
+    "receipt": st.builds(
+        Receipt,
+        **LEARNER,
+        decision_id=NAMES,
+        actuator=NAMES,
+        status=st.sampled_from(["applied", "noop", "rejected", "expired", "unknown"]),
+        before=VALUES,
+        after=VALUES,
+        tick=TICKS,
+        step=TICKS,
+    ),
+}
+WIRE = st.one_of(
+    *(st.tuples(st.just(subject), made.map(lambda m: m.wire())) for subject, made in MESSAGES.items()),
+    st.tuples(st.sampled_from([*MESSAGES, "nonsense", ""]), st.binary(max_size=40)),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(WIRE, max_size=20))
+def test_nothing_that_can_stand_in_a_log_breaks_it(wires: list[tuple[str, bytes]]) -> None:
+    view = MonitorView()
+    for seq, (subject, data) in enumerate(wires, 1):
+        view.feed(Event.read(seq, f"oven.r.{subject}", data, NOON + timedelta(seconds=seq)))
+        assert view.state(0) in ("waiting", "live", "held", "ended")
+    for name in view.agents:
+        view.standing(name)
+    for name in view.charted():
+        view.style(name)
+    for entry in view.rows():
+        matching("agent:lr !step:3 [")(entry)
+        _ = (entry.fate, entry.proposer, entry.backers) if isinstance(entry, Decided) else None
+    view.step_at(view.end_tick() or 5)
+    view.frozen()
+
+
+def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
+    view = MonitorView()
+    metrics = {f"m{n}": 1.0 for n in range(limits.METRICS + 10)}
+    seen = Observation(incarnation=1, n=1, tick=1, step=1, progress=0, metrics=metrics)
+    view.feed(Event.read(1, "oven.r.observation", seen.wire(), NOON))
+    assert (len(view.series), view.left_out) == (limits.METRICS, 10)
+    for n in range(limits.AGENTS + 5):
+        view.feed(Event.read(2 + n, f"oven.r.agent.a{n}", AgentStatus(state="joined").wire(), NOON))
+    assert len(view.agents) == limits.AGENTS
+    for n in range(1000, 1000 + 3 * limits.ENTRIES):
+        command = OperatorCommand(id=str(n), action="resume")
+        view.feed(Event.read(n, "oven.r.operator.ann", command.wire(), NOON))
+    assert len(view.entries) <= limits.ENTRIES + 256
+    assert view.forgotten + len(view.entries) == 3 * limits.ENTRIES
+    assert len(view.marks) <= limits.MARKS
+
+
+@pytest.mark.parametrize(
+    ("filter_text", "left"),
+    [
+        ("", 4),
+        ("agent:curriculum", 1),
+        ("actuator:lr_scale", 2),
+        ("actuator:lr_scale !rejected", 1),
+        ("step:40-90", 2),
+        ("!step:40-90", 2),
+        ("ROLLBACK", 1),
+        ("no_such_word|because", 3),
+        ("(", 4),
+    ],
+)
+def test_filters(filter_text: str, left: int) -> None:
+    entries: list[Entry] = [entry for entry in fold(EVENTS).entries if isinstance(entry, Decided)]
+    if filter_text == "(":  # cannot be read as an expression: taken as it is
+        left = sum("(" in entry.decision.reason for entry in entries if isinstance(entry, Decided))
+    assert sum(matching(filter_text)(entry) for entry in entries) == left
+
+
+def test_notes_match_by_author_and_text() -> None:
+    note = Note(1, 5, "operator ann", "hold: looking")
+    assert matching("agent:ann hold")(note)
+    assert not matching("actuator:lr")(note)
+
+
+def test_a_gap_in_a_curve_is_kept() -> None:
+    columns = fold(EVENTS).series["entropy"].columns(0, 200, 201)
+    assert [c.x for c in columns if c.broken] == [120, 121, 122]
+    assert all(math.isfinite(c.last) for c in columns if not c.broken)

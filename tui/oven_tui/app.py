@@ -1,0 +1,214 @@
+"""The monitor's application: feeds the view model, and has the widgets redraw themselves a few times a second.
+
+The run knows nothing of it: it only reads.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import Footer, Input
+
+from oven_tui import plot
+from oven_tui.screens.ballot import BallotScreen
+from oven_tui.screens.help import HelpScreen
+from oven_tui.view import MonitorView
+from oven_tui.widgets.agents import Agents
+from oven_tui.widgets.chart import Axis, Chart
+from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.header import About, Header
+
+if TYPE_CHECKING:
+    from oven_controller.events import Event
+    from oven_controller.home import RunFolder
+
+PAINT_S = 0.15
+"""Least time between two paints: at most seven a second."""
+CHARTS = 4
+WIDE, TALL = 150, 32
+"""Cells from which on the lists stand beside the charts, and the charts take half of the height."""
+WINDOWS = (None, 1000, 300, 100, 30)
+"""Ticks shown: all, or the newest."""
+
+
+class MonitorApp(App[None]):
+    CSS_PATH = "styles.tcss"
+    TITLE = "Oven Controller"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit, run goes on", id="quit", tooltip="Close the monitor; the run goes on"),
+        Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
+        Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
+        Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),
+        Binding("M", "metrics(-1)", "Metrics back", show=False, id="metrics.back", tooltip="The four metrics before"),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom", show=False, id="zoom.in", tooltip="Charts: fewer, newer ticks"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="zoom.out", tooltip="Charts: more ticks"),
+        Binding("slash", "filter", "Filter", id="filter", tooltip="Filter the decisions"),
+        Binding("escape", "unfilter", "All", show=False, id="unfilter", tooltip="Clear the filter"),
+        Binding("s", "save", "SVG", id="save", tooltip="Save a picture (SVG) into the run's folder"),
+        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
+        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
+    ]
+
+    def __init__(self, about: About, folder: RunFolder | None = None, *, light: bool = False) -> None:
+        """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
+        super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
+        self.view = MonitorView()
+        self.shown = self.view
+        """What the widgets draw: the view, or a copy of it from when it was frozen."""
+        self.about = about
+        self.pages = 0
+        self.zoom = 0
+        self._folder = folder
+        self._painted = 0.0
+        self._due = False
+        self._theme = "textual-light" if light else "textual-dark"
+
+    def compose(self) -> ComposeResult:
+        yield Header(self.about, self.shown)
+        with Container(id="board"):
+            with Container(id="charts"):
+                for place in range(CHARTS):
+                    yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
+            with Container(id="lists"):
+                yield Agents(self.shown)
+                yield Decisions(self.shown)
+        yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.theme = self._theme
+        self.query_one(Decisions).focus()
+        if self._folder is not None:
+            self.call_after_refresh(self._read)
+        self.set_interval(1, self._tick)
+
+    def _read(self) -> None:
+        from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
+
+        assert self._folder is not None
+        self.run_worker(Feed(self._folder, self.take, self.say).run(), exit_on_error=True)
+
+    def take(self, events: list[Event]) -> None:
+        """New events of the log, in order."""
+        for event in events:
+            self.view.feed(event)
+        self._soon()
+
+    def say(self, link: str, detail: str) -> None:
+        """What the connection is doing."""
+        header = self.screen_stack[0].query_one(Header)
+        if header.link != (link, detail):
+            header.link = (link, detail)
+            self._soon()
+
+    def silent_s(self) -> float:
+        """Seconds since the last event was stored; clocks that disagree make it 0 at the least."""
+        last = self.view.run.last_time
+        return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
+
+    def _tick(self) -> None:
+        header = self.screen_stack[0].query_one(Header)
+        header.silent_s = self.silent_s()
+        header.redraw()
+
+    def paint(self) -> None:
+        """Have every widget redraw what changed."""
+        self._due, first = False, not self._painted
+        self._painted = time.monotonic()
+        board = self.screen_stack[0]
+        header = board.query_one(Header)
+        header.view, header.silent_s = self.shown, self.silent_s()
+        header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
+        header.redraw()
+        names = self.shown.charted()
+        pages = max(1, -(-len(names) // CHARTS))
+        page = self.pages % pages
+        axis = self._axis()
+        for place, chart in enumerate(board.query(Chart)):
+            at = page * CHARTS + place
+            chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
+            chart.redraw()
+        agents, decisions = board.query_one(Agents), board.query_one(Decisions)
+        agents.view = decisions.view = self.shown
+        agents.redraw()
+        decisions.redraw()
+        if first:
+            gc.collect()
+            gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
+
+    def _axis(self) -> Axis:
+        tick, window = self.shown.run.tick, WINDOWS[self.zoom]
+        if window is None or tick <= window:
+            return Axis(0, plot.span(0, tick, self.shown.end_tick()))
+        return Axis(tick - window, tick)
+
+    def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
+        self.push_screen(BallotScreen(message.entry))
+
+    def action_freeze(self) -> None:
+        self.shown = self.view.frozen() if self.shown is self.view else self.view
+        self.paint()
+
+    def action_tail(self) -> None:
+        self.shown = self.view
+        self.paint()
+        self.query_one(Decisions).tail()
+
+    def action_metrics(self, by: int) -> None:
+        self.pages += by
+        self.paint()
+
+    def action_zoom(self, by: int) -> None:
+        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
+        self.paint()
+
+    def action_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.add_class("-open")
+        box.focus()
+
+    def action_unfilter(self) -> None:
+        self.query_one("#filter", Input).value = ""
+        self._close_filter()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        decisions = self.query_one(Decisions)
+        decisions.filter = message.value.strip()
+        decisions.redraw()
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("-open")
+        self.query_one(Decisions).focus()
+
+    def action_light(self) -> None:
+        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+
+    def action_save(self) -> None:
+        folder = self._folder.path if self._folder is not None else Path.cwd()
+        try:
+            path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
+        except OSError as error:
+            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
+            return
+        self.notify(f"saved {path}")
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen([b for b in (*self.BINDINGS, *Decisions.BINDINGS) if isinstance(b, Binding)]))

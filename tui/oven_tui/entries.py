@@ -1,0 +1,125 @@
+"""What the list of decisions holds: closed ballots, open ones, what people and the run itself did. And its filter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from oven_controller.messages import BallotOpened, Decision, Receipt, Vote
+
+Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision with the votes behind it, and its receipt once there is one."""
+
+    seq: int
+    step: int
+    decision: Decision
+    opened: BallotOpened | None
+    votes: Mapping[str, Vote]
+    receipt: Receipt | None = None
+
+    @property
+    def fate(self) -> Fate:
+        if self.decision.verdict == "rejected":
+            return "rejected"
+        if self.receipt is None:
+            return "pending"
+        return self.receipt.status if self.receipt.status in ("applied", "noop") else "failed"
+
+    @property
+    def proposer(self) -> str:
+        """Who opened the ballot; else the first in the tally who proposed."""
+        if self.opened is not None:
+            return self.opened.opened_by
+        return next((line.agent for line in self.decision.tally if line.stance == "propose"), "")
+
+    @property
+    def backers(self) -> list[str]:
+        """Those who proposed it or were for it, the opener first."""
+        lines = [line.agent for line in self.decision.tally if line.stance in ("propose", "for")]
+        return sorted(lines, key=lambda name: (name != self.proposer, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A ballot that has not closed; `votes` as far as they have come."""
+
+    seq: int
+    step: int
+    opened: BallotOpened
+    votes: Mapping[str, Vote]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an operator did, or a start and an end of the learner."""
+
+    seq: int
+    step: int
+    author: str
+    text: str
+
+
+Entry: TypeAlias = Decided | Open | Note
+
+
+def matching(filter_text: str) -> Callable[[Entry], bool]:
+    """`agent:NAME`, `actuator:NAME`, `step:N` or `step:N-M`, else anywhere in the text; `!` before a word turns it
+    round. All words must hold. A regular expression that cannot be read is taken literally."""
+    tests = [_word(word) for word in filter_text.split()]
+    return lambda entry: all(test(entry) for test in tests)
+
+
+def _word(word: str) -> Callable[[Entry], bool]:
+    inverse, word = word.startswith("!"), word.removeprefix("!")
+    key, colon, rest = word.partition(":")
+    steps = re.fullmatch(r"(\d+)(?:-(\d+))?", rest)
+    if colon and key == "step" and steps:
+        first, last = int(steps[1]), int(steps[2] or steps[1])
+        return lambda entry: (first <= entry.step <= last) != inverse
+    fields = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
+    pattern = _pattern(rest if fields else word)
+    read = fields or _text
+    return lambda entry: bool(pattern.search(read(entry))) != inverse
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error:
+        return re.compile(re.escape(text), re.IGNORECASE)
+
+
+def _agents(entry: Entry) -> str:
+    match entry:
+        case Decided():
+            return " ".join(line.agent for line in entry.decision.tally if line.stance != "silent")
+        case Open():
+            return " ".join((entry.opened.opened_by, *entry.votes))
+        case Note():
+            return entry.author
+
+
+def _actuator(entry: Entry) -> str:
+    match entry:
+        case Decided():
+            return entry.decision.actuator
+        case Open():
+            return entry.opened.actuator
+        case Note():
+            return ""
+
+
+def _text(entry: Entry) -> str:
+    match entry:
+        case Decided():
+            return f"{entry.decision.actuator} {entry.fate} {_agents(entry)} {entry.decision.reason}"
+        case Open():
+            return f"{entry.opened.actuator} open {_agents(entry)}"
+        case Note():
+            return f"{entry.author} {entry.text}"

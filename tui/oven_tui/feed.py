@@ -1,0 +1,125 @@
+"""The log of one run, for as long as somebody looks: live, from its export, and live again when the stack comes back.
+
+What is heard live only says that there is something to ask for; order and sequence come from `history`, asked at most
+every GAP_S, so that a fast run costs the mesh no more than a slow one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Literal
+
+from nats.errors import Error as NatsError
+
+from oven_controller.bus import Bus
+from oven_controller.errors import BusError, ConfigError, OvenError
+from oven_controller.events import Event
+from oven_controller.home import RunFolder
+from oven_controller.stack import reading
+
+GAP_S = 0.2
+RETRY_S = 0.5
+LOOK_S = 1.0
+BATCH = 256
+
+Link = Literal["connecting", "reading", "connected", "no mesh", "reconnecting", "down", "unreadable"]
+"""`no mesh`: no replica answers, so the stored log is read. `down`: the stack is, so what is shown is the past."""
+
+
+class Feed:
+    """Hands each batch of new events to `take`, in order, and each change of the connection to `say` with a detail."""
+
+    def __init__(
+        self, folder: RunFolder, take: Callable[[list[Event]], None], say: Callable[[Link, str], None], after: int = 0
+    ) -> None:
+        self._folder = folder
+        self._take = take
+        self._say = say
+        self._last = after
+
+    async def run(self) -> None:
+        """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
+        while not _cancelled():
+            try:
+                if self._folder.locked():
+                    await self._live()
+                else:
+                    await self._past()
+            except (OvenError, NatsError, OSError, ValueError) as error:
+                up = self._folder.locked()
+                self._say("reconnecting" if up else "unreadable", str(error) or type(error).__name__)
+                await asyncio.sleep(RETRY_S if up else LOOK_S)
+
+    def _give(self, events: list[Event]) -> None:
+        fresh = [event for event in events if event.seq > self._last]
+        if fresh:
+            self._last = fresh[-1].seq
+            self._take(fresh)
+
+    async def _live(self) -> None:
+        """Until the stack is down. Raises BusError when the server is gone."""
+        heard = asyncio.Event()
+        async with reading.connected(self._folder, "monitor") as bus:
+            self._say("reading", "")
+            await reading.listen(bus, self._folder.run, heard)
+            loop = asyncio.get_running_loop()
+            while self._folder.locked() and not _cancelled():
+                heard.clear()
+                asked = loop.time()
+                async for events in self._news(bus):
+                    self._give(events)
+                    await asyncio.sleep(0)
+                if not bus.client.is_connected:
+                    raise BusError("the server went away")
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await heard.wait()
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(max(0.0, asked + GAP_S - loop.time()))
+
+    async def _news(self, bus: Bus) -> AsyncIterator[list[Event]]:
+        """What the mesh has after the last event; without a mesh, what is stored."""
+        if not bus.client.is_connected:
+            raise BusError("the server went away")
+        try:
+            async for events in reading.batches(bus, self._folder.run, self._last):
+                yield events
+            self._say("connected", "")
+        except BusError as error:
+            if not bus.client.is_connected:
+                raise
+            events = await reading.stored(self._folder, self._last)
+            self._say("no mesh", str(error))
+            yield events
+            await asyncio.sleep(LOOK_S)
+
+    async def _past(self) -> None:
+        """What a run that is down left behind; then wait until its stack is up again."""
+        if self._folder.export.exists():
+            lines = reading.exported(self._folder.export)
+            while events := list(islice(lines, BATCH)):
+                self._give(events)
+                await asyncio.sleep(0)
+        elif not self._last:
+            for events in _parts(await reading.whole_log(self._folder)):
+                self._give(events)
+                await asyncio.sleep(0)
+        if not self._last:
+            raise ConfigError(f"the log of run {self._folder.run!r} is empty")
+        self._say("down", "")
+        while not self._folder.locked() and not _cancelled():
+            await asyncio.sleep(LOOK_S)
+
+
+def _cancelled() -> bool:
+    """Whether this task was told to end. asyncio.wait_for, which nats-py waits with, loses a cancellation that comes
+    together with the answer (Python 3.11)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _parts(events: list[Event]) -> list[list[Event]]:
+    return [events[start : start + BATCH] for start in range(0, len(events), BATCH)]

@@ -1,0 +1,70 @@
+"""The monitor as a process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import termios
+from pathlib import Path
+
+from oven_controller.errors import ConfigError
+from oven_controller.home import RunFolder
+
+LOOK_S = 1.0
+"""How often it looks whether the terminal is still there."""
+
+
+def main(argv: list[str]) -> int:
+    """Raises ConfigError without the extra `tui`, and without a terminal to draw on."""
+    parser = argparse.ArgumentParser(prog="monitor", description="The monitor of one run.")
+    parser.add_argument("folder", nargs="?", default=os.environ.get("OVEN_RUN_DIR"), help="the run's folder")
+    parser.add_argument("--light", action="store_true", help="a light theme")
+    options = parser.parse_args(argv)
+    if not options.folder:
+        raise ConfigError(
+            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
+        )
+    folder = RunFolder(Path(options.folder))
+    try:
+        from oven_tui.app import MonitorApp
+        from oven_tui.widgets.header import About
+    except ImportError as error:
+        raise ConfigError(
+            f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
+            f"without it, `oven-controller log {folder.run} --follow` prints the events"
+        ) from error
+    if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
+        raise ConfigError(
+            "the monitor needs a terminal on stdin and stderr; without one use "
+            f"`oven-controller log {folder.run} --follow`, or `oven-controller status {folder.run}`"
+        )
+    info = folder.info()
+    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=options.light)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, app.exit)  # Textual would leave the terminal as it is
+        looking = asyncio.create_task(_end_when_hung_up())
+        await app.run_async()
+        looking.cancel()
+
+    asyncio.run(run())
+    goes_on = "goes on" if folder.locked() else f"is {folder.status()}"
+    again = f"`oven-controller monitor {folder.run}` shows it again"
+    print(f"run {folder.run} {goes_on}; {app.view.run.seq} events were read; {again}")
+    return app.return_code or 0
+
+
+async def _end_when_hung_up() -> None:
+    """SIGHUP comes only to whom the terminal belongs, and Textual reads the end of one that is gone for ever. There is
+    nothing to give back then, and nothing to save."""
+    while True:
+        try:
+            termios.tcgetattr(0)
+        except termios.error:
+            os._exit(0)
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,149 @@
+"""One decision in full: who voted what and how much it weighed, why it came out so, on which evidence, and what the
+learner read back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from oven_controller.messages import TallyLine, Vote
+from oven_controller.stack.view import text
+from oven_tui.entries import Decided, Entry, Note, Open
+from oven_tui.words import FATES, clean
+
+
+class BallotScreen(ModalScreen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,q", "dismiss", "Back", id="ballot.back", tooltip="Back to the run"),
+    ]
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__()
+        self._entry = entry
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="paper") as paper:
+            paper.border_title = clean(heading(self._entry))
+            paper.border_subtitle = "escape: back"
+            yield Static(Group(*content(self._entry)))
+
+
+def heading(entry: Entry) -> str:
+    match entry:
+        case Note():
+            return entry.author
+        case Open():
+            return f"open ballot on {entry.opened.actuator}"
+        case Decided():
+            return f"{entry.decision.actuator}: {entry.decision.verdict}"
+
+
+def content(entry: Entry) -> list[RenderableType]:
+    match entry:
+        case Note():
+            return [Text(clean(entry.text)), _fact("logged", f"event {entry.seq}, at step {entry.step}")]
+        case Open():
+            return _open(entry)
+        case Decided():
+            return _decided(entry)
+
+
+def _open(entry: Open) -> list[RenderableType]:
+    opened = entry.opened
+    waiting = [name for name in opened.eligible if name not in entry.votes]
+    parts: list[RenderableType] = [
+        _fact("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
+        _fact("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
+        _fact("not heard yet", ", ".join(waiting) or "nobody"),
+    ]
+    for name, vote in sorted(entry.votes.items()):
+        parts += _vote(name, vote)
+    return parts
+
+
+def _decided(entry: Decided) -> list[RenderableType]:
+    decision = entry.decision
+    merged = f"{text(decision.before)} → {text(decision.value)}"
+    parts: list[RenderableType] = [
+        _fact("merged value" if decision.verdict == "adopted" else "asked for", merged),
+        _fact(
+            "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
+        ),
+    ]
+    if decision.verdict == "adopted":
+        risky = ", after a snapshot: it is risky" if decision.snapshot_first else ""
+        due = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{risky}"
+        parts += [_fact("in force", due), _fact("receipt", _receipt(entry))]
+    parts += [
+        _section("Why"),
+        Text(clean(decision.reason)),
+        _section("Tally"),
+        _tally(decision.tally),
+    ]
+    for line in decision.tally:
+        if line.agent in entry.votes:
+            parts += _vote(line.agent, entry.votes[line.agent])
+        elif line.rationale:
+            parts += [_section(line.agent), Text(clean(line.rationale))]
+    return parts
+
+
+def _receipt(entry: Decided) -> str:
+    receipt = entry.receipt
+    if receipt is None:
+        return "none yet"
+    change = f"{text(receipt.before)} → {text(receipt.after)}, read back at step {receipt.step} (tick {receipt.tick})"
+    why = f": {receipt.reason}" if receipt.reason else ""
+    return f"{FATES[entry.fate][0]} {receipt.status}  {change}{why}"
+
+
+def _tally(lines: tuple[TallyLine, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("agent", "stance", "value"):
+        table.add_column(name)
+    for name in ("confidence", "reputation", "weight"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        cells = (line.agent, line.stance, text(line.value))
+        figures = ("", "", "") if line.stance == "silent" else _figures(line)
+        table.add_row(*(Text(clean(cell)) for cell in (*cells, *figures)), style="dim" if not line.weight else "")
+    for name, side in (("for", ("propose", "for")), ("against", ("against",))):
+        weight = sum(line.weight for line in lines if line.stance in side)
+        table.add_row(Text("together"), Text(name), "", "", "", f"{weight:.3g}", style="bold")
+    return table
+
+
+def _figures(line: TallyLine) -> tuple[str, str, str]:
+    return f"{line.confidence:.2f}", f"{line.reputation:.3g}", f"{line.weight:.3g}"
+
+
+def _vote(name: str, vote: Vote) -> list[RenderableType]:
+    what = f"{vote.stance} {text(vote.value)}" if vote.value is not None else vote.stance
+    parts: list[RenderableType] = [
+        _section(f"{name}: {what}"),
+        Text(clean(vote.rationale) or "no reason was given"),
+    ]
+    if vote.target:
+        parts.append(_fact("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
+    parts += [_fact("evidence", item) for item in vote.evidence]
+    return parts
+
+
+def _section(name: str) -> Text:
+    return Text(f"\n{clean(name)}", style="bold")
+
+
+def _fact(name: str, value: str) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=13, style="dim")
+    grid.add_column()
+    grid.add_row(Text(name), Text(clean(value)))
+    return grid

@@ -1,0 +1,247 @@
+"""What the monitor shows: a fold over the log's events, without a clock, I/O or textual, in bounded memory.
+
+Curves: oven_tui.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its ballot
+closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+from oven_controller.events import Event
+from oven_controller.messages import (
+    BallotOpened,
+    Decision,
+    Malformed,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    Vote,
+)
+from oven_controller.stack.view import RunView, training_signal
+from oven_tui.entries import Decided, Entry, Note, Open
+from oven_tui.plot import Style
+from oven_tui.series import Series
+
+ENTRIES = 2000
+METRICS = 256
+AGENTS = 64
+OPEN = 64
+MARKS = 256
+STALLED_S = 15.0
+
+State = Literal["waiting", "live", "held", "stalled", "ended"]
+Standing = Literal["live", "silent", "left"]
+
+
+class MonitorView:
+    """Feed it the log's events in order. An event that it has seen is ignored."""
+
+    def __init__(self) -> None:
+        self.run = RunView()
+        self.series: dict[str, Series] = {}
+        self.steps = Series()
+        self.entries: list[Entry] = []
+        self.forgotten = 0
+        """Entries that came before the first of `entries`."""
+        self.open: dict[str, Open] = {}
+        self.marks: dict[str, tuple[int, str, str]] = {}
+        """Decision (or command) id → tick, author, fate: what charts mark."""
+        self.agents: list[str] = []
+        """In the order in which they were first heard, which is also the order of their glyphs."""
+        self.faults: deque[str] = deque(maxlen=20)
+        self.left_out = 0
+        self.pace_s = 0.0
+        """Seconds between observations, as a moving average."""
+        self.version = 0
+        """Grows with every event of the list of decisions."""
+        self._votes: dict[str, dict[str, Vote]] = {}
+        self._place: dict[str, int] = {}
+        self._observed: datetime | None = None
+
+    def feed(self, event: Event) -> None:
+        if event.seq <= self.run.seq:
+            return
+        self.run.feed(event)
+        for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
+            self._agent(name)
+        match event.body:
+            case Observation() as body:
+                self._observation(event, body)
+            case Vote() as body:
+                self._vote(event.author, body)
+            case BallotOpened() as body if len(self.open) < OPEN:
+                votes = self._votes.get(body.actuator, {})
+                mine = {name: vote for name, vote in votes.items() if name in body.eligible}
+                self.open[body.id] = Open(event.seq, self.run.step, body, mine)
+                self.version += 1
+            case Decision() as body:
+                self._decision(event, body)
+            case Receipt() as body:
+                self._receipt(body)
+            case RunStarted() as body:
+                again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
+                self._knobs()
+                self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
+            case RunEnded() as body:
+                detail = f": {body.detail}" if body.detail else ""
+                self._measure(max(self.run.tick, body.tick), body.metrics)
+                self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
+            case OperatorCommand() as body:
+                self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
+                text = f"{body.action} {body.reason}".strip()
+                self._enter(Note(event.seq, self.run.step, f"operator {event.author}", text))
+            case Malformed() as body:
+                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+            case _:
+                pass
+
+    def _agent(self, name: str) -> None:
+        if len(self.agents) < AGENTS:
+            self.agents.append(name)
+        else:
+            del self.run.agents[name]
+            self.left_out += 1
+
+    def _observation(self, event: Event, body: Observation) -> None:
+        if self._observed is not None:
+            gap = max(0.0, (event.time - self._observed).total_seconds())
+            self.pace_s = gap if not self.pace_s else self.pace_s + (gap - self.pace_s) / 10
+        self._observed = event.time
+        self.steps.add(self.run.tick, body.step)
+        self._measure(self.run.tick, body.metrics)
+
+    def _measure(self, tick: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            series = self.series.get(name)
+            if series is None:
+                if len(self.series) >= METRICS:
+                    self.left_out += 1
+                    continue
+                series = self.series[name] = Series()
+            series.add(tick, value)
+
+    def _knobs(self) -> None:
+        """Scalar settings are curves, too: a point for each change."""
+        specs = self.run.started.actuators if self.run.started else ()
+        values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
+        scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
+        self._measure(self.run.tick, scalars)
+
+    def _vote(self, agent: str, vote: Vote) -> None:
+        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.started.actuators)
+        if not known or agent not in self.run.agents:
+            return  # no ballot will open on it
+        self._votes.setdefault(vote.actuator, {})[agent] = vote
+        for ballot_id, ballot in self.open.items():
+            meant = ballot.opened.actuator == vote.actuator and vote.ballot in ("", ballot_id)
+            if meant and agent in ballot.opened.eligible:
+                self.open[ballot_id] = replace(ballot, votes={**ballot.votes, agent: vote})
+                self.version += 1
+
+    def _decision(self, event: Event, body: Decision) -> None:
+        ballot = self.open.pop(body.ballot, None)
+        opened = ballot.opened if ballot else None
+        said = {line.agent for line in body.tally if line.stance != "silent"}
+        votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
+        self._votes.pop(body.actuator, None)
+        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
+        self._place[body.id] = self.forgotten + len(self.entries)
+        self._enter(entry)
+        if body.verdict == "adopted":
+            self._mark(body.id, body.apply_at_tick, entry.proposer, "pending")
+
+    def _receipt(self, body: Receipt) -> None:
+        self._knobs()
+        if body.decision_id not in self._place:
+            return
+        place = self._place[body.decision_id] - self.forgotten
+        decided = self.entries[place]
+        assert isinstance(decided, Decided)
+        self.entries[place] = entry = replace(decided, receipt=body)
+        self.version += 1
+        self._mark(body.decision_id, body.tick, entry.proposer, entry.fate)
+
+    def _enter(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.version += 1
+        if len(self.entries) > ENTRIES + 256:  # some at a time: each cut moves the whole list
+            old, self.entries = self.entries[:256], self.entries[256:]
+            self.forgotten += len(old)
+            for gone in old:
+                if isinstance(gone, Decided) and self._place.get(gone.decision.id, 0) < self.forgotten:
+                    self._place.pop(gone.decision.id, None)
+
+    def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
+        self.marks[key] = (tick, author, fate)
+        if len(self.marks) > MARKS:
+            del self.marks[next(iter(self.marks))]
+
+    def rows(self) -> list[Entry]:
+        """The list of decisions, the newest last; what is still open stands after what is closed."""
+        return [*self.entries, *self.open.values()]
+
+    def state(self, silent_s: float) -> State:
+        """`silent_s`: seconds since the last event, by the reader's clock."""
+        if self.run.started is None:
+            return "waiting"
+        if self.run.ended is not None:
+            return "ended"
+        if self.run.held:
+            return "held"
+        return "stalled" if silent_s > max(STALLED_S, 10 * self.pace_s) else "live"
+
+    def standing(self, agent: str) -> Standing:
+        """`silent`: longer than the run's rules allow, so the mesh has lost it."""
+        seen = self.run.agents[agent]
+        if not seen.live:
+            return "left"
+        limit = self.run.started.rules.silent_ticks if self.run.started else 0
+        return "silent" if limit and self.run.tick - seen.heard_tick > limit else "live"
+
+    def charted(self) -> list[str]:
+        """All that has a curve, what matters most first: the training signal, the held-out metric, the learning rate
+        and the gradient's norm, each if the run has it, then KL and entropy, then the rest by name."""
+        declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
+        names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
+        rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
+        wanted = [training_signal(names), *self.run.held_out()[:1], rate, *("grad_norm", "kl", "entropy", "loss")]
+        return list(dict.fromkeys([*(name for name in wanted if name in names), *sorted(names)]))
+
+    def style(self, name: str) -> Style:
+        if name in self.run.knobs or name == "learning_rate":
+            return "set"
+        return "measured" if name in self.run.held_out() else "noisy"
+
+    def end_tick(self) -> int | None:
+        """The tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
+        most = self.run.started.horizon.max_steps if self.run.started else None
+        return self.run.tick + max(0, most - self.run.step) if most is not None else None
+
+    def step_at(self, tick: int) -> int:
+        """The optimizer step at a tick; beyond the newest as many steps as ticks."""
+        if not self.steps.count:
+            return tick
+        if tick > self.steps.last_tick:
+            return self.run.step + tick - self.steps.last_tick
+        found = self.steps.at(tick)
+        return int(found) if found == found else 0
+
+    def frozen(self) -> MonitorView:
+        """A copy that stays as it is while this one goes on."""
+        made = copy(self)
+        made.run = copy(self.run)
+        made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
+        for field in ("metrics", "held_out_start", "knobs", "receipts"):
+            setattr(made.run, field, dict(getattr(self.run, field)))
+        made.series = {name: series.copy() for name, series in self.series.items()}
+        made.steps = self.steps.copy()
+        made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
+        made.agents, made.faults = list(self.agents), self.faults.copy()
+        return made

@@ -1,0 +1,1 @@
+"""One widget a file; each draws a MonitorView and changes nothing."""

@@ -1,0 +1,86 @@
+"""A row per agent: is it there, what did it say, what came of it, and why it cannot fire if it cannot."""
+
+from __future__ import annotations
+
+from textual.geometry import Size
+
+from oven_controller.messages import Vote
+from oven_controller.stack.view import AgentView, text
+from oven_tui.plot import Run
+from oven_tui.view import MonitorView, Standing
+from oven_tui.widgets.lines import Lines
+from oven_tui.words import fit, glyph, row
+
+NAME = 15
+CELL = 26
+STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
+
+
+class Agents(Lines):
+    def __init__(self, view: MonitorView) -> None:
+        super().__init__(id="agents")
+        self.view = view
+        self.border_title = "agents"
+        self._counted = 0
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return 1 + len(self.view.agents)
+
+    def redraw(self) -> None:
+        if len(self.view.agents) != self._counted:
+            self._counted = len(self.view.agents)
+            self.refresh(layout=True)  # its height is theirs
+        super().redraw()
+
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        if not self.view.agents:
+            return [row(width, [("no agent has joined", "dim")])]
+        if height <= len(self.view.agents):
+            return self._closely(width, height)
+        head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed  last vote"
+        made = [row(width, [(head, "dim")])]
+        for place, name in enumerate(self.view.agents):
+            made.append(self._agent(width, place, name, self.view.run.agents[name]))
+        return made
+
+    def _closely(self, width: int, height: int) -> list[list[Run]]:
+        """Several to a row, where not each can have one of its own."""
+        across = max(1, width // CELL)
+        made: list[list[Run]] = []
+        for start in range(0, len(self.view.agents), across):
+            cells: list[Run] = []
+            for place, name in list(enumerate(self.view.agents))[start : start + across]:
+                agent, standing = self.view.run.agents[name], self.view.standing(name)
+                state, kind = _state(agent, standing)
+                sign, colour = glyph(place)
+                cells += [(f"{sign} ", colour), (fit(name, CELL - 11) + " ", "text"), (fit(state, 8), kind)]
+            made.append(row(width, cells))
+        if len(made) > height:
+            hidden = len(self.view.agents) - across * (height - 1)
+            made = [*made[: height - 1], row(width, [(f"and {hidden} more: a taller terminal shows them", "dim")])]
+        return made
+
+    def _agent(self, width: int, place: int, name: str, agent: AgentView) -> list[Run]:
+        sign, colour = glyph(place)
+        standing = self.view.standing(name)
+        left: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
+        state, kind = _state(agent, standing)
+        left.append((fit(state, 9), kind))
+        left.append((f"{agent.proposals:>4}  {agent.against:>4}  {agent.backed:>6}  ", "text"))
+        if agent.cannot_fire:
+            left.append((f"cannot fire: {agent.cannot_fire}", "warn"))
+        elif agent.last_vote is not None:
+            left.append((said(agent.last_vote), "dim"))
+        return row(width, left)
+
+
+def _state(agent: AgentView, standing: Standing) -> Run:
+    return ("no fire", "warn") if agent.cannot_fire and standing == "live" else (standing, STANDINGS[standing])
+
+
+def said(vote: Vote) -> str:
+    """A vote in a few words."""
+    what = f"{vote.stance} {vote.actuator}"
+    if vote.stance == "propose" and vote.value is not None:
+        what += f" {text(vote.value)}"
+    return f"{what}, {vote.confidence:.2f} sure, tick {vote.tick}"

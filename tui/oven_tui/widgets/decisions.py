@@ -1,0 +1,171 @@
+"""The decisions as a list that renders only the rows on the screen; the newest stands last, and is followed until
+somebody moves up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Click
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from oven_controller.stack.view import text
+from oven_tui.entries import Decided, Entry, Note, Open, matching
+from oven_tui.plot import Run
+from oven_tui.view import MonitorView
+from oven_tui.widgets.lines import PAINTS, Painted
+from oven_tui.words import FATES, fit, glyph, row
+
+AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+
+
+class Decisions(Painted, ScrollView, can_focus=True):
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="decisions.up", tooltip="The decision before"),
+        Binding("down,j", "move(1)", "Down", show=False, id="decisions.down", tooltip="The next decision"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="decisions.pageup", tooltip="A screenful back"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="decisions.pagedown", tooltip="A screenful on"),
+        Binding("home,g", "move(-100000)", "First", show=False, id="decisions.first", tooltip="The first decision"),
+        Binding("enter", "open", "Ballot", id="decisions.open", tooltip="Votes, tally, reason, evidence and receipt"),
+    ]
+
+    class Chosen(Message):
+        def __init__(self, entry: Entry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    def __init__(self, view: MonitorView) -> None:
+        super().__init__(id="decisions")
+        self.view = view
+        self.filter = ""
+        self.cursor = 0
+        self.follows = True
+        self._rows: list[Entry] = []
+        self._drawn: tuple[object, ...] = ()
+        self.border_title = "decisions"
+
+    def redraw(self) -> None:
+        """Take over what the view has; costs nothing when its list did not change."""
+        drawn = (id(self.view), self.view.version, self.filter, tuple(self.view.agents))
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        here = self._rows[self.cursor] if self.cursor < len(self._rows) else None
+        rows = self.view.rows()
+        if self.filter:
+            rows = list(filter(matching(self.filter), rows))
+        self._rows = rows
+        if not self.follows and here is not None:
+            self.cursor = next((n for n, entry in enumerate(rows) if _same(entry, here)), self.cursor)
+        self.cursor = len(rows) - 1 if self.follows else min(self.cursor, len(rows) - 1)
+        self.cursor = max(0, self.cursor)
+        self.virtual_size = Size(self.size.width, len(rows))
+        run = self.view.run
+        shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
+        self.border_title = (
+            f"decisions: {run.adopted} adopted, {run.rejected} rejected, {len(self.view.open)} open{shown}"
+        )
+        self._keep_cursor_visible()
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self._rows))
+        self._keep_cursor_visible()
+
+    def tail(self) -> None:
+        self.follows = True
+        self._to(len(self._rows) - 1)
+
+    def action_move(self, by: int) -> None:
+        self._to(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        self._to(self.cursor + by * max(1, self.size.height - 1))
+
+    def action_open(self) -> None:
+        if self.cursor < len(self._rows):
+            self.post_message(self.Chosen(self._rows[self.cursor]))
+
+    def on_click(self, event: Click) -> None:
+        place = event.get_content_offset(self)
+        if place is not None and place.y + self.scroll_offset.y < len(self._rows):
+            self._to(place.y + self.scroll_offset.y)
+            if event.chain == 2:
+                self.action_open()
+
+    def _to(self, cursor: int) -> None:
+        before, self.cursor = self.cursor, max(0, min(cursor, len(self._rows) - 1))
+        self.follows = self.cursor >= len(self._rows) - 1
+        self._keep_cursor_visible()
+        for number in {before, self.cursor}:
+            self.refresh_line(number)
+
+    def _keep_cursor_visible(self) -> None:
+        self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, force=True)
+
+    def render_line(self, y: int) -> Strip:
+        number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
+        if number >= len(self._rows):
+            hint = "nothing matches; escape shows all" if self.filter else "no decision yet"
+            empty = [(hint, "dim")] if number == 0 else []
+            return self.strip(row(width, empty))
+        picked = number == self.cursor and self.has_focus
+        return self.strip(self._line(self._rows[number], width), picked=picked)
+
+    def _line(self, entry: Entry, width: int) -> list[Run]:
+        match entry:
+            case Note():
+                words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
+                return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
+            case Open():
+                opened = entry.opened
+                votes = (
+                    f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes at tick {opened.closes_at_tick}"
+                )
+                change = f"→ {text(opened.proposal)}"
+                return self._columns(entry, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
+            case Decided():
+                decision = entry.decision
+                change = f"{text(decision.before)} → {text(decision.value)}"
+                if entry.receipt and entry.fate == "applied":
+                    change = f"{text(entry.receipt.before)} → {text(entry.receipt.after)}"
+                sign, words_, kind = FATES[entry.fate]
+                why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
+                fate = (f"{sign} {words_}", kind)
+                return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
+
+    def _columns(
+        self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
+    ) -> list[Run]:
+        places = {name: place for place, name in enumerate(self.view.agents)}
+        sign, colour = glyph(places[agent]) if agent in places else (" ", "dim")
+        quiet = "dim" if isinstance(entry, Decided) and entry.fate == "rejected" else "text"
+        cells: list[Run] = [
+            (f"{entry.step:>5}  ", "dim"),
+            (f"{sign} ", colour),
+            (fit(agent, AGENT) + " ", quiet),
+            (fit(actuator, ACTUATOR) + " ", quiet),
+            (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
+            (fit(fate[0], FATE) + " ", fate[1]),
+            (why, "dim"),
+        ]
+        return row(width, cells)
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    """Whether it is the same thing, whatever became of it since: a ballot goes on as its decision."""
+    return _name(one) == _name(other)
+
+
+def _name(entry: Entry) -> str:
+    match entry:
+        case Decided():
+            return entry.decision.ballot or entry.decision.id
+        case Open():
+            return entry.opened.id
+        case Note():
+            return str(entry.seq)

@@ -1,0 +1,106 @@
+"""Three rows: which run this is and how it is doing; how far it is; what has come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oven_controller.stack.view import text
+from oven_tui.plot import Run
+from oven_tui.view import MonitorView
+from oven_tui.widgets.lines import Lines
+from oven_tui.words import ago, row
+
+STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}
+
+
+@dataclass(frozen=True)
+class About:
+    """What the log does not say: from the run's folder."""
+
+    run: str
+    recipe: str = ""
+    start: str = ""
+    drill: str = ""
+
+
+class Header(Lines):
+    def __init__(self, about: About, view: MonitorView) -> None:
+        super().__init__(id="header")
+        self.about = about
+        self.view = view
+        self.link = ("connecting", "")
+        self.silent_s = 0.0
+        self.behind: int | None = None
+        """Events that came since the view was frozen; None while it is not."""
+
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        return [self._who(width), self._how_far(width), self._what_came(width)][:height]
+
+    def _who(self, width: int) -> list[Run]:
+        about, run = self.about, self.view.run
+        recipe = run.started.recipe if run.started else about.recipe
+        left: list[Run] = [(about.run, "strong"), (f"  {recipe}", "text")]
+        if about.drill:
+            left += [("  ", "blank"), (f" DRILL {about.start.removeprefix('drill:')} ", "drill")]
+        elif about.start:
+            left.append((f"  start {about.start}", "dim"))
+        return row(width, left, [("  ", "blank"), *self._state(), ("  ", "blank"), *self._connection()])
+
+    def _state(self) -> list[Run]:
+        state = self.view.state(self.silent_s)
+        if self.link[0] == "down" and state != "ended":
+            return [("■ stack is down", "bad")]
+        glyph, kind = STATES.get(state, ("○", "dim"))
+        if state == "ended" and self.view.run.ended:
+            return [
+                (f"{glyph} {self.view.run.ended.reason}", "bad" if self.view.run.ended.reason == "failed" else kind)
+            ]
+        words = f"{glyph} {state}"
+        if state == "live":
+            words += f", {ago(self.silent_s)} ago"
+        elif state == "stalled":
+            words += f" for {ago(self.silent_s)}"
+        return [(words, kind)]
+
+    def _connection(self) -> list[Run]:
+        name, detail = self.link
+        if name in ("connected", "down"):
+            return []
+        words = {"no mesh": "no mesh: nothing is decided", "unreadable": f"log not readable: {detail}"}.get(name, name)
+        return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
+
+    def _how_far(self, width: int) -> list[Run]:
+        run = self.view.run
+        most = run.started.horizon.max_steps if run.started else None
+        words = f" {run.progress:.0%}  step {run.step}" + (f"/{most}" if most else "") + f"  tick {run.tick}"
+        if self.view.pace_s > 0 and run.ended is None:
+            words += f"  {1 / self.view.pace_s:.3g}/s"
+        if run.held:
+            words += f"  held: {run.held}"
+        right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
+        bar = min(40, max(10, width // 4))
+        done = round(bar * run.progress)
+        return row(width, [("━" * done, "good"), ("━" * (bar - done), "raw"), (words, "text")], right)
+
+    def _what_came(self, width: int) -> list[Run]:
+        run, left = self.view.run, []
+        for name in run.held_out()[:1]:
+            if name in run.held_out_start:
+                start, now = run.held_out_start[name], run.metrics[name]
+                left += [
+                    (f"{name} ", "dim"),
+                    (f"{start:.3f} → {now:.3f}", "strong"),
+                    (f" ({now - start:+.3f})  ", "text"),
+                ]
+        left.append((f"{run.adopted} adopted, {run.rejected} rejected", "text"))
+        initial = (
+            {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
+        )
+        for name, value in run.knobs.items():
+            if name in initial and value != initial[name]:
+                left += [(f"  {name} ", "dim"), (text(value), "text")]
+        right: list[Run] = []
+        if run.malformed or self.view.left_out:
+            right = [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
+            right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
+        return row(width, left, right)

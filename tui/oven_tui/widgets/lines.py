@@ -1,0 +1,77 @@
+"""What all of the monitor's widgets are drawn with: rows of runs, in styles that follow the theme."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from oven_tui.plot import Run
+from oven_tui.words import COLOURS
+
+KINDS = ("blank", "text", "dim", "strong", "title", "line", "raw", "good", "warn", "bad", "broken", "drill", "cursor")
+PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
+"""A component class for each kind of text (styles.tcss)."""
+
+if TYPE_CHECKING:
+    _Base = Widget
+else:
+    _Base = object  # as a Widget it would stand before the other base and hide that one's defaults
+
+
+class Painted(_Base):
+    """Mixed into a widget that has the component classes PAINTS: runs of text become strips."""
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._paints: dict[str, Style] = {}
+
+    def paint(self, kind: str) -> Style:
+        """Textual forgets component styles with every refresh; here they last until the theme changes."""
+        if kind not in self._paints:
+            self._paints[kind] = self.get_component_rich_style(f"paint--{kind}")
+        return self._paints[kind]
+
+    def strip(self, runs: list[Run], *, picked: bool = False) -> Strip:
+        over = Style(bgcolor=self.paint("cursor").bgcolor) if picked else Style.null()
+        return Strip([Segment(text, self.paint(kind) + over) for text, kind in runs])
+
+
+class Lines(Painted, Widget):
+    """Redrawn row by row: only what differs goes to the terminal."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._shown: list[list[Run]] = []
+
+    @abstractmethod
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        """What to show, a list of runs a row."""
+
+    def redraw(self) -> None:
+        width, height = self.content_size
+        if not width or not height:
+            return
+        before, self._shown = self._shown, self.rows(width, height)
+        if len(before) != len(self._shown):
+            self.refresh()
+            return
+        changed = [y for y, (old, new) in enumerate(zip(before, self._shown, strict=True)) if old != new]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def on_resize(self) -> None:
+        self._shown = []
+        self.redraw()
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self._shown):
+            return Strip.blank(self.content_size.width, self.rich_style)
+        return self.strip(self._shown[y])

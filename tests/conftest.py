@@ -1,8 +1,14 @@
-"""For all tests: none asserts a time, hypothesis's own deadline included."""
+"""For all tests: none asserts a time, hypothesis's own deadline included; and torch shares the cores with servers."""
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+# Before torch is imported: threads that spin while they wait cost a test with other processes several times over.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile("oven", deadline=None)
 settings.load_profile("oven")

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,10 @@ class Oven:
         self._env = kept | {"OVEN_HOME": str(home), "OMP_NUM_THREADS": "1"}
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
-            env=self._env,
+            env=self._env | dict(env or {}),
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -89,6 +89,7 @@ def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
     said = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
     assert said[0].actuator == "optimizer.lr_scale" and said[0].value == 4.0
     assert "0.55" in said[0].rationale and said[0].confidence >= 0.85
+    assert said[0].evidence == ("symptom:gradients_aligned",)
 
 
 @pytest.mark.parametrize("seed", range(5))

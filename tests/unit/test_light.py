@@ -7,16 +7,32 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "trl", "datasets", "numpy", "textual", "openai", "anthropic")
+HEAVY = (
+    "torch",
+    "transformers",
+    "trl",
+    "datasets",
+    "numpy",
+    "textual",
+    "openai",
+    "anthropic",
+    "httpx2",
+    "genai_prices",
+)
 
 
 @pytest.mark.parametrize(
     "modules",
     [
         "oven_agents, oven_agents.host, oven_agents.learning_rate, oven_agents.curriculum",
+        "oven_agents.committee.host, oven_agents.committee.providers.openai, oven_agents.committee.providers.anthropic",
+        "oven_agents.committee_weights",
         "oven_controller.mesh.service, oven_controller.replay",
-        "oven_controller.cli.main, oven_controller.stack.up",
+        "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up",
+        "oven_tui.view, oven_tui.plot, oven_tui.feed, oven_tui.main, oven_tui.bench",
         "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_learner.bench.starts",
+        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_learner.bench.committee",
+        "oven_kg.service, oven_kg.commands",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

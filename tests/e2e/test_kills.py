@@ -1,0 +1,102 @@
+"""Everything but the learner is killed, one after another, while a model trains; and no key gets anywhere.
+
+The real recipe, all agents, the prior service, traces, and a judge over HTTP whose endpoint sends the key back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.conftest import Oven
+from tests.integration.judge_endpoint import Endpoint
+
+from oven_controller.events import Event
+from oven_controller.home import RunFolder
+from oven_controller.messages import Observation, Receipt, RunEnded, RunStarted
+from oven_controller.replay import replay
+
+pytestmark = pytest.mark.e2e
+
+CANARY = "sk-canary-9f3a71c2e5"
+KILLED = (
+    *("agent-lr", "agent-curriculum", "agent-teacher", "agent-committee"),
+    *("mesh", "kg", "member-critic", "nats-server"),
+)
+
+
+class Sorted(Endpoint):
+    """Full marks for the digits of the task in order, 2 for anything else."""
+
+    def _answer(self, user: str) -> str:
+        data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
+        right = "".join(sorted(re.sub(r"\D", "", data["task"])))
+        marks = [
+            {"id": answer["id"], "reason": "compared", "score": 10 if answer["text"] == right else 2}
+            for answer in data["answers"]
+        ]
+        return json.dumps({"verdicts": marks})
+
+
+async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) -> None:
+    async with Sorted().running() as endpoint:
+        member = f"{{api: anthropic, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
+        up = oven.start(
+            *("up", "--headless", "--start", "tuned", "--seed", "1", "--steps", "1000", "--run", "kills"),
+            *("--set", f"committee.members.critic={member}", "--otlp", endpoint.url),
+            env={"JUDGE_KEY": CANARY},
+        )
+        folder = RunFolder(oven.home / "runs" / "kills")
+        said = await asyncio.to_thread(oven.until, up, "step   20/")
+        for name in KILLED:
+            await asyncio.to_thread(_kill, folder, name)
+            said += await asyncio.to_thread(oven.until, up, f"{name} is back after")
+        said += await asyncio.to_thread(oven.until, up, "/1000")
+        code, stopped = await asyncio.to_thread(oven, "stop", "kills")
+        assert code == 0, stopped
+        rest, _ = await asyncio.to_thread(up.communicate, None, 120)
+        said += rest
+    assert up.returncode == 0 and "stopped at step" in said, said
+
+    events = oven.events("kills")
+    _whole(events)
+    assert replay(events, "kills").same, "byte for byte"
+    measured = [event.body.metrics for event in events if isinstance(event.body, Observation)]
+    assert sum(metrics.get("committee/skipped_steps", 0.0) for metrics in measured) == 0, "it was waited for"
+    assert endpoint.served["ok"] > 50 and endpoint.served["echo401"] == 1
+    assert any(header.get("Authorization", "").endswith(CANARY) for header in endpoint.headers), "it was used"
+
+    assert endpoint.traces and any(b"chat m@" in trace for trace in endpoint.traces)
+    assert not any(CANARY.encode() in trace for trace in endpoint.traces), "not in a span"
+    assert CANARY not in said
+    told = [path for path in _files(folder.path) if CANARY.encode() in path.read_bytes()]
+    assert told == [], "not in a log, an error or a message: the bus's store is among these files"
+
+
+def _kill(folder: RunFolder, name: str) -> None:
+    process = psutil.Process(folder.info().children[name])
+    if name == "nats-server":  # behind its guard
+        [process] = process.children()
+    process.send_signal(signal.SIGKILL)
+    psutil.wait_procs([process], timeout=10)
+
+
+def _whole(events: list[Event]) -> None:
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    said = [
+        (event.body.incarnation, event.body.n)
+        for event in events
+        if isinstance(event.body, RunStarted | Observation | Receipt | RunEnded)
+    ]
+    assert said == [(1, n) for n in range(said[0][1], said[0][1] + len(said))], "nothing lost, nothing twice, in order"
+    ticks = [event.body.tick for event in events if isinstance(event.body, Observation)]
+    assert ticks == list(range(1, len(ticks) + 1))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]

@@ -1,0 +1,125 @@
+"""Keeping real processes up: a crash, a crash loop, a wrong setting, and an end in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+from tests.integration.conftest import WAIT_S
+
+from oven_controller.stack.backoff import Backoff
+from oven_controller.stack.process import Child
+from oven_controller.stack.supervisor import Kept, Supervised
+
+QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, well_s=1000, most=5)
+PAUSE = "import signal; print('error: told so'); signal.pause()"
+
+
+class Stage:
+    """A process that is kept up, with all that was told and noted of it."""
+
+    def __init__(self, folder: Path, programs: list[str]) -> None:
+        self.folder = folder
+        self.programs = programs  # one a life; the last for all that follow
+        self.said: list[str] = []
+        self.pids: list[int] = []
+        self.news = asyncio.Condition()
+        self.starts = 0
+
+    async def start(self) -> Child:
+        program = self.programs[min(self.starts, len(self.programs) - 1)]
+        self.starts += 1
+        return await Child.start("p", [sys.executable, "-u", "-c", program], self.folder / "p.log")
+
+    def ready(self) -> Awaitable[None]:
+        size = (self.folder / "p.log").stat().st_size
+        return self._ready(size)
+
+    async def _ready(self, size: int) -> None:
+        while (self.folder / "p.log").stat().st_size == size:
+            await asyncio.sleep(0.01)
+
+    def tell(self, line: str) -> None:
+        self.said.append(line)
+
+    async def until(self, true: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not true():
+                await asyncio.sleep(0.01)
+
+    def told(self, text: str) -> bool:
+        return any(text in line for line in self.said)
+
+
+@asynccontextmanager
+async def kept(folder: Path, programs: list[str], policy: Backoff = QUICK) -> AsyncIterator[tuple[Stage, Supervised]]:
+    stage = Stage(folder, programs)
+    child = await stage.start()
+    stage.pids.append(child.pid)
+    kept = Kept("p", stage.start, stage.ready, "nothing is lost")
+    supervised = Supervised(kept, child, stage.tell, lambda _name, pid: stage.pids.append(pid), policy)
+    try:
+        yield stage, supervised
+    finally:
+        await supervised.end(5)
+        assert not any(psutil.pid_exists(pid) for pid in stage.pids)
+
+
+async def test_a_process_that_is_killed_is_told_and_comes_back(tmp_path: Path) -> None:
+    async with kept(tmp_path, [PAUSE]) as (stage, supervised):
+        psutil.Process(supervised.child.pid).kill()
+        await stage.until(lambda: stage.told("p is back after"))
+        assert "p ended (killed by SIGKILL): nothing is lost until it is back; starting it in 0.01 s" in stage.said[0]
+        assert supervised.child.pid == stage.pids[1] and len(stage.pids) == 2
+        assert supervised.child.returncode is None
+
+
+async def test_a_crash_loop_is_told_with_growing_waits_and_given_up(tmp_path: Path) -> None:
+    async with kept(tmp_path, ["exit(7)"]) as (stage, supervised):
+        await stage.until(lambda: supervised.given_up)
+        assert len(stage.pids) == QUICK.most
+        waits = [line.split("starting it in ")[1].split(" s")[0] for line in stage.said[:-1]]
+        assert waits == ["0.01", "0.02", "0.03", "0.03"]
+        assert "p ended (exit code 7), 5 times in a row: given up; nothing is lost; see " in stage.said[-1]
+
+
+async def test_a_process_that_was_well_begins_anew(tmp_path: Path) -> None:
+    always_well = Backoff(first_s=0.01, well_s=0, most=2)
+    async with kept(tmp_path, [PAUSE], always_well) as (stage, supervised):
+        for life in range(4):
+            psutil.Process(supervised.child.pid).kill()
+            await stage.until(lambda: sum("p is back after" in line for line in stage.said) == life + 1)  # noqa: B023
+        assert not stage.told("in a row")
+
+
+async def test_a_wrong_setting_is_not_tried_again(tmp_path: Path) -> None:
+    async with kept(tmp_path, ["print('error: no key in JUDGE_KEY'); exit(2)"]) as (stage, supervised):
+        await stage.until(lambda: supervised.given_up)
+        assert stage.said[0].startswith("p ended (exit code 2): no key in JUDGE_KEY; it is not started again")
+        assert len(stage.pids) == 1
+
+
+async def test_the_end_may_come_while_it_waits_and_while_it_is_not_ready(tmp_path: Path) -> None:
+    patient = Backoff(first_s=600, cap_s=600)
+    async with kept(tmp_path, ["exit(1)"], patient) as (stage, _supervised):
+        await stage.until(lambda: stage.told("starting it in 600 s"))
+    async with kept(tmp_path, ["exit(1)", "import signal; signal.pause()"]) as (stage, _supervised):
+        await stage.until(lambda: len(stage.pids) == 2)
+
+
+async def test_what_cannot_be_started_is_given_up_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, ["exit(1)"])
+    child = await stage.start()
+
+    async def gone() -> Child:
+        return await Child.start("p", [str(tmp_path / "gone")], tmp_path / "p.log")
+
+    kept = Kept("p", gone, stage.ready, "nothing is lost")
+    supervised = Supervised(kept, child, stage.tell, lambda _name, _pid: None, QUICK)
+    await stage.until(lambda: supervised.given_up)
+    assert stage.told("cannot start p")
+    await supervised.end(0)

@@ -1,0 +1,150 @@
+"""What an agent asks of the graph, and what becomes of the answer, without a bus."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.test_agents import receipt, started
+
+from oven_agents import Agent, Knob, Window
+from oven_agents.prior import ENTRIES, HEADERS, barred, cited, informed, question
+from oven_agents.session import Session
+from oven_controller.messages import (
+    ActuatorSpec,
+    Decision,
+    EvidencePath,
+    Judgement,
+    MetricSpec,
+    Observation,
+    RunStarted,
+    Value,
+    Vote,
+)
+from oven_controller.streams import VOTE_BYTES
+
+LR = "optimizer.lr_scale"
+PATH = EvidencePath(
+    edges=("C001", "S001"), text="loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr", grade="D", sources=("a", "b")
+)
+AGAINST = EvidencePath(edges=("W001",), text="loss_spike ← WORSENS ← raise_lr", grade="C", sources=("practice",))
+
+
+def knobs(run: RunStarted) -> dict[str, Knob]:
+    return {spec.name: Knob(spec, spec.value) for spec in run.actuators}
+
+
+def proposal(value: Value, actuator: str = LR, evidence: tuple[str, ...] = ()) -> Vote:
+    return Vote(actuator=actuator, stance="propose", value=value, tick=3, confidence=0.9, evidence=evidence)
+
+
+def judgement(verdict: str = "support", **more: object) -> Judgement:
+    return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0.5, **more})
+
+
+def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> None:
+    run = started()
+    vote = proposal(0.25, evidence=("symptom:loss_spike", "a note", "symptom:loss_spike", "symptom:loss_nan"))
+    asked = question(vote, run, knobs(run), ["run.rollback"])
+    assert (asked.changes, asked.phase) == ("optimizer.lr_scale:down", "grpo")
+    assert [symptom.id for symptom in asked.symptoms] == ["loss_spike", "loss_nan"]
+    assert asked.actuators == (LR, "run.rollback", "data.mixture") and "reward/len3" in asked.metrics
+    assert asked.in_flight == ("run.rollback",) and not asked.held_out
+
+
+@pytest.mark.parametrize(
+    ("actuator", "value", "spelt"),
+    [
+        (LR, 4.0, "optimizer.lr_scale:up"),
+        (LR, 1.0, LR),
+        ("run.rollback", 7.0, "run.rollback"),
+        ("data.mixture", {"len3": 1.0}, "data.mixture"),
+        ("grpo.beta", 0.1, "grpo.beta"),  # not announced: nobody knows where it stands
+    ],
+)
+def test_how_a_change_is_spelt(actuator: str, value: Value, spelt: str) -> None:
+    run = started()
+    assert question(proposal(value, actuator), run, knobs(run), ()).changes == spelt
+
+
+def test_a_held_out_metric_and_a_run_without_rewards() -> None:
+    run = RunStarted(incarnation=1, n=0, recipe="x", metrics=(MetricSpec(name="eval/loss", held_out=True),))
+    asked = question(proposal(0.5), run, {}, ())
+    assert asked.held_out and asked.phase == ""
+
+
+def test_the_paths_stand_behind_the_votes_own_evidence() -> None:
+    vote = proposal(0.25, evidence=("symptom:loss_spike",))
+    said = informed(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
+    assert said.evidence == (
+        "symptom:loss_spike",
+        "kg:abababababab",
+        "for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; a b]",
+        "against: loss_spike ← WORSENS ← raise_lr [W001; C; practice]",
+    )
+    assert said.model_copy(update={"evidence": vote.evidence}) == vote
+
+
+def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
+    full = proposal(0.25, evidence=tuple(f"note {n}" for n in range(ENTRIES)))
+    assert informed(full, judgement(supports=(PATH,))) == full
+    nearly = proposal(0.25, evidence=tuple(f"note {n}" for n in range(ENTRIES - 2)))
+    assert len(informed(nearly, judgement(supports=(PATH,) * 9)).evidence) == ENTRIES
+    long = PATH.model_copy(update={"text": "ü" * 5000})
+    said = informed(proposal(0.25), judgement(supports=(PATH, long, long)))
+    assert said.evidence[1] == f"for: {cited(PATH)}" and len(said.evidence) == 3
+    assert len(said.wire()) <= VOTE_BYTES - HEADERS
+    huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
+    assert informed(huge, judgement(supports=(PATH,))) == huge
+
+
+def test_a_bar_has_its_reason() -> None:
+    unmet = EvidencePath(
+        edges=("R002",), text="lower_beta → REQUIRES → metric:kl (unmet)", grade="C", sources=("practice",)
+    )
+    assert barred(judgement("barred", objections=(unmet,))).startswith(
+        "lower_beta → REQUIRES → metric:kl (unmet) [R002"
+    )
+    assert barred(judgement("barred")) == "no reason given"
+    assert barred(judgement("object", objections=(AGAINST,))) == ""
+
+
+class Silent(Agent):
+    def vote(self, window: Window) -> None:
+        return None
+
+
+def decision(id_: str, value: Value, before: Value, actuator: str = LR, verdict: str = "adopted") -> Decision:
+    return Decision.model_validate(
+        {
+            "id": id_,
+            "ballot": "b",
+            "actuator": actuator,
+            "verdict": verdict,
+            "value": value,
+            "before": before,
+            "reason": "",
+            "tally": (),
+            "tick": 1,
+            "apply_at_tick": 2,
+            "expires_at_tick": 22,
+        }
+    )
+
+
+def test_what_is_in_flight_as_the_session_sees_it() -> None:
+    session = Session(Silent(), "me")
+    assert session.in_flight == [] and session.run is None and session.knobs == {}
+    session.absorb(started())
+    session.absorb(decision("01", 4.0, 1.0))
+    session.absorb(decision("02", 5.0, None, "run.rollback"))
+    session.absorb(decision("03", {"len3": 1.0}, None, "data.mixture", "rejected"))
+    assert session.in_flight == ["optimizer.lr_scale:up", "run.rollback"]
+    landed = receipt(2, LR, 1.0, 4.0).model_copy(update={"decision_id": "01"})
+    session.absorb(landed.model_copy(update={"n": 1}))
+    assert session.in_flight == ["run.rollback"]
+    session.absorb(Observation(incarnation=1, n=23, tick=23, step=23, progress=0.1, metrics={}))
+    assert session.in_flight == [], "it lapsed at tick 22"
+
+
+def test_the_value_that_was_read_back_tells_the_direction() -> None:
+    spec = ActuatorSpec(name=LR, kind="scalar", scale="log", value=2.0)
+    assert question(proposal(1.0), started(), {LR: Knob(spec, 0.5)}, ()).changes == "optimizer.lr_scale:up"

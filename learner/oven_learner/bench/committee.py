@@ -3,6 +3,7 @@
 A real server, and a committee as a run has it: a rule and remote members, all with weight. The truth of each completion
 is known and every honest answer tells it, so that any reward but the truth is a wrong score. The same groups are judged
 once without faults (the floor of the time), and the faulty members' groups are counted that one judge alone would lose.
+Every fault that was injected has to be counted by its kind; otherwise, or with a wrong score, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import random
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ class Members:
         self.share = 0.0
         self._full = share
         self._rng = {name: random.Random(f"faults {seed} {name}") for name in self.names}
+        self.injected = 0
         self._files = ServerFolder(folder / "nats", "bench")
         self._files.add_user("learner", "learner")
         for name in self.names:
@@ -142,6 +143,7 @@ class Members:
         async def answer(message: Msg) -> None:
             asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[name]
             fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
+            self.injected += bool(fault)
             make = FAULTS[fault] if fault else lambda asked, name: _honest(asked, name).wire()
             if make is not None:
                 await bus.publish(message.reply, make(asked, name))
@@ -150,18 +152,15 @@ class Members:
 
 
 class Told:
-    """Counts what the remote members said, on its way to the committee."""
+    """Counts the groups that the first remote member abstained on, on the way to the committee."""
 
     def __init__(self, remote: RemoteMembers) -> None:
         self.members, self.deadline_s = remote.members, remote.deadline_s
-        self.kinds: Counter[str] = Counter()
         self.lost_by_one = 0
         self._remote = remote
 
     def ask(self, requests: Any) -> dict[str, list[Scores | Abstention]]:
         found = self._remote.ask(requests)
-        for verdicts in found.values():
-            self.kinds.update(verdict.kind for verdict in verdicts if isinstance(verdict, Abstention))
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found
 
@@ -195,7 +194,8 @@ class CommitteeBench:
             print(json.dumps(found))
         else:
             Console().print_json(json.dumps(found))
-        return 1 if found["wrong_scores"] else 0
+        counted = sum(found["faults_by_kind"].values())
+        return 1 if found["wrong_scores"] or counted != found["faults_injected"] else 0
 
 
 def measure(folder: Path, groups: int, members: int, share: float, deadline_s: float, seed: int) -> dict[str, Any]:
@@ -206,7 +206,8 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
         for at in range(0, groups, GROUPS_A_STEP)
     ]
     with Members(folder, members, share, seed) as judges:
-        told = Told(judges.remote(deadline_s))
+        remote = judges.remote(deadline_s)
+        told = Told(remote)
         committee = Committee(
             {"rule": lambda completions, **_: [truth(t) for t in completions]}, remote=told, seed=seed
         )
@@ -228,7 +229,8 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
         "wrong_scores": wrong,
         "skipped": skipped,
         "skipped_by_one_judge": told.lost_by_one,
-        "faults_by_kind": dict(sorted(told.kinds.items())),
+        "faults_injected": judges.injected,
+        "faults_by_kind": dict(sorted(remote.faults.items())),
         "seconds": round(seconds["faulty"], 3),
         "seconds_clean": round(seconds["clean"], 3),
     }

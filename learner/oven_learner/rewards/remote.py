@@ -12,6 +12,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from nats.aio.msg import Msg
@@ -65,6 +66,8 @@ class RemoteMembers:
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
         self._absent: set[str] = set()
+        self.faults: Counter[str] = Counter()
+        """Kind → answers that could not be used, those included that a second one made good."""
 
     def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]:
         """Every member's verdict on every request, with the scores in the order of its completions.
@@ -115,12 +118,17 @@ class RemoteMembers:
         if bus is None:
             for member in self.members:
                 into[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
+            self.faults[verdicts.BUS_DOWN] += len(self.members) * len(requests)
             return
         room = {member: asyncio.Semaphore(IN_FLIGHT) for member in self.members}
 
         async def put(member: str, index: int) -> None:
-            async with room[member]:
-                into[member][index] = await self._verdict(bus, member, requests[index], limit)
+            try:
+                async with room[member]:
+                    into[member][index] = await self._verdict(bus, member, requests[index], limit)
+            except asyncio.CancelledError:
+                self.faults[verdicts.DEADLINE] += 1
+                raise
 
         tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in self.members]
         _, late = await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
@@ -144,7 +152,10 @@ class RemoteMembers:
         verdict: Verdict = Abstention(verdicts.DEADLINE)
         for _ in range(2):
             verdict = await self._present(bus, member, request, limit)
-            if not (isinstance(verdict, Abstention) and verdict.kind in RETRIED):
+            if not isinstance(verdict, Abstention):
+                return verdict
+            self.faults[verdict.kind] += 1
+            if verdict.kind not in RETRIED:
                 return verdict
         return verdict
 

@@ -470,8 +470,6 @@ Service: TypeAlias = Annotated[
 ]
 """What is asked and answered beside the log."""
 
-_SERVICE: TypeAdapter[Service] = TypeAdapter(Service)
-
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of all bodies, by class name under `$defs`."""
@@ -480,4 +478,4 @@ def json_schema() -> dict[str, Any]:
 
 def service_schema() -> dict[str, Any]:
     """The same for requests and answers."""
-    return _SERVICE.json_schema()
+    return TypeAdapter[Any](Service).json_schema()

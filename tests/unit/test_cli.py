@@ -120,6 +120,13 @@ def test_runs_in_a_table(capsys: pytest.CaptureFixture[str], home: Home) -> None
     assert "mine" in capsys.readouterr().out
 
 
+def test_schema_of_requests_has_what_a_judge_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("schema", "--requests") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"ScoreRequest", "ScoreReply", "JudgeRequest", "Judgement", "HistoryRequest"} <= set(found["$defs"])
+    assert found["$defs"]["ScoreReply"]["required"] == ["member", "group"]
+
+
 def test_schema_is_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("schema") == 0
     schema = json.loads(capsys.readouterr().out)

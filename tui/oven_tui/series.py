@@ -58,7 +58,6 @@ class Series:
     def __init__(self) -> None:
         self.count = 0
         self.last = math.nan
-        self.first_tick = 0
         self.last_tick = 0
         self._smooth = math.nan
         self._span = 1
@@ -68,7 +67,7 @@ class Series:
     def add(self, tick: int, value: float) -> None:
         """A tick below the last one counts as the last one: the x-axis never goes back."""
         if not self.count:
-            self.first_tick = self.last_tick = tick
+            self.last_tick = tick
         self.last_tick = max(self.last_tick, tick)
         self.count += 1
         self.last = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
@@ -11,11 +12,13 @@ def register(app: typer.Typer) -> None:
     app.command()(schema)
 
 
-def schema() -> None:
-    """Print the JSON Schema of every message in the log.
+def schema(
+    requests: Annotated[bool, typer.Option("--requests", help="What is asked and answered beside the log.")] = False,
+) -> None:
+    """Print the JSON Schema of every message in the log, or of every request and answer.
 
     Example: oven-controller schema > oven.schema.json
     """
-    from oven_controller.messages import json_schema
+    from oven_controller.messages import json_schema, service_schema
 
-    print(json.dumps(json_schema(), indent=1))
+    print(json.dumps(service_schema() if requests else json_schema(), indent=1))

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from oven_controller import messages, server, streams
+from oven_controller import messages, server, streams, wire
 from oven_controller.credentials import Role, permissions
 from oven_controller.history import REPLY_BYTES
 from oven_controller.rules import Rules
@@ -29,7 +29,9 @@ LOGGED = (
     messages.BallotOpened,
     messages.Decision,
     messages.Receipt,
+    messages.Outcome,
     messages.OperatorCommand,
+    messages.CommandAnswer,
     messages.StepClosed,
 )
 ASKED = (
@@ -49,6 +51,7 @@ PARTS = (
     messages.MetricSpec,
     messages.Horizon,
     messages.TallyLine,
+    messages.OutcomeLine,
     messages.LoggedEvent,
     messages.Completion,
     messages.Symptom,
@@ -57,13 +60,13 @@ PARTS = (
     messages.Remedy,
 )
 ONE_PER = {"vote": "`<agent>`", "agent": "`<agent>`", "ballot": "`<id>`", "decision": "`<id>`", "step": "`<tick>`"}
-ONE_PER["operator"] = "`<operator>`"
+ONE_PER |= {"operator": "`<operator>`", "outcome": "`<id>`", "answer": "`<id>`"}
 
 
 def subjects() -> str:
     """Which message may stand on which subject."""
     rows = ["| subject | messages |", "|---|---|"]
-    for kind, types in messages.CARRIES.items():
+    for kind, types in wire.CARRIES.items():
         last = ONE_PER.get(kind, "").strip("`")
         subject = f"oven.<run>.{kind}" + (f".{last}" if last else "")
         rows.append(f"| `{subject}` | {', '.join(f'`{name}`' for name in types)} |")
@@ -171,7 +174,8 @@ def _pairs(default: Any) -> str:
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     if isinstance(default, tuple):
-        return "<br>".join(f"`{' and '.join(pair)}`" for pair in default) if default else "`[]`"
+        parts = [" and ".join(part) if isinstance(part, tuple) else str(part) for part in default]
+        return "<br>".join(f"`{part}`" for part in parts) if parts else "`[]`"
     if default == {}:
         return "`{}`"
     return f"`{default}`" if isinstance(default, str) else str(default)

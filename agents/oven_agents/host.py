@@ -21,7 +21,8 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.events import Event
-from oven_controller.messages import Body, HistoryBatch, HistoryRequest, Malformed, decode
+from oven_controller.messages import Body, HistoryBatch, HistoryRequest
+from oven_controller.wire import Malformed, decode
 
 log = logging.getLogger("oven.agent")
 

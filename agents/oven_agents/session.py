@@ -15,13 +15,13 @@ from oven_controller.messages import (
     BallotOpened,
     Body,
     Decision,
-    Malformed,
     Observation,
     Receipt,
     RunEnded,
     RunStarted,
     Vote,
 )
+from oven_controller.wire import Malformed
 
 KEPT = 512
 """Observations that a window holds at most."""

@@ -11,8 +11,9 @@ from oven_agents.session import Session
 from oven_controller import telemetry
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import AgentStatus, BallotOpened, Body, Malformed, Observation, Vote
+from oven_controller.messages import AgentStatus, BallotOpened, Body, Observation, Vote
 from oven_controller.names import Subjects
+from oven_controller.wire import Malformed
 
 log = logging.getLogger("oven.agent")
 

@@ -86,7 +86,7 @@ def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [on.run, on.observation, on.receipt, "oven.reward.*", *read_log],
-        "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), *read_log],
+        "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), on.answer("*"), *read_log],
         "history": ["_INBOX_.>", *read_log],
         "kg": ["_INBOX_.>"],
         "member": [f"{inbox_prefix('learner')}.>"],

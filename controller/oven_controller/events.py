@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from oven_controller import names
-from oven_controller.messages import Body, LoggedEvent, Malformed, decode
+from oven_controller.messages import Body, LoggedEvent
+from oven_controller.wire import Malformed, decode
 
 _DATA = ', "data": '
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from oven_controller.rules import Rules
+from oven_controller.rules import Autonomy, Rules
 
 VERSION: Final = 1
 
@@ -99,6 +99,10 @@ class RunStarted(LearnerMessage):
     reputations: dict[str, Real] = Field(
         default_factory=dict, description="agent → weight at the start; 1 where absent"
     )
+    keys: dict[str, str] = Field(
+        default_factory=dict,
+        description="who signs (learner, mesh, each operator's name) → ed25519 public key, base64; empty: nobody does",
+    )
 
 
 class RunEnded(LearnerMessage):
@@ -135,6 +139,7 @@ class AgentStatus(Message):
     needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
     speciality: tuple[str, ...] = Field(default=(), description="actuators for which it alone can be a quorum")
+    shadow: bool = Field(default=False, description="its votes are logged and scored, and do not count")
     reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left")
 
 
@@ -176,6 +181,7 @@ class TallyLine(BaseModel):
     agent: str
     stance: Literal["propose", "for", "against", "abstain", "silent"]
     value: Value = None
+    shadow: bool = Field(default=False, description="logged and scored, and did not count: its weight is 0")
     confidence: Real = 0.0
     reputation: Real = 1.0
     weight: Real = Field(default=0.0, description="reputation × confidence")
@@ -183,13 +189,16 @@ class TallyLine(BaseModel):
 
 
 class Decision(Message):
-    """mesh → learner, monitors."""
+    """mesh → learner, monitors. The learner carries out what is adopted, and nothing else.
+
+    `advised`: it passed, and an operator may approve it. `withheld`: it passed, and is left undone as a control.
+    """
 
     type: Literal["Decision"] = "Decision"
     id: str = Field(description="closing sequence in 12 digits, a dash, a two-digit index")
     ballot: str
     actuator: str
-    verdict: Literal["adopted", "rejected"]
+    verdict: Literal["adopted", "rejected", "advised", "withheld"]
     value: Value = Field(description="what to set; on a rejected ballot what was asked for")
     before: Value = Field(default=None, description="the effective value that the mesh knew of")
     reason: str
@@ -198,13 +207,20 @@ class Decision(Message):
     apply_at_tick: int
     expires_at_tick: int
     snapshot_first: bool = Field(default=False, description="the change is risky: the learner snapshots before it")
+    target: str = Field(default="", description="the metric by which its outcome will be judged; empty: none was named")
+    expected_change: Real = Field(default=0.0, description="of the target, as the leading proposal forecast it")
+    horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
+    command: str = Field(default="", description="the operator's command behind it (set, approve)")
+    of: str = Field(default="", description="the advised decision that an approval carries out")
 
 
 class Receipt(LearnerMessage):
-    """learner → mesh, agents, monitors. What became of an adopted decision, read back from the trainer."""
+    """learner → mesh, agents, monitors. What became of an adopted decision, read back from the trainer; or of a command
+    that went straight to the learner (hold, resume, stop), which no decision stands behind."""
 
     type: Literal["Receipt"] = "Receipt"
-    decision_id: str
+    decision_id: str = Field(default="", description="empty on a command's receipt, and where the learner held itself")
+    command: str = Field(default="", description="the operator's command that it answers, if it answers one")
     actuator: str
     status: Literal["applied", "noop", "rejected", "expired", "unknown"]
     before: Value = None
@@ -214,13 +230,72 @@ class Receipt(LearnerMessage):
     reason: str = ""
 
 
+class OutcomeLine(BaseModel):
+    """One voter's score in an outcome."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    agent: str
+    stance: Literal["propose", "for", "against"]
+    shadow: bool = False
+    confidence: Real
+    success: Real = Field(description="0..1: how far the change beat what this agent has to be held against")
+    merit: Real = Field(description="−1..1, what moved its reputation")
+    before: Real = Field(description="its reputation before")
+    after: Real = Field(description="its reputation from now on")
+
+
+class Outcome(Message):
+    """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast; of a withheld
+    decision, what it did without."""
+
+    type: Literal["Outcome"] = "Outcome"
+    decision_id: str
+    actuator: str
+    target: str = Field(description="the metric that it was judged by")
+    withheld: bool = Field(default=False, description="a control: nothing was changed")
+    scored: bool = Field(description="whether it says anything; `reason` has why not")
+    reason: str
+    from_tick: int = Field(description="of the receipt")
+    tick: int = Field(description="the mesh's tick when the window closed")
+    before: Real | None = Field(default=None, description="the target's mean before")
+    after: Real | None = Field(default=None, description="and after")
+    samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
+    gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
+    forecast: Real | None = Field(default=None, description="of the leading proposal, in the same direction")
+    noise: Real | None = Field(default=None, description="standard error of the gain")
+    control: Real | None = Field(
+        default=None, description="mean gain of the withheld decisions that it is held against"
+    )
+    lines: tuple[OutcomeLine, ...] = ()
+
+
 class OperatorCommand(Message):
-    """person → mesh; hold, resume and stop also straight to the learner."""
+    """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
-    id: str = Field(description="one per command; a repeat is ignored")
-    action: Literal["hold", "resume", "stop"]
-    reason: str = ""
+    id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
+    action: Literal["approve", "veto", "set", "hold", "resume", "mute", "unmute", "autonomy", "stop"]
+    of: str = Field(default="", max_length=64, description="approve: a decision's id; veto: a decision's or a ballot's")
+    actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
+    value: Value = Field(default=None, description="set: what to set")
+    agent: str = Field(default="", max_length=64, description="mute, unmute")
+    autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
+    reason: str = Field(default="", max_length=2000)
+
+
+class CommandAnswer(Message):
+    """mesh → operator, monitors. What became of an operator's command; what goes straight to the learner is answered by
+    its receipt."""
+
+    type: Literal["CommandAnswer"] = "CommandAnswer"
+    command: str = Field(description="the command's id")
+    operator: str
+    action: str
+    done: bool
+    reason: str = Field(description="what was done, or why not and what would be")
+    decision: str = Field(default="", description="id of the decision that it led to")
+    tick: int
 
 
 class StepClosed(Message):
@@ -246,6 +321,8 @@ class LoggedEvent(BaseModel):
     seq: int
     time: str = Field(description="when the server stored it, RFC 3339, UTC")
     subject: str
+    id: str = Field(default="", description="the message id that it came with")
+    signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
     type: str
     data: dict[str, Any]
 
@@ -412,70 +489,10 @@ Body: TypeAlias = Annotated[
     | BallotOpened
     | Decision
     | Receipt
+    | Outcome
     | OperatorCommand
+    | CommandAnswer
     | StepClosed,
     Field(discriminator="type"),
 ]
 """What can stand in the log."""
-
-_BODY: TypeAdapter[Body] = TypeAdapter(Body)
-
-# Which types a subject may carry: a vote on the decisions' subject is noise, whoever sent it.
-CARRIES: dict[str, tuple[str, ...]] = {
-    "run": ("RunStarted", "RunEnded"),
-    "observation": ("Observation",),
-    "agent": ("AgentStatus",),
-    "vote": ("Vote",),
-    "ballot": ("BallotOpened",),
-    "decision": ("Decision",),
-    "receipt": ("Receipt",),
-    "operator": ("OperatorCommand",),
-    "step": ("StepClosed",),
-}
-
-
-class Malformed(BaseModel):
-    """What could not be read, and why. Readers skip it and count it; it never becomes a value."""
-
-    model_config = ConfigDict(frozen=True)
-
-    reason: str
-
-
-def decode(subject_kind: str, data: bytes) -> Body | Malformed:
-    """The message in `data`, or why there is none. Pure: every replica judges alike."""
-    try:
-        body = _BODY.validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        return Malformed(reason=f"{where}: {first['msg']}")
-    if body.type not in CARRIES.get(subject_kind, ()):
-        return Malformed(reason=f"a {body.type} does not belong on the subject {subject_kind!r}")
-    return body
-
-
-Service: TypeAlias = Annotated[
-    ScoreRequest
-    | ScoreReply
-    | DiagnoseRequest
-    | Diagnosis
-    | JudgeRequest
-    | Judgement
-    | GraphInfoRequest
-    | GraphInfo
-    | HistoryRequest
-    | HistoryBatch,
-    Field(discriminator="type"),
-]
-"""What is asked and answered beside the log."""
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of all bodies, by class name under `$defs`."""
-    return _BODY.json_schema()
-
-
-def service_schema() -> dict[str, Any]:
-    """The same for requests and answers."""
-    return TypeAdapter[Any](Service).json_schema()

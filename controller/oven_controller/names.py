@@ -46,6 +46,9 @@ class Subjects:
     def outcome(self, decision_id: str) -> str:
         return f"{self.base}.outcome.{decision_id}"
 
+    def answer(self, answer_id: str) -> str:
+        return f"{self.base}.answer.{answer_id}"
+
     def operator(self, name: str) -> str:
         return f"{self.base}.operator.{name}"
 
@@ -60,6 +63,7 @@ class Subjects:
             self.step("*"),
             self.outcome("*"),
             self.operator("*"),
+            self.answer("*"),
         ]
 
     def from_agents(self) -> list[str]:

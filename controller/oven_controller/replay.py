@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from oven_controller import names
 from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh, Output
-from oven_controller.messages import Decision, Malformed
-
-_OUTPUTS = ("ballot", "decision", "step")
+from oven_controller.mesh.core import OUTPUTS, Mesh, Output
+from oven_controller.messages import Decision
+from oven_controller.wire import Malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def replay(events: Iterable[Event], run: str) -> ReplayReport:
         kind = names.kind(event.subject)
         report.events += 1
         report.by_kind[kind] += 1
-        if kind in _OUTPUTS and not isinstance(event.body, Malformed):
+        if kind in OUTPUTS and not isinstance(event.body, Malformed):
             number, output = waiting.pop(event.subject, (0, None))
             last_logged = max(last_logged, number)
             _compare(report, event, output)

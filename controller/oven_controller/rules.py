@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Autonomy = Literal["observe", "auto"]
-"""`observe` logs what would have been decided and changes nothing; `auto` acts. (`advise`, where a person approves,
-comes with the operator's commands.)"""
+Autonomy = Literal["observe", "advise", "auto"]
+"""`observe` logs what would have been decided and changes nothing; `advise` waits for a person; `auto` acts."""
 
 
 class Rules(BaseModel):
@@ -42,6 +41,28 @@ class Rules(BaseModel):
         default=(),
         description='what a change needs, as (change, need): the change as above, the need as "actuator:NAME", '
         '"metric:PATTERN" or "held_out"; an unmet need bars the decision',
+    )
+
+    shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored and do not count")
+    approve_ticks: int = Field(default=100, ge=1, description="ticks for which an advised decision can be approved")
+
+    control_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of passed decisions that is withheld as a control, by hash of the id",
+    )
+    outcome_ticks: int = Field(default=20, ge=2, description="horizon of a decision whose proposal named none")
+    outcome_samples: int = Field(default=3, ge=2, description="measurements that an outcome needs on either side")
+    yardsticks: tuple[str, ...] = Field(
+        default=("reward.weights", "data.mixture", "grpo.beta"),
+        description="actuators that move what they are measured by: judged on a held-out metric, shadow without one",
+    )
+    reputation_rate: float = Field(default=0.5, gt=0, lt=1, description="how far one outcome moves a reputation")
+    reputation_share: float = Field(default=0.02, ge=0, lt=1, description="how far each outcome takes all back to 1")
+    reputation_most: float = Field(default=2.0, ge=1, description="a reputation's upper bound")
+    least_reputation: float = Field(
+        default=0.25, ge=0, le=1, description="below it a vote counts for no quorum and is no veto"
     )
 
     autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")

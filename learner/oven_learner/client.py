@@ -318,6 +318,8 @@ class OvenClient:
             case "stop":
                 self.stopping = self.stopping or why
         local = command.id.startswith(LOCAL)
+        if command.action not in ("hold", "resume", "stop"):
+            return  # the mesh answers those
         log.log(
             logging.WARNING if local else logging.INFO,
             "%s: %s (%s)",
@@ -326,7 +328,7 @@ class OvenClient:
             why,
         )
         if local and command.action == "hold":
-            self._said(command.id, "run.hold", Applied("applied", reason=why))
+            self._said(Applied("applied", reason=why), "run.hold", command=command.id)
 
     def _hold(self, _: float | None) -> None:
         self.held = "a decision holds the run"
@@ -352,14 +354,17 @@ class OvenClient:
         return float(before), float(snapshot.step)
 
     def _receipt(self, decision: Decision, applied: Applied, began_ns: int | None = None) -> None:
-        self._said(decision.id, decision.actuator, applied, began_ns)
+        self._said(applied, decision.actuator, decision_id=decision.id, began_ns=began_ns)
 
-    def _said(self, of: str, actuator: str, applied: Applied, began_ns: int | None = None) -> None:
+    def _said(
+        self, applied: Applied, actuator: str, *, decision_id: str = "", command: str = "", began_ns: int | None = None
+    ) -> None:
         ended_ns = time.time_ns()
         receipt = Receipt(
             incarnation=self._incarnation,
             n=self._next(),
-            decision_id=of,
+            decision_id=decision_id,
+            command=command,
             actuator=actuator,
             status=applied.status,
             before=applied.before,

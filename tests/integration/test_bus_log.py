@@ -11,10 +11,11 @@ from oven_controller import streams
 from oven_controller.bus import AlreadyLoggedError, Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.messages import AgentStatus, Malformed, Observation, Vote
+from oven_controller.messages import AgentStatus, Observation, Vote
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
 from oven_controller.stack.reading import export, exported
+from oven_controller.wire import Malformed
 
 ON = Subjects("r")
 

@@ -16,7 +16,6 @@ from oven_controller.events import Event
 from oven_controller.messages import (
     BallotOpened,
     Decision,
-    Malformed,
     Observation,
     OperatorCommand,
     Receipt,
@@ -25,6 +24,7 @@ from oven_controller.messages import (
     Vote,
 )
 from oven_controller.stack.view import RunView, training_signal
+from oven_controller.wire import Malformed
 from oven_tui.entries import Decided, Entry, Note, Open
 from oven_tui.plot import Style
 from oven_tui.series import Series

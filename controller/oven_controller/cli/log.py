@@ -51,7 +51,7 @@ async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
 
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
-    from oven_controller.messages import Malformed
+    from oven_controller.wire import Malformed
 
     body = event.body
     if isinstance(body, Malformed):

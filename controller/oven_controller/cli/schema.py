@@ -19,6 +19,6 @@ def schema(
 
     Example: oven-controller schema > oven.schema.json
     """
-    from oven_controller.messages import json_schema, service_schema
+    from oven_controller.wire import json_schema, service_schema
 
     print(json.dumps(service_schema() if requests else json_schema(), indent=1))

@@ -23,7 +23,6 @@ from oven_controller.messages import (
     BallotOpened,
     Decision,
     LearnerMessage,
-    Malformed,
     Message,
     Observation,
     OperatorCommand,
@@ -35,8 +34,10 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
+from oven_controller.wire import Malformed
 
-_OUTPUTS = ("ballot", "decision", "step")
+OUTPUTS = ("ballot", "decision", "outcome", "answer", "step")
+"""Kinds of subjects that the mesh itself writes."""
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
 
 
@@ -75,7 +76,7 @@ class Mesh:
         if isinstance(event.body, Malformed):
             # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
             self.state.counters[f"malformed.{clip(kind, 40)}"] += 1
-        elif kind in _OUTPUTS:
+        elif kind in OUTPUTS:
             self._read_back(event)
         else:
             self._take(event.body, event.author)

@@ -15,7 +15,7 @@ def code_hash() -> str:
     """
     here = Path(__file__).parent
     sources = [path for path in here.glob("*.py") if path.name != "service.py"]
-    sources += [here.parent / f"{name}.py" for name in ("events", "messages", "names", "rules")]
+    sources += [here.parent / f"{name}.py" for name in ("events", "messages", "names", "rules", "wire")]
     digest = hashlib.sha256()
     for path in sorted(sources, key=lambda path: path.relative_to(here.parent).as_posix()):
         digest.update(path.relative_to(here.parent).as_posix().encode() + b"\0")

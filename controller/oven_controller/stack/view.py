@@ -10,7 +10,6 @@ from oven_controller.events import Event
 from oven_controller.messages import (
     AgentStatus,
     Decision,
-    Malformed,
     Observation,
     OperatorCommand,
     Receipt,
@@ -19,6 +18,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
+from oven_controller.wire import Malformed
 
 
 @dataclass

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import DEFAULT_SUB_PENDING_MSGS_LIMIT
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import APIError
 from nats.micro.request import ERROR_HEADER
 
-from oven_controller import telemetry
+from oven_controller import telemetry, tls, watchdog
+from oven_controller.connecting import TlsClient, final
 from oven_controller.credentials import Credentials, inbox_prefix
-from oven_controller.errors import BusError, RefusedError
-from oven_controller.events import Event
+from oven_controller.errors import BusError
+from oven_controller.events import MESSAGE_ID, SIGNATURE, Event
 from oven_controller.names import log_stream
+from oven_controller.signing import Signer
 
 CONNECT_S = 3.0
 HEARD_S = 0.5
@@ -34,7 +40,23 @@ SILENT_S = 3.0
 """A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
 LOOK_S = 0.5
 """How often it looks whether the connection was lost meanwhile."""
+ACK_S = 2.0
+"""How long an append waits for the log's word."""
+AT_ONCE = 16
+"""Messages of a batch that are handed to the connection before a rest."""
+AHEAD = 256
+"""Messages that wait beside the reader; what comes beyond waits in nats-py, whose limits hold for it."""
 _WRONG_LAST_SEQUENCE = 10071
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What is to be appended to the log. With a message id, a copy within the log's duplicate window is not stored;
+    without one (empty) it is."""
+
+    subject: str
+    data: bytes
+    message_id: str
 
 
 class AlreadyLoggedError(BusError):
@@ -44,15 +66,19 @@ class AlreadyLoggedError(BusError):
 class Bus:
     """A connection. Make one with `async with Bus.connect(url, credentials) as bus`."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, signer: Signer | None = None) -> None:
         self.client = client
         self.name = name
+        self.signer = signer
+        """Signs what is appended; who may sign what is for the readers to judge."""
         self.errors: list[str] = []
         self.losses = 0
         """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
         plain subscriber is lost to it, and whoever needs it asks `history`."""
+        self.giving_up: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
         """Set when it is closed for good: by `close`, or by an error after which nats-py does not try again."""
+        self._watch: asyncio.Task[None] | None = None
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -64,10 +90,13 @@ class Bus:
         name: str = "",
         timeout_s: float = CONNECT_S,
         changed: Callable[[], object] | None = None,
+        trust: ssl.SSLContext | None = None,
     ) -> AsyncIterator[Bus]:
-        """Raises RefusedError when the server turns the credentials down, BusError when there is no server. `changed`
-        is called when the connection is lost, is back, or is closed for good."""
-        bus = await cls.open(url, credentials, name=name, timeout_s=timeout_s, changed=changed)
+        """`url`: one server, or a cluster's separated by commas. Raises RefusedError when the server turns the
+        credentials down or its certificate is not trusted, BusError when there is no server. `changed` is called when
+        the connection is lost, is back, or is closed for good. `trust`: whose certificates to take, else those that
+        OVEN_TLS_CA names, else the system's."""
+        bus = await cls.open(url, credentials, name=name, timeout_s=timeout_s, changed=changed, trust=trust)
         try:
             yield bus
         finally:
@@ -82,16 +111,38 @@ class Bus:
         name: str = "",
         timeout_s: float = CONNECT_S,
         changed: Callable[[], object] | None = None,
+        reconnect: bool = True,
+        trust: ssl.SSLContext | None = None,
     ) -> Bus:
+        """Like `connect`, for who closes or aborts it themselves. `reconnect` False: a connection that is lost stays
+        lost, and its owner makes another."""
         who = credentials.name if credentials else name or "anonymous"
-        client = Client()
-        bus = cls(client, who)
+        client = TlsClient()
+        bus = cls(client, who, Signer(credentials) if credentials else None)
         problems = bus.errors
+        failures: list[BusError] = []  # those that trying again does not mend
+        connected = False
+        trust = trust or tls.from_environment()
         tell = changed or (lambda: None)
 
         async def note(error: Exception) -> None:
             problems.append(str(error) or type(error).__name__)
             del problems[:-50]
+            if (failure := final(error, url, who)) is not None:
+                failures[:] = [failure]
+                if connected and bus.giving_up is None:
+                    bus.giving_up = asyncio.create_task(give_up())
+            elif not client.is_connected:  # an attempt that failed, which nats-py would leave open
+                watchdog.abort(client)
+
+        async def give_up() -> None:
+            """Refused when it reconnects (its key was revoked): nats-py alone would try for ever, in silence."""
+            if client._reconnection_task is not None:
+                client._reconnection_task.cancel()
+            bus.closed.set()
+            tell()
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(client.close(), 1)
 
         async def lost() -> None:  # before it is made anew, so nothing is heard between the loss and its count
             bus.losses += 1
@@ -100,17 +151,17 @@ class Bus:
         async def back() -> None:
             tell()
 
-        async def ended() -> None:
+        async def gone() -> None:
             bus.closed.set()
             tell()
 
         options: dict[str, Any] = {
-            "servers": [url],
+            "servers": [server.strip() for server in url.split(",")],
             "name": name or who,
             "error_cb": note,
             "disconnected_cb": lost,
             "reconnected_cb": back,
-            "closed_cb": ended,
+            "closed_cb": gone,
             "inbox_prefix": inbox_prefix(who),
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
@@ -120,24 +171,34 @@ class Bus:
         }
         if credentials:
             options["nkeys_seed_str"] = credentials.seed.decode()
+        if trust is not None:
+            options["tls"] = trust
         connecting = asyncio.create_task(client.connect(**options))
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while not connecting.done() and asyncio.get_running_loop().time() < deadline:
-            if any("uthorization" in problem for problem in problems):
-                break  # it would be tried again for ever, in silence
-            await asyncio.wait({connecting}, timeout=0.05)
+        try:
+            while not connecting.done() and asyncio.get_running_loop().time() < deadline:
+                if failures:
+                    break  # it would be tried again for ever, in silence
+                await asyncio.wait({connecting}, timeout=0.05)
+        except asyncio.CancelledError:
+            connecting.cancel()
+            await bus.abort()
+            raise
         if connecting.done() and connecting.exception() is None:
+            connected = True
+            client.options["allow_reconnect"] = reconnect  # not before: the first connection is tried more than once
+            if reconnect:  # else its owner watches it
+                bus._watch = asyncio.create_task(watchdog.watch(client), name=f"watch-{who}")
             return bus
-        why = str(connecting.exception()) if connecting.done() else (problems[-1] if problems else "no answer")
+        ended = connecting.exception() if connecting.done() else None
+        why = (str(ended) or type(ended).__name__) if ended else (problems[-1] if problems else "no answer")
+        if isinstance(ended, Exception) and (failure := final(ended, url, who)) is not None:
+            failures.append(failure)
         connecting.cancel()
         await asyncio.wait({connecting}, timeout=1)
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(client.close(), 1)
-        if "uthorization" in why or any("uthorization" in problem for problem in problems):
-            raise RefusedError(
-                f"{url} refused the credentials of {who!r}; check --creds, or make a key for it with "
-                "`oven-controller creds add NAME`"
-            )
+        await bus.abort()
+        if failures:
+            raise failures[0]
         raise BusError(
             f"no NATS server answers at {url} within {timeout_s:g} s ({why}); "
             "is the stack up? `oven-controller runs` lists what runs"
@@ -145,11 +206,41 @@ class Bus:
 
     async def close(self) -> None:
         """Flush and close; a server that is gone does not hold it up."""
-        with contextlib.suppress(Exception):
+        if self._watch is not None:
+            self._watch.cancel()
+        try:
             if self.client.is_connected:
                 await asyncio.wait_for(self.client.flush(), 1)
+        except Exception:
+            watchdog.abort(self.client)
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self.client.close(), 1)
+
+    async def abort(self) -> None:
+        """Cut it off without a word, within a second and whatever the peer does: nats-py's own `close` waits for what a
+        frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no socket, no task."""
+        client = self.client
+        if self._watch is not None:
+            self._watch.cancel()
+        client._pending, client._pending_data_size = [], 0  # `close` would wait until it is written
+        watchdog.abort(client)
+        closing = asyncio.create_task(client.close())
+        await asyncio.wait({closing}, timeout=1)
+        tasks = [closing, client._reading_task, client._flusher_task, client._ping_interval_task]
+        tasks += [client._reconnection_task, *(sub._wait_for_msgs_task for sub in client._subs.values())]
+        left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            done, _ = await asyncio.wait(left, timeout=1)
+            for task in done:
+                if not task.cancelled():
+                    task.exception()  # else asyncio complains that nobody looked
+        self.closed.set()
+
+    @property
+    def connected(self) -> bool:
+        return self.client.is_connected
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -163,17 +254,27 @@ class Bus:
         except (NatsError, OSError) as error:
             raise BusError(f"{subject} was not published: {error}") from error
 
-    async def subscribe(self, subject: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
+    async def subscribe(
+        self,
+        subject: str,
+        handle: Callable[[Msg], Awaitable[None]],
+        *,
+        queue: str = "",
+        waiting: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
+    ) -> None:
+        """`queue`: of all who subscribe with that word, each message goes to one. `waiting`: so many messages may wait
+        to be handled; what comes beyond is dropped."""
         try:
-            await self.client.subscribe(subject, cb=handle)
+            await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=waiting)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: float = 2.0) -> None:
+        """Until the server has answered a ping, and so has read all that was sent before. Raises BusError."""
         try:
-            await self.client.flush(2)
+            await self.client.flush(timeout_s)  # type: ignore[arg-type]
         except (NatsError, OSError) as error:
-            raise BusError(f"the server did not answer a ping in 2 s: {error}") from error
+            raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
         """The answer's body. Raises BusError when nobody answers in time, or a micro service answers with an error."""
@@ -202,23 +303,79 @@ class Bus:
         return True
 
     async def append(
-        self, subject: str, data: bytes, *, message_id: str = "", once: bool = False, traceparent: str = ""
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str = "",
+        once: bool = False,
+        over: int = 0,
+        traceparent: str = "",
     ) -> int:
-        """Append to the log and return the sequence. `once`: only if the subject is still empty (AlreadyLoggedError
-        otherwise), however long ago the other copy came. Raises BusError when the log did not take it."""
+        """Append to the log, signed if this connection has credentials, and return the sequence. `once`: only if the
+        subject is still empty, or holds nothing newer than sequence `over` (AlreadyLoggedError otherwise), however long
+        ago the other copy came. Raises BusError when the log did not take it."""
+        headers = self._stamped(subject, data, message_id, traceparent)
+        if once:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(over)
+        return await self._confirmed(subject, data, headers)
+
+    async def append_all(
+        self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = (), rest_s: float = 0.0
+    ) -> int:
+        """Append all of them, next to each other and in order, or none; return the last one's sequence. At most 1,000.
+
+        An atomic batch (nats-architecture-and-design, ADR-50) by the name `batch`, which no other that is under way may
+        have. One message that the log has already makes it refuse all of them. Raises BusError when it did not take
+        them, or did not say so: then it may have. `rest_s`: the thread sleeps so long after every few messages, for
+        another thread that wants the interpreter.
+        """
+        last = len(entries)
+        contexts = traceparents or [""] * last
+        for number, (entry, context) in enumerate(zip(entries, contexts, strict=True), 1):
+            headers = self._stamped(entry.subject, entry.data, entry.message_id, context)
+            headers["Nats-Batch-Id"], headers["Nats-Batch-Sequence"] = batch, str(number)
+            if number == last:
+                headers["Nats-Batch-Commit"] = "1"
+                return await self._confirmed(entry.subject, entry.data, headers, last)
+            await self.publish(entry.subject, entry.data, headers)
+            if rest_s and number % AT_ONCE == 0:
+                time.sleep(rest_s)
+        raise ValueError("a batch of no messages")
+
+    async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
+        """Send it and wait for the log's word: the sequence. `batch`: it ends one of so many. Raises AlreadyLoggedError
+        and BusError."""
+        try:
+            answer = json.loads((await self.client.request(subject, data, ACK_S, headers=headers or None)).data)
+        except NoRespondersError as error:
+            raise BusError(
+                f"no log takes {subject}: the server's JetStream is off, e.g. because its disk is full, or the run's "
+                "streams are not there; nats-server.log says which"
+            ) from error
+        except (TimeoutError, NatsError, OSError, ValueError) as error:
+            raise BusError(f"the log did not confirm {subject}: {str(error) or type(error).__name__}") from error
+        try:
+            refusal = answer.get("error")
+            if refusal is None:
+                if batch and answer.get("count") != batch:
+                    raise BusError("this nats-server does not know atomic batches; 2.12 and newer do")
+                return int(answer["seq"])
+            code, words = refusal.get("err_code"), refusal.get("description")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # something came in an answer's place
+            raise BusError(f"the log did not confirm {subject}: what it answered is none") from error
+        if code == _WRONG_LAST_SEQUENCE:
+            raise AlreadyLoggedError(f"{subject} is in the log already")
+        raise BusError(f"the log refused {subject}: {words} ({code})")
+
+    def _stamped(self, subject: str, data: bytes, message_id: str, traceparent: str) -> dict[str, str]:
+        """The headers of whatever goes into the log: its trace context, its message id and its signature."""
         headers = telemetry.headers(traceparent) or {}
         if message_id:
-            headers["Nats-Msg-Id"] = message_id
-        if once:
-            headers["Nats-Expected-Last-Subject-Sequence"] = "0"
-        try:
-            return (await self.jetstream.publish(subject, data, timeout=2, headers=headers or None)).seq
-        except APIError as error:
-            if error.err_code == _WRONG_LAST_SEQUENCE:
-                raise AlreadyLoggedError(f"{subject} is in the log already") from error
-            raise BusError(f"the log refused {subject}: {error.description} ({error.err_code})") from error
-        except (TimeoutError, NatsError, OSError) as error:
-            raise BusError(f"the log did not confirm {subject}: {str(error) or type(error).__name__}") from error
+            headers[MESSAGE_ID] = message_id
+        if self.signer is not None:
+            headers[SIGNATURE] = self.signer.sign(subject, message_id, data)
+        return headers
 
     async def head(self, run: str) -> int:
         """The log's last sequence."""
@@ -230,7 +387,7 @@ class Bus:
 
     async def read(
         self, run: str, *, after: int = 0, until: int | None = None, subjects: list[str] | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Events in the log's order from `after` (exclusive), live at the head; ends after sequence `until` if given.
 
         A push consumer without acknowledgements. A gap in its count, a connection that was lost (the consumer does not
@@ -241,16 +398,16 @@ class Bus:
         while until is None or last < until:
             await self._connected()
             inbox, losses, silent_s = self.client.new_inbox(), self.losses, 0.0
-            subscription = await self.client.subscribe(inbox, pending_msgs_limit=65536)
+            arrived: asyncio.Queue[Msg] = asyncio.Queue(AHEAD)  # full, it holds up what fills it, not the connection
+            subscription = await self.client.subscribe(inbox, cb=arrived.put, pending_msgs_limit=65536)
             try:
                 consumer, waiting = await self._consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
                     return  # nothing that the filter lets through: no message would ever say so
                 expected = 1
                 while until is None or last < until:
-                    try:
-                        message = await asyncio.wait_for(subscription.next_msg(timeout=None), LOOK_S)
-                    except (NatsError, TimeoutError):
+                    message = await _next(arrived)
+                    if message is None:
                         silent_s += LOOK_S
                         if silent_s >= SILENT_S or self.losses != losses or self.client.is_closed:
                             break
@@ -270,7 +427,8 @@ class Bus:
                     if until is not None and last > until:
                         return
                     context = telemetry.carried(message.headers)
-                    yield Event.read(last, message.subject, message.data, meta.timestamp, context)
+                    stored = meta.timestamp
+                    yield Event.carried(last, message.subject, message.data, stored, message.headers, context)
                     if until is not None and meta.num_pending == 0:
                         return
                 with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
@@ -283,7 +441,7 @@ class Bus:
 
     async def _connected(self) -> None:
         while not self.client.is_connected:
-            if self.client.is_closed:
+            if self.client.is_closed or self.closed.is_set():
                 raise BusError("the connection was closed while the log was read")
             await asyncio.sleep(0.05)
 
@@ -302,3 +460,15 @@ class Bus:
         )
         info = await self.jetstream.add_consumer(log_stream(run), config)
         return str(info.name), info.num_pending or 0
+
+
+async def _next(arrived: asyncio.Queue[Msg]) -> Msg | None:
+    """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so nobody waits for what is
+    there."""
+    if not arrived.empty():
+        return arrived.get_nowait()
+    try:
+        async with asyncio.timeout(LOOK_S):
+            return await arrived.get()
+    except TimeoutError:
+        return None

@@ -2,12 +2,14 @@
 
 The agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
 operators have no JetStream API at all: subject permissions alone leave ways around through it (a reply subject, a
-consumer's deliver subject). They catch up by asking `history`.
+consumer's deliver subject). They catch up by asking `history`, which answers into no inbox of the learner or the mesh.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,12 +43,17 @@ class Credentials:
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
-        """Read a `.nk` file; the file's stem is the role's name."""
+        """Read a `.nk` file; the file's stem is the role's name. Raises ConfigError for a file that holds no seed, and
+        for one that others may read: a key that is not secret proves nothing."""
         try:
+            mode = stat.S_IMODE(path.stat().st_mode)
             seed = path.read_bytes().strip()
-            nkeys.from_seed(bytearray(seed))
         except OSError as error:
             raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from error
+        if mode & 0o077:
+            raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` mends it")
+        try:
+            nkeys.from_seed(bytearray(seed))
         except Exception as error:
             raise ConfigError(
                 f"{path} holds no nkey seed (one line that starts with SU); make one with "
@@ -56,12 +63,21 @@ class Credentials:
 
     def save(self, folder: Path) -> Path:
         """Write `<folder>/<name>.nk`, readable by its owner only."""
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.nk"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(self.seed + b"\n")
+        write_secret(path, self.seed + b"\n")
+        folder.chmod(0o700)  # one that was there keeps the mode that it had
         return path
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Whole or not at all, and for its owner only, like the folder if it has to be made."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        os.fchmod(descriptor, 0o600)  # of one that was left behind, too
+        out.write(data)
+    partial.replace(path)
 
 
 def inbox_prefix(name: str) -> str:
@@ -69,9 +85,16 @@ def inbox_prefix(name: str) -> str:
     return f"_INBOX_.{name}"
 
 
-def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
-    """The server's `permissions` block for one user of one run."""
+def score_inbox(name: str) -> str:
+    """Where committee members answer: apart from the inboxes in which the log acknowledges and delivers."""
+    return f"{inbox_prefix(name)}.score"
+
+
+def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> dict[str, Any]:
+    """The server's `permissions` block for one user of one run. `agents`: whom the key of a process with several agents
+    speaks for; an agent's own key speaks for the agent alone."""
     names.checked("name", name)
+    voices = [names.checked("agent", agent) for agent in agents or (name,)]
     on = Subjects(run)
     inbox = f"{inbox_prefix(name)}.>"
     stream = log_stream(run)
@@ -89,8 +112,8 @@ def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
         "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), on.answer("*"), *read_log],
         "history": ["_INBOX_.>", *read_log],
         "kg": ["_INBOX_.>"],
-        "member": [f"{inbox_prefix('learner')}.>"],
-        "agent": [on.vote(name), on.agent(name), on.history, "oven.kg.*"],
+        "member": [f"{score_inbox('learner')}.*"],
+        "agent": [*map(on.vote, voices), *map(on.agent, voices), on.history, "oven.kg.*"],
         "operator": [on.operator(name), on.history],
         "monitor": [on.history, "oven.kg.*"],
     }
@@ -99,11 +122,18 @@ def permissions(role: Role, name: str, run: str) -> dict[str, Any]:
         "admin": [">"],
         "learner": [inbox],
         "mesh": [inbox],
-        "history": [on.history, inbox],
+        "history": [on.history, on.history_of("*"), inbox],
         "kg": ["oven.kg.*", "$SRV.>", inbox],
         "member": [names.reward(name), inbox],
         "agent": [*agents_hear, inbox],
         "operator": [everything, inbox],
         "monitor": [everything, inbox],
     }
-    return {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
+    held: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
+    if role in ("history", "kg"):
+        # Whoever hears the learner or the mesh sees the inbox of its acknowledgements, and could name it in a request.
+        held["publish"]["deny"] = [f"{inbox_prefix(own)}.>" for own in ("learner", "mesh", "history", "kg")]
+    if role in ("operator", "monitor"):
+        # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
+        held["subscribe"]["deny"] = [on.history, on.history_of("*")]
+    return held

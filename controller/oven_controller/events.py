@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import from_json
 
 from oven_controller import names
 from oven_controller.messages import Body, LoggedEvent
 from oven_controller.wire import Malformed, decode
 
+MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 _DATA = ', "data": '
 
 
@@ -22,10 +27,37 @@ class Event:
     body: Body | Malformed
     traceparent: str = field(default="", compare=False, repr=False)
     """The trace context that it came with, if any: no part of what was said, and in no line."""
+    message_id: str = ""
+    signature: str = ""
+    """As they came, unjudged: `signing.Keyring` says what the signature is worth."""
 
     @classmethod
-    def read(cls, seq: int, subject: str, data: bytes, time: datetime, traceparent: str = "") -> Event:
-        return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent)
+    def read(
+        cls,
+        seq: int,
+        subject: str,
+        data: bytes,
+        time: datetime,
+        traceparent: str = "",
+        *,
+        message_id: str = "",
+        signature: str = "",
+    ) -> Event:
+        return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
+
+    @classmethod
+    def carried(
+        cls,
+        seq: int,
+        subject: str,
+        data: bytes,
+        time: datetime,
+        headers: Mapping[str, str] | None,
+        traceparent: str = "",
+    ) -> Event:
+        """With the message id and the signature that its headers carry."""
+        identity, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
+        return cls.read(seq, subject, data, time, traceparent, message_id=identity, signature=signature)
 
     @property
     def author(self) -> str:
@@ -33,33 +65,70 @@ class Event:
 
     def line(self) -> str:
         """One line of `log --json` and of log.jsonl. The message's own bytes stand in it untouched, as the last field,
-        so that an exported log replays byte for byte. (A line break can only be white space in JSON.)"""
+        so that an exported log replays byte for byte; where they hold a line break, which in JSON is white space, `raw`
+        has them as they are. What is no message has its bytes as a string (PEP 383), and the reason beside them."""
+        head: dict[str, Any] = {
+            "seq": self.seq,
+            "time": self.time.astimezone(UTC).isoformat(),
+            "subject": self.subject,
+            "id": self.message_id,
+            "signature": self.signature,
+        }
+        text = self.data.decode(errors="surrogateescape")
         if isinstance(self.body, Malformed):
-            kind = "Malformed"
-            data = json.dumps({"reason": self.body.reason, "raw": self.data.decode(errors="replace")})
+            head["type"] = "Malformed"
+            data = json.dumps({"fault": self.body.fault, "reason": self.body.reason, "raw": text})
         else:
-            kind, data = self.body.type, self.data.decode().replace("\r", " ").replace("\n", " ")
-        head = {"seq": self.seq, "time": self.time.astimezone(UTC).isoformat(), "subject": self.subject, "type": kind}
+            head["type"], data = self.body.type, text.replace("\r", " ").replace("\n", " ")
+            if data != text:
+                head["raw"] = text
         return json.dumps(head)[:-1] + _DATA + data + "}"
 
     @classmethod
     def from_line(cls, line: str) -> Event:
-        """Raises ValueError on a line that `line` did not write, e.g. one that was cut."""
+        """The event as it stood in the log, not yet judged. Raises ValueError on a line that `line` did not write, e.g.
+        one that was cut."""
         line = line.strip()
         head, found, data = line.partition(_DATA)
         if not found or not data.endswith("}"):
             raise ValueError(f"not a line of an exported log: {line[:80]!r}")
-        entry = json.loads(head + "}")
-        raw = data[:-1]
+        entry = from_json(head + "}")
+        raw = entry.get("raw", data[:-1])
         if entry["type"] == "Malformed":
             raw = json.loads(raw)["raw"]
-        return cls.read(entry["seq"], entry["subject"], raw.encode(), datetime.fromisoformat(entry["time"]))
+        return cls.read(
+            entry["seq"],
+            entry["subject"],
+            raw.encode(errors="surrogateescape"),
+            datetime.fromisoformat(entry["time"]),
+            message_id=entry["id"],
+            signature=entry["signature"],
+        )
 
     def logged(self) -> LoggedEvent:
-        return LoggedEvent.model_validate_json(self.line())
+        """What `history` answers."""
+        try:
+            body = self.data.decode()
+        except UnicodeDecodeError:
+            body = ""
+        return LoggedEvent(
+            seq=self.seq,
+            time=self.time.astimezone(UTC).isoformat(),
+            subject=self.subject,
+            id=self.message_id,
+            signature=self.signature,
+            body=body,
+        )
 
     @classmethod
     def from_logged(cls, entry: LoggedEvent) -> Event:
-        """The event of a `history` answer. Its body is the logged one; its bytes may be spelt differently."""
-        data = str(entry.data["raw"]) if entry.type == "Malformed" else json.dumps(entry.data)
-        return cls.read(entry.seq, entry.subject, data.encode(), datetime.fromisoformat(entry.time))
+        """The event of a `history` answer, byte for byte, not yet judged."""
+        time = datetime.fromisoformat(entry.time)
+        data = entry.body.encode()
+        return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)
+
+
+def _header(headers: Mapping[str, str] | None, name: str) -> str:
+    """Empty for one that nobody here would write: whatever an agent puts there must pass through JSON."""
+    value = (headers or {}).get(name, "")
+    return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

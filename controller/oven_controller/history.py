@@ -18,9 +18,14 @@ REPLY_BYTES = 512 * 1024
 """Half of the server's payload limit: a batch ends early rather than not arriving."""
 
 
-async def serve_history(bus: Bus, run: str) -> None:
-    """Answer requests until the connection closes. Replies go to inboxes only: a request whose reply subject is a
-    protected one would otherwise have this service write there on a stranger's behalf."""
+WAITING = 256
+"""Requests that may wait. Who floods the service delays others, who ask again, and does not fill the mesh's memory."""
+
+
+async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
+    """Answer requests until the connection closes; of several replicas one answers each. Replies go to inboxes only:
+    a request whose reply subject is a protected one would otherwise have this service write there on a stranger's
+    behalf."""
 
     async def answer(message: Msg) -> None:
         if not message.reply.startswith("_INBOX_."):
@@ -34,7 +39,9 @@ async def serve_history(bus: Bus, run: str) -> None:
             return
         await bus.publish(message.reply, batch.wire())
 
-    await bus.subscribe(Subjects(run).history, answer)
+    on = Subjects(run)
+    await bus.subscribe(on.history, answer, queue="history", waiting=WAITING)
+    await bus.subscribe(on.history_of(replica), answer, waiting=WAITING)
     await bus.flush()
 
 
@@ -44,8 +51,9 @@ async def _batch(bus: Bus, run: str, request: HistoryRequest) -> HistoryBatch:
     size = 0
     if request.after < head:
         async for event in bus.read(run, after=request.after, until=min(head, request.after + request.limit)):
-            size += len(event.data) + 200
+            entry = event.logged()
+            size += len(entry.model_dump_json())
             if events and size > REPLY_BYTES:
                 break
-            events.append(event.logged())
+            events.append(entry)
     return HistoryBatch(events=tuple(events), head=head)

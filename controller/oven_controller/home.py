@@ -15,18 +15,21 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_controller import names
 from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
-from oven_controller.server import ServerFolder
+from oven_controller.server import KEYS, ServerFolder
+from oven_controller.signing import LEARNER, load_keys
 
+_READER = b"reader"
+"""What the lock file holds while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
 
 
@@ -45,6 +48,9 @@ class RunInfo(BaseModel):
     port: int | None = None
     embedded: bool = True
     creds: str = Field(default="", description="with a server that is not embedded: its .nk file or folder")
+    tls_ca: str = Field(
+        default="", description="the authority that its server's certificate is of; empty: the system's"
+    )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
     ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
 
@@ -74,6 +80,14 @@ class RunFolder:
                 f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use"
             ) from error
 
+    def last_words(self, process: str) -> str:
+        """The last line of a process's log; empty if it said nothing."""
+        try:
+            lines = (self.logs / f"{process}.log").read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
     def readable(self) -> bool:
         """One damaged run.json must not hide the other runs."""
         try:
@@ -98,8 +112,12 @@ class RunFolder:
             return "running"
         return self.info().ended or "interrupted"
 
+    def stored(self) -> bool:
+        """Whether there is a store of an embedded server's to read the log from."""
+        return (self.server.folder / "store").exists()
+
     def locked(self) -> bool:
-        """Whether a process holds this run now."""
+        """Whether a stack holds this run now. Who merely reads its store does not make it one that runs."""
         try:
             descriptor = os.open(self._lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -107,15 +125,15 @@ class RunFolder:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
+            return os.read(descriptor, 64) != _READER
         finally:
             os.close(descriptor)
         return False
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self, *, reading: bool = False) -> Iterator[None]:
         """The lock, for as long as this process uses the run's store. Raises StoreInUseError when another has it."""
-        descriptor = os.open(self._lock, os.O_RDONLY | os.O_CREAT, 0o600)
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for attempt in range(5):
                 try:
@@ -123,21 +141,40 @@ class RunFolder:
                     break
                 except BlockingIOError:
                     if attempt == 4:
-                        raise StoreInUseError(
-                            f"run {self.run!r} is in use by another process; "
-                            f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` ends it"
-                        ) from None
+                        raise StoreInUseError(self._in_use(os.pread(descriptor, 64, 0) == _READER)) from None
                     time.sleep(0.02)  # somebody may only have looked whether it is locked
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _READER if reading else b"", 0)
             yield
         finally:
             os.close(descriptor)
 
-    def add_user(self, role: Role, name: str) -> Path:
+    def _in_use(self, reader: bool) -> str:
+        if reader:
+            return (
+                f"the store of run {self.run!r} is being read by another command, which leaves {self.export.name} "
+                "behind; try again when it has ended"
+            )
+        return (
+            f"run {self.run!r} is in use by another process; "
+            f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` ends it"
+        )
+
+    def add_user(self, role: Role, name: str, agents: Sequence[str] | None = None) -> Path:
         """A key for `name`, under a lock: two commands may add one at a time."""
-        self.server.folder.mkdir(parents=True, exist_ok=True)
+        with self._users_locked():
+            return self.server.add_user(role, name, agents)
+
+    def remove_user(self, name: str) -> None:
+        with self._users_locked():
+            self.server.remove_user(name)
+
+    @contextlib.contextmanager
+    def _users_locked(self) -> Iterator[None]:
+        self.server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.server.folder / "users.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return self.server.add_user(role, name)
+            yield
 
     def credentials(self, role: Role, name: str = "") -> Path | None:
         """The key of a role: the embedded server's, or what --creds gave (a file for all, or a folder)."""
@@ -149,6 +186,19 @@ class RunFolder:
             return None
         given = Path(info.creds)
         return given / f"{name}.nk" if given.is_dir() else given
+
+    def keys(self) -> Path | None:
+        """Where the public keys of those who sign are; None in a run that is not signed."""
+        info = self.info()
+        if not info.embedded and not info.creds:
+            return None
+        path = (self.server.creds if info.embedded else Path(info.creds)) / KEYS
+        return path if path.is_file() else None
+
+    def pin(self) -> str | None:
+        """The learner's public key, by which all the others are known. Raises ConfigError when keys.json is damaged."""
+        path = self.keys()
+        return load_keys(path).get(LEARNER) if path else None
 
 
 class Home:
@@ -227,11 +277,17 @@ class Home:
         )
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of it or none of it: a reader never sees half a file."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[TextIO]:
+    """A file to write in one go: all of it is there in the end, or none of it. A reader never sees half a file."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w") as out:
-        out.write(text)
+        yield out
         out.flush()
         os.fsync(out.fileno())
     partial.replace(path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with whole(path) as out:
+        out.write(text)

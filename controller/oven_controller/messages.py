@@ -8,9 +8,9 @@ agent's or an operator's message is the last token of its subject, never a field
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 from oven_controller.rules import Autonomy, Rules
 
@@ -21,8 +21,17 @@ def _nine_digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits)]
+_NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
+
+
+def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+    """Rounded by who measured them: a reader takes them as they stand, at a quarter of the time."""
+    return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
+
+
+Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits), _NOT_FINITE]
 Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
+Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
 
@@ -125,7 +134,7 @@ class Observation(LearnerMessage):
     tick: int = Field(ge=0, description="never decreases")
     step: int = Field(ge=0, description="optimizer step; goes back after a rollback")
     progress: Real = Field(ge=0, le=1, description="max(step / max_steps, elapsed / time budget)")
-    metrics: dict[str, Real]
+    metrics: Metrics
 
 
 class AgentStatus(Message):
@@ -205,7 +214,9 @@ class Decision(Message):
     tally: tuple[TallyLine, ...]
     tick: int = Field(description="the mesh's tick at closing")
     apply_at_tick: int
-    expires_at_tick: int
+    expires_at_tick: int = Field(
+        description="after this tick the learner leaves it undone; of advice: the last tick at which it can be approved"
+    )
     snapshot_first: bool = Field(default=False, description="the change is risky: the learner snapshots before it")
     target: str = Field(default="", description="the metric by which its outcome will be judged; empty: none was named")
     expected_change: Real = Field(default=0.0, description="of the target, as the leading proposal forecast it")
@@ -276,7 +287,9 @@ class OperatorCommand(Message):
     type: Literal["OperatorCommand"] = "OperatorCommand"
     id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
     action: Literal["approve", "veto", "set", "hold", "resume", "mute", "unmute", "autonomy", "stop"]
-    of: str = Field(default="", max_length=64, description="approve: a decision's id; veto: a decision's or a ballot's")
+    of: str = Field(
+        default="", max_length=64, description="approve: a decision; veto: that or a ballot; by id or actuator"
+    )
     actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
     value: Value = Field(default=None, description="set: what to set")
     agent: str = Field(default="", max_length=64, description="mute, unmute")
@@ -299,7 +312,7 @@ class CommandAnswer(Message):
 
 
 class StepClosed(Message):
-    """mesh → learner, in lockstep: every live agent is done with the tick, and no ballot is open."""
+    """mesh → learner, in lockstep: every live agent whose votes count is done with the tick, and no ballot is open."""
 
     type: Literal["StepClosed"] = "StepClosed"
     tick: int
@@ -314,7 +327,7 @@ class HistoryRequest(Message):
 
 
 class LoggedEvent(BaseModel):
-    """One entry of the log, as it is exported and as `history` returns it."""
+    """One entry of the log, as `history` returns it: whatever stood there, so that who asks can judge it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -323,8 +336,7 @@ class LoggedEvent(BaseModel):
     subject: str
     id: str = Field(default="", description="the message id that it came with")
     signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
-    type: str
-    data: dict[str, Any]
+    body: str = Field(description="the message as it stands in the log; empty where that is no UTF-8")
 
 
 class HistoryBatch(Message):

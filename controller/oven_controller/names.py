@@ -11,7 +11,7 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 def checked(kind: str, name: str) -> str:
     """`name` itself, if it can be a subject token; otherwise ConfigError with the rule."""
-    if not NAME.match(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -")
     return name
 
@@ -27,6 +27,10 @@ class Subjects:
         self.receipt = f"{base}.receipt"
         self.history = f"{base}.history"
         self.all = f"{base}.>"
+
+    def history_of(self, replica: str) -> str:
+        """The same answered by one mesh replica alone: whether that one is there."""
+        return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
         return f"{self.base}.agent.{name}"

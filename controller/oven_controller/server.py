@@ -1,40 +1,62 @@
-"""The embedded nats-server: the real binary, on loopback, with JetStream and a generated configuration."""
+"""The embedded nats-server: the real binary, on loopback, with JetStream and a generated configuration.
+
+The same configuration is for a server of one's own, where others can reach it: then with users, and better with TLS.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.credentials import Credentials, Role, permissions
+from oven_controller import tls
+from oven_controller.credentials import Credentials, Role, permissions, write_secret
 from oven_controller.errors import ConfigError, ProcessError
+from oven_controller.signing import LEARNER, MESH, Signer
 from oven_controller.stack.process import Child
 
+KEYS = "keys.json"
+SIGNING: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 10.0
 MAX_PAYLOAD = 1024 * 1024
+MAX_FILE = 8 << 30
+SUBSCRIPTIONS = 1024
+"""Of one connection. The learner has one per group that a remote judge scores just now, agents a handful."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a server shows of itself: PEM files, the key for its owner only."""
+
+    certificate: Path
+    key: Path
 
 
 class User(BaseModel):
-    """A line of users.json: who may connect. Public keys only."""
+    """A line of users.json: who may connect. Public keys only; `signing` is that of a role that signs what it says."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     role: Role
     public: str
+    agents: tuple[str, ...] = Field(default=(), description="of a process with several: whom its key speaks for")
+    signing: str = Field(default="", description="public key of what it signs with, base64; empty: it signs nothing")
 
 
 class ServerFolder:
-    """What a server keeps on disk: `users.json`, `nats.conf` made from it, and the store. Under the run's folder."""
+    """What a server keeps on disk: `users.json`, `nats.conf` made from it, the store, and `creds/`, with the keys and a
+    `keys.json` that says who signs with which. Under the run's folder."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -43,39 +65,100 @@ class ServerFolder:
         self.creds = folder / "creds"
         self._users = folder / "users.json"
 
+    @classmethod
+    def found(cls, folder: Path) -> ServerFolder:
+        """The one that was written there; its configuration names the run. Raises OSError, ValueError or KeyError."""
+        name = json.loads((folder / "nats.conf").read_text())["server_name"]
+        return cls(folder, str(name).removeprefix("oven-"))
+
     def users(self) -> list[User]:
         if not self._users.exists():
             return []
         return [User.model_validate(entry) for entry in json.loads(self._users.read_text())]
 
-    def add_user(self, role: Role, name: str) -> Path:
-        """A key for `name`, on disk with mode 0600; one that exists is kept. Returns the seed's path."""
+    def add_user(self, role: Role, name: str, agents: Sequence[str] | None = None) -> Path:
+        """A key for `name`, on disk with mode 0600; one that exists is kept. Returns the seed's path. `agents`: whom it
+        speaks for from now on, if it is the key of a process with several agents; None: as before."""
         path = self.creds / f"{name}.nk"
         present = {user.name: user for user in self.users()}
-        if name in present:
-            if present[name].role != role:
-                raise ConfigError(f"{name!r} is a {present[name].role} of this run already; choose another name")
-            return path
-        credentials = Credentials.new(name)
-        credentials.save(self.creds)
-        entries = [*present.values(), User(name=name, role=role, public=credentials.public)]
-        _write(self._users, json.dumps([entry.model_dump() for entry in entries], indent=1))
+        user = present.get(name)
+        if user is None:
+            credentials = Credentials.new(name)
+            credentials.save(self.creds)
+            signing = Signer(credentials).public if role in SIGNING else ""
+            user = User(name=name, role=role, public=credentials.public, signing=signing)
+        elif user.role != role:
+            raise ConfigError(f"{name!r} is a {user.role} of this run already; choose another name")
+        changed = user if agents is None else user.model_copy(update={"agents": tuple(agents)})
+        if changed != present.get(name):
+            entries = list((present | {name: changed}).values())
+            self._write_users(entries)
+            if changed.signing:
+                self._write_keys(entries)
         return path
 
-    def write_conf(self, port: int, host: str = "127.0.0.1", store: Path | None = None, http: str = "") -> None:
-        """The server's configuration. `http`: where it answers questions about its health; empty: nowhere."""
-        users = [{"nkey": u.public, "permissions": permissions(u.role, u.name, self.run)} for u in self.users()]
+    def remove_user(self, name: str) -> None:
+        """The key is no longer a user's; `tell` a running server with `rewrite_users` and a signal."""
+        self._write_users([user for user in self.users() if user.name != name])
+        (self.creds / f"{name}.nk").unlink(missing_ok=True)
+
+    def write_conf(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        store: Path | None = None,
+        http: str = "",
+        certificate: Certificate | None = None,
+    ) -> None:
+        """The server's configuration. `http`: where it answers questions about its health; empty: nowhere.
+
+        Raises ConfigError where others could connect and nobody would be asked who they are.
+        """
+        if not self.users() and not tls.is_loopback(host):
+            raise ConfigError(
+                f"{host}:{port} can be reached from elsewhere, and without users the server would let anybody vote, "
+                "decide and delete; add them first (`oven-controller creds server` does), or listen on 127.0.0.1"
+            )
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
             "listen": f"{host}:{port}",
             "max_payload": MAX_PAYLOAD,
+            "max_subscriptions": SUBSCRIPTIONS,
             "write_deadline": "2s",
-            "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": 8 << 30},
-            "authorization": {"users": users, "timeout": 2},
+            "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
+            "authorization": {"users": self._granted(), "timeout": 2},
         }
         if http:
             conf["http"] = http
-        _write(self.conf, json.dumps(conf, indent=1))
+        if certificate is not None:
+            files = {"cert_file": str(certificate.certificate), "key_file": str(certificate.key)}
+            conf["tls"] = {**files, "timeout": 2}
+        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+
+    def rewrite_users(self) -> None:
+        """The configuration as it is, with the users as they are now. Raises ConfigError when there is none."""
+        try:
+            conf = json.loads(self.conf.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.conf} is no configuration that `creds server` wrote ({error})") from error
+        conf["authorization"]["users"] = self._granted()
+        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+
+    def _granted(self) -> list[dict[str, Any]]:
+        return [
+            {"nkey": user.public, "permissions": permissions(user.role, user.name, self.run, user.agents)}
+            for user in self.users()
+        ]
+
+    def _write_keys(self, users: list[User]) -> None:
+        """The public keys of those who sign, for whoever has to know them."""
+        keys = {
+            user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
+        }
+        write_secret(self.creds / KEYS, json.dumps(keys, indent=1).encode())
+
+    def _write_users(self, users: list[User]) -> None:
+        write_secret(self._users, json.dumps([user.model_dump() for user in users], indent=1).encode())
 
 
 class EmbeddedServer:
@@ -108,7 +191,7 @@ class EmbeddedServer:
 
     def reload(self) -> None:
         """Read users again; connections stay."""
-        self.folder.write_conf(self.port)
+        self.folder.rewrite_users()
         self.child.signal(signal.SIGHUP)
 
     async def stop(self) -> None:
@@ -170,13 +253,3 @@ async def _answers(port: int) -> bool:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and for its owner only: a reload must never read half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text)
-    partial.replace(path)

@@ -23,8 +23,9 @@ DUPLICATES_S = 120.0
 """How long a message id is remembered. A stream with sources has no window unless told to (server 2.15.1)."""
 
 
-def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
-    """(votes, log). The log's message limit must exceed the votes': one oversized vote would stall sourcing for all."""
+def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
+    """(votes, log). The log's message limit must exceed the votes': one oversized vote would stall sourcing for all.
+    `replicas`: servers of a cluster that keep each, 1, 3 or 5."""
     on = Subjects(run)
     votes = StreamConfig(
         name=votes_stream(run),
@@ -45,7 +46,8 @@ def configs(run: str, replicas: int = 1) -> tuple[StreamConfig, StreamConfig]:
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
         max_msg_size=LOG_BYTES,
-        duplicate_window=DUPLICATES_S,
+        duplicate_window=duplicates_s,
+        allow_atomic=True,
         deny_delete=True,
         deny_purge=True,
         num_replicas=replicas,
@@ -61,12 +63,12 @@ async def exists(js: JetStreamContext, run: str) -> bool:
     return True
 
 
-async def create(js: JetStreamContext, run: str) -> None:
+async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
     """Raises NameInUseError if the run has its streams already."""
     if await exists(js, run):
         raise NameInUseError(f"run {run!r} exists on this server; choose another name, or continue it with --resume")
     try:
-        for config in configs(run):
+        for config in configs(run, replicas, duplicates_s):
             await js.add_stream(config)
     except APIError as error:
         raise BusError(

@@ -10,7 +10,9 @@ import pytest
 
 from oven_controller.cli.main import run
 from oven_controller.credentials import Credentials, permissions
-from oven_controller.server import binary
+from oven_controller.errors import ConfigError
+from oven_controller.server import ServerFolder, binary
+from oven_controller.signing import Signer, load_keys
 
 
 def make(folder: Path, *more: str) -> int:
@@ -22,7 +24,7 @@ def make(folder: Path, *more: str) -> int:
 def test_a_key_for_each_and_a_configuration_that_the_server_takes(tmp_path: Path) -> None:
     more = ["--agent", "lr", "--member", "judge", "--listen", "0.0.0.0:4333", "--http", "127.0.0.1:8333"]
     assert make(tmp_path / "bus", *more) == 0
-    keys = {path.stem: path for path in (tmp_path / "bus" / "creds").iterdir()}
+    keys = {path.stem: path for path in (tmp_path / "bus" / "creds").glob("*.nk")}
     assert set(keys) == {"admin", "learner", "mesh", "history", "kg", "operator", "monitor", "lr", "judge"}
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys.values())
     conf = json.loads((tmp_path / "bus" / "nats.conf").read_text())
@@ -31,6 +33,13 @@ def test_a_key_for_each_and_a_configuration_that_the_server_takes(tmp_path: Path
     assert users[Credentials.load(keys["lr"]).public] == permissions("agent", "lr", "r")
     assert users[Credentials.load(keys["judge"]).public] == permissions("member", "judge", "r")
     subprocess.run([binary(), "-t", "-c", str(tmp_path / "bus" / "nats.conf")], check=True, capture_output=True)
+
+
+def test_the_public_keys_of_those_who_sign_stand_beside(tmp_path: Path) -> None:
+    assert make(tmp_path, "--agent", "lr") == 0
+    creds = tmp_path / "creds"
+    signers = {name: Signer(Credentials.load(creds / f"{name}.nk")).public for name in ("learner", "mesh", "operator")}
+    assert load_keys(creds / "keys.json") == signers
 
 
 def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
@@ -49,6 +58,11 @@ def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
         (["--listen", "localhost:99999"], "--listen localhost:99999 is no HOST:PORT"),
         (["--agent", "a.b"], "agent 'a.b' is not a usable name"),
         (["--agent", "mesh"], "'mesh' is a mesh of this run already"),
+        (["--tls", "--listen", "0.0.0.0:4222"], "add --host NAME"),
+        (["--host", "bus.example"], "add --tls, or --tls-cert and --tls-key"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "a.pem", "--tls-key", "a.key"], "there is no file a.pem"),
+        (["--tls", "--tls-cert", "a.pem"], "give one of the two"),
     ],
 )
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
@@ -60,3 +74,21 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "file").write_text("")
     assert make(tmp_path / "file" / "bus") == 2
     assert "cannot write to" in capsys.readouterr().err
+
+
+def test_without_tls_elsewhere_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make(tmp_path / "a", "--agent", "lr", "--listen", "0.0.0.0:4222") == 0
+    assert "has no TLS" in capsys.readouterr().err
+    assert make(tmp_path / "b", "--agent", "lr", "--listen", "127.0.0.1:4222") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_no_configuration_lets_strangers_in(tmp_path: Path, host: str) -> None:
+    folder = ServerFolder(tmp_path, "r")
+    with pytest.raises(ConfigError, match=r"without users .* creds server"):
+        folder.write_conf(4222, host)
+    assert not folder.conf.exists()
+    folder.write_conf(4222, "127.0.0.1")
+    folder.add_user("admin", "admin")
+    folder.write_conf(4222, host)

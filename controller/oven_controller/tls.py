@@ -1,0 +1,59 @@
+"""Whom a connection trusts, and what may be said over one that nobody protects."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import ssl
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from oven_controller.errors import ConfigError
+
+ENVIRONMENT = "OVEN_TLS_CA"
+"""Names the file for every process of a run."""
+
+
+def trusting(ca: str | Path) -> ssl.SSLContext:
+    """A context that takes certificates of this authority (PEM) and of no other. Raises ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{ca} holds no certificate (PEM); give the authority's, which `creds server --tls` made"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the certificate authority {ca}: {error.strerror}") from error
+
+
+def from_environment() -> ssl.SSLContext | None:
+    path = os.environ.get(ENVIRONMENT)
+    return trusting(path) if path else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this machine and no other. One that cannot be resolved does not."""
+    host = host.strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    try:
+        found = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def host_of(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def open_to_readers(url: str) -> str:
+    """What to say of an address over which others can read and alter along the way; empty if they cannot."""
+    if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
+        return ""
+    return (
+        f"{url} is another machine and the connection has no TLS: no key is ever sent, but whoever is on the way can "
+        "read every message and alter votes; use tls:// (`oven-controller creds server --tls`) or a network of your own"
+    )

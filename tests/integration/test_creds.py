@@ -1,0 +1,311 @@
+"""Keys and certificates on a real server: who is let in, who no longer is, whom a client believes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.conftest import Stack, wait_for
+
+from oven_controller import tls
+from oven_controller.bus import Bus
+from oven_controller.cli.main import run
+from oven_controller.credentials import Credentials
+from oven_controller.errors import BusError, ConfigError, RefusedError
+from oven_controller.server import EmbeddedServer, binary, free_port
+from oven_controller.stack import exposure
+
+
+class Own:
+    """A server that `creds server` configured, started as its user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def make(self, *more: str) -> int:
+        with pytest.raises(SystemExit) as end:
+            run(
+                [
+                    "creds",
+                    "server",
+                    str(self.folder),
+                    "--run",
+                    "r",
+                    "--agent",
+                    "lr",
+                    "--listen",
+                    f"127.0.0.1:{self.port}",
+                    *more,
+                ]
+            )
+        return int(end.value.code or 0)
+
+    def start(self) -> None:
+        with (self.folder / "log").open("wb") as out:
+            self.process = subprocess.Popen([binary(), "-c", str(self.folder / "nats.conf")], stdout=out, stderr=out)
+        wait_for(lambda: "Server is ready" in (self.folder / "log").read_text(), "the server is ready")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def key(self, name: str) -> Credentials:
+        return Credentials.load(self.folder / "creds" / f"{name}.nk")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Own]:
+    made = Own(tmp_path / "bus")
+    yield made
+    made.stop()
+
+
+async def refusal(url: str, key: Credentials | None, trust: Path | None = None) -> str:
+    """What is said of it. That it takes less than the 3 s that a connection is tried for is the point: nats-py alone
+    would go on trying for two minutes."""
+    with pytest.raises(RefusedError) as refused:
+        async with (
+            asyncio.timeout(30),
+            Bus.connect(url, key, timeout_s=20, trust=tls.trusting(trust) if trust else None),
+        ):
+            pass
+    return str(refused.value)
+
+
+async def test_a_certificate_of_ones_own_authority(
+    own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("cryptography")
+    assert own.make("--tls", "--host", "127.0.0.1", "--host", "bus.example") == 0
+    ca = own.folder / "tls" / "ca.pem"
+    assert f"up --nats tls://127.0.0.1:{own.port}" in (said := capsys.readouterr().out) and f"--tls-ca {ca}" in said
+    for secret in ("ca.key", "server.key"):
+        assert stat.S_IMODE((own.folder / "tls" / secret).stat().st_mode) == 0o600
+    own.start()
+    url = f"tls://127.0.0.1:{own.port}"
+    async with Bus.connect(url, own.key("lr"), trust=tls.trusting(ca)) as bus:
+        await bus.flush()
+    assert "is not trusted" in (said := await refusal(url, own.key("lr"))) and "--tls-ca" in said
+    other = Own(tmp_path / "other")
+    assert other.make("--tls", "--host", "127.0.0.1") == 0
+    assert "is not trusted" in await refusal(url, own.key("lr"), other.folder / "tls" / "ca.pem")
+    assert "is not trusted" in await refusal(url.replace("127.0.0.1", "localhost"), own.key("lr"), ca)  # another name
+    assert "refused the credentials" in await refusal(url, Credentials.new("lr"), ca)
+    before = ca.read_bytes()
+    assert own.make("--tls", "--host", "127.0.0.1") == 0
+    assert ca.read_bytes() == before, "what trusts the authority goes on to"
+
+
+async def test_an_address_with_tls_is_not_talked_out_of_it(server: EmbeddedServer) -> None:
+    url = server.url.replace("nats://", "tls://")
+    assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "lr.nk"))
+
+
+async def test_the_environment_says_whom_a_process_trusts(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography")
+    assert own.make("--tls", "--host", "127.0.0.1") == 0
+    own.start()
+    monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "tls" / "ca.pem"))
+    async with Bus.connect(f"tls://127.0.0.1:{own.port}", own.key("lr")) as bus:
+        await bus.flush()
+    monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "nats.conf"))
+    with pytest.raises(ConfigError, match="holds no certificate"):
+        await Bus.open(f"tls://127.0.0.1:{own.port}", own.key("lr"))
+
+
+@pytest.mark.e2e
+def test_a_run_over_tls(stack: Stack, own: Own) -> None:
+    pytest.importorskip("cryptography")
+    assert own.make("--tls", "--host", "127.0.0.1", "--agent", "curriculum") == 0
+    own.start()
+    there = ["--nats", f"tls://127.0.0.1:{own.port}", "--creds", str(own.folder / "creds"), "--run", "r"]
+    code, said = stack.command("up", "--headless", "--recipe", "toy", *there)
+    assert (code, "is not trusted" in said, "Traceback" in said) == (2, True, False), said
+    code, said = stack.command(
+        "up", "--headless", "--recipe", "toy", *there, "--tls-ca", str(own.folder / "tls" / "ca.pem")
+    )
+    assert code == 0, said
+    assert stack.command("replay", "r")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "sentence", ["User Authentication Expired", "User Authentication Revoked", "Authorization Violation"]
+)
+async def test_what_a_server_says_of_credentials_is_final(sentence: str) -> None:
+    """A server that says nothing else: what it takes to see these without a JWT that is about to expire."""
+    calls: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"auth_required":true}\r\n')
+        calls.append(await reader.readline())
+        writer.write(f"-ERR '{sentence}'\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        assert "refused the credentials of 'permissions'" in await refusal(
+            f"nats://127.0.0.1:{port}", Credentials.new("permissions")
+        )
+    assert len(calls) == 1, "it was not tried again"
+
+
+async def test_another_trouble_is_no_refusal() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576}\r\n')
+        await reader.readline()
+        writer.write(b"-ERR 'maximum connections exceeded'\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(BusError, match="maximum connections exceeded") as error:
+            await Bus.open(f"nats://127.0.0.1:{port}", Credentials.new("lr"), timeout_s=1)
+    assert not isinstance(error.value, RefusedError)
+
+
+async def test_a_server_that_lets_anybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with (tmp_path / "log").open("wb") as out:
+        server = subprocess.Popen([binary(), "-a", "127.0.0.1", "-p", str(port)], stdout=out, stderr=out)
+    try:
+        wait_for(lambda: "Server is ready" in (tmp_path / "log").read_text(), "the server is ready")
+        url = f"nats://127.0.0.1:{port}"
+        assert await exposure.checked(url, "", None) == "", "on loopback that is for its owner to decide"
+        monkeypatch.setattr(tls, "is_loopback", lambda host: False)  # there is no other machine here
+        with pytest.raises(ConfigError, match=r"accepts anybody.*creds server"):
+            await exposure.checked(url, "", None)
+        with pytest.raises(ConfigError, match="write tls://"):
+            await exposure.checked(url, "ca.pem", None)
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def test_a_server_with_users_elsewhere_is_warned_of_without_tls(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "is_loopback", lambda host: False)
+    assert "has no TLS" in await exposure.checked(server.url, "", None)
+
+
+SCOUT = '''
+"""Says nothing."""
+from oven_agents import Agent
+
+class Scout(Agent):
+    moves = ("optimizer.lr_scale",)
+
+    def vote(self, window):
+        return None
+'''
+
+
+@pytest.mark.e2e
+def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
+    (stack.folder / "scout.py").write_text(SCOUT)
+    up = stack.up("r", "--set", "agents=scout.py,lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    folder = stack.run_folder("r")
+    listed = stack.json("creds", "list")
+    assert {entry["name"]: entry["role"] for entry in listed}["scout"] == "agent"
+    assert all(set(entry) == {"name", "role", "public", "signing", "agents"} for entry in listed)
+    guest = stack.json("creds", "add", "guest")
+    assert guest["OVEN_CREDS"] == str(folder.server.creds / "guest.nk")
+    _only_the_owner_reads_secrets(folder.path)
+
+    assert stack.json("creds", "revoke", "guest") == {"revoked": "guest", "run": "r"}
+    code, said = stack.command("creds", "revoke", "scout")
+    assert (code, "scout is no longer one of r's" in said) == (0, True), said
+    assert not (folder.server.creds / "scout.nk").exists()
+    said = stack.read_until(up, "it is not started again")
+    assert "agent-scout" in said.splitlines()[-1], said
+    for name, why in (("learner", "the stack's own key"), ("nobody", "no key named 'nobody'")):
+        code, said = stack.command("creds", "revoke", name)
+        assert (code, why in said) == (2, True), said
+    assert "agent-lr" in folder.info().children and stack.command("status")[0] == 0
+    assert stack.command("down", "r")[0] == 0
+    assert stack.end_of(up)[0] == 0
+    assert stack.command("replay", "r")[0] == 0
+
+
+@pytest.mark.e2e
+def test_a_key_is_taken_back_while_the_server_comes_up_again(stack: Stack) -> None:
+    up = stack.up("r", "--set", "agents=lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    folder = stack.run_folder("r")
+    assert stack.command("creds", "add", "guest")[0] == 0
+    key = folder.server.creds / "guest.nk"
+    kept = key.read_bytes()
+    _kill_server(folder.info().children["nats-server"])
+    code, said = stack.command("creds", "revoke", "guest")
+    assert code == 0, said
+    key.write_bytes(kept)
+    key.chmod(0o600)
+    stack.read_until(up, "nats-server is back")
+    with pytest.raises(RefusedError):
+        asyncio.run(_enter(folder.info().url, Credentials.load(key)))
+    assert stack.command("down", "r")[0] == 0
+    stack.end_of(up)
+
+
+def test_revoking_in_the_folder_of_a_server_of_ones_own(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
+    assert own.make() == 0
+    before = json.loads((own.folder / "nats.conf").read_text())
+    with pytest.raises(SystemExit) as end:
+        run(["creds", "revoke", "lr", "--server", str(own.folder)])
+    assert (end.value.code or 0) == 0 and "--signal reload" in capsys.readouterr().out
+    after = json.loads((own.folder / "nats.conf").read_text())
+    assert len(after["authorization"]["users"]) == len(before["authorization"]["users"]) - 1
+    assert {**before, "authorization": None} == {**after, "authorization": None}
+    for at in ("revoke", "list"):
+        with pytest.raises(SystemExit) as end:
+            run(["creds", at, *(["lr"] if at == "revoke" else []), "--server", str(own.folder / "creds")])
+        assert (
+            end.value.code == 2 and "is no folder that `oven-controller creds server` made" in capsys.readouterr().err
+        )
+
+
+def test_others_may_not_read_a_key(tmp_path: Path) -> None:
+    path = Credentials.new("lr").save(tmp_path / "creds")
+    assert Credentials.load(path).name == "lr"
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"has mode 0640.*chmod 600"):
+        Credentials.load(path)
+
+
+async def _enter(url: str, key: Credentials) -> None:
+    async with Bus.connect(url, key):
+        pass
+
+
+def _kill_server(guard: int) -> None:
+    import psutil
+
+    for process in psutil.Process(guard).children(recursive=True):
+        if "nats-server" in process.name():
+            process.kill()
+            process.wait(10)
+
+
+def _only_the_owner_reads_secrets(folder: Path) -> None:
+    seen = 0
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if path.is_dir():
+            assert path.name not in ("nats", "creds") or mode == 0o700, f"{path} has mode {mode:o}"
+            continue
+        secret = b"SU" in path.read_bytes() and any(
+            word[:2] == b"SU" and len(word) == 58 for word in path.read_bytes().split()
+        )
+        if secret or path.suffix in (".nk", ".key") or path.name == "nats.conf":
+            seen += 1
+            assert mode == 0o600, f"{path} has mode {mode:o}"
+    assert seen > 5

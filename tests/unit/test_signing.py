@@ -1,0 +1,234 @@
+"""Signatures: what counts, what does not, and that nothing which is fed to a keyring makes it raise."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.credentials import Credentials
+from oven_controller.events import Event
+from oven_controller.messages import (
+    Decision,
+    Message,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunStarted,
+    StepClosed,
+    Vote,
+)
+from oven_controller.names import Subjects
+from oven_controller.signing import Keyring, Signer, judged
+from oven_controller.wire import Malformed
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ON = Subjects("r")
+NAMES = ("learner", "mesh", "ann", "bob", "stranger")
+KEYS = {name: Signer(Credentials.new(name)) for name in NAMES}
+PUBLIC = {name: KEYS[name].public for name in ("learner", "mesh", "ann")}
+PIN = PUBLIC["learner"]
+DECISION = Decision(
+    id="000000000004-00", ballot="b", actuator="rate", verdict="adopted", value=2.0, reason="", tally=(),
+    tick=1, apply_at_tick=2, expires_at_tick=9,
+)  # fmt: skip
+SEEN = Observation(incarnation=1, n=2, tick=1, step=1, progress=0, metrics={"loss": 1.0})
+TAKEN = Receipt(
+    incarnation=1, n=3, decision_id="d", actuator="rate", status="noop", before=1.0, after=1.0, tick=1, step=1
+)
+HELD = OperatorCommand(id="c", action="hold")
+SAID: dict[str, tuple[str, Message, str]] = {
+    "observation": (ON.observation, SEEN, "learner"),
+    "receipt": (ON.receipt, TAKEN, "learner"),
+    "decision": (ON.decision(DECISION.id), DECISION, "mesh"),
+    "step": (ON.step(1), StepClosed(tick=1), "mesh"),
+    "operator": (ON.operator("ann"), HELD, "ann"),
+}
+
+
+def event(subject: str, body: Message | bytes, signer: str | None, message_id: str = "1-1", seq: int = 2) -> Event:
+    data = body if isinstance(body, bytes) else body.wire()
+    signature = KEYS[signer].sign(subject, message_id, data) if signer else ""
+    return Event.read(seq, subject, data, NOON, message_id=message_id, signature=signature)
+
+
+def started(signer: str | None = "learner", incarnation: int = 1, keys: dict[str, str] | None = None) -> Event:
+    body = RunStarted(incarnation=incarnation, n=1, recipe="toy", keys=PUBLIC if keys is None else keys)
+    return event(ON.run, body, signer, seq=1)
+
+
+def begun(pin: str | None = PIN, **how: Any) -> Keyring:
+    keyring = Keyring(pin, **how)
+    assert fault(keyring, started()) == ""
+    return keyring
+
+
+def fault(keyring: Keyring, event: Event) -> str:
+    found = keyring.judge(event)
+    assert dataclasses.replace(found, body=event.body) == event, "only the body is replaced"
+    return found.body.fault if isinstance(found.body, Malformed) else ""
+
+
+@pytest.mark.parametrize("pin", [PIN, None])
+@pytest.mark.parametrize("kind", SAID)
+def test_only_who_speaks_there_is_believed(kind: str, pin: str | None) -> None:
+    subject, body, who = SAID[kind]
+    keyring = begun(pin)
+    assert {name: fault(keyring, event(subject, body, name)) for name in NAMES} == {
+        name: "" if name == who else "signature" for name in NAMES
+    }
+    assert fault(keyring, event(subject, body, None)) == "unsigned"
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_a_signature_holds_for_its_subject_id_and_body_alone(kind: str) -> None:
+    subject, body, who = SAID[kind]
+    keyring, real = begun(), event(subject, body, who)
+    spaced = real.data[:-1] + b" }"
+    moved = subject.rsplit(".", 1)[0] + ".other" if subject.count(".") > 2 else subject.replace(".r.", ".s.")
+    other_run = subject.replace("oven.r.", "oven.s.")
+    for altered in (
+        dataclasses.replace(real, data=spaced),
+        dataclasses.replace(real, message_id="1-2"),
+        dataclasses.replace(real, message_id=""),
+        dataclasses.replace(real, subject=other_run),
+        dataclasses.replace(real, signature=real.signature[:-4]),
+        dataclasses.replace(real, signature="ä" * 88),
+        dataclasses.replace(real, signature=real.signature + "\n"),
+    ):
+        assert fault(keyring, altered) == "signature", altered
+    assert fault(keyring, dataclasses.replace(real, subject=moved)) in ("signature", "unsigned")
+    assert fault(keyring, dataclasses.replace(real, seq=99, time=NOON.replace(year=2027))) == ""
+
+
+def test_a_line_break_in_the_id_makes_no_second_reading() -> None:
+    keyring, (subject, body, who) = begun(), SAID["observation"]
+    real = event(subject, b"\n" + body.wire(), who, message_id="a")
+    assert fault(keyring, real) == ""
+    shifted = event(subject, body, None, message_id="a\n")
+    assert fault(keyring, dataclasses.replace(shifted, signature=real.signature)) == "signature"
+
+
+def test_agents_are_not_asked_for_one() -> None:
+    vote = event(ON.vote("lr"), Vote(actuator="rate", stance="abstain", confidence=0, tick=1), None)
+    assert fault(begun(), vote) == fault(Keyring(), vote) == ""
+
+
+def test_before_the_start_nothing_can_be_judged() -> None:
+    for subject, body, who in SAID.values():
+        assert fault(Keyring(), event(subject, body, who)) == "unsigned"
+        assert fault(Keyring(PIN), event(subject, body, who)) == "unsigned"
+
+
+def test_with_a_pin_no_other_learner_begins_the_run() -> None:
+    theirs = {"learner": KEYS["stranger"].public, "mesh": PUBLIC["mesh"]}
+    keyring = Keyring(PIN)
+    assert fault(keyring, started("stranger")) == "signature"
+    assert fault(keyring, started("stranger", keys=theirs)) == "signature"
+    assert fault(keyring, started(None)) == "unsigned"
+    assert fault(keyring, started(None, keys={})) == "unsigned"
+    assert keyring.keys is None
+    assert fault(keyring, started()) == "" and keyring.keys == PUBLIC
+
+
+def test_without_a_pin_the_first_learner_is_believed_and_no_other() -> None:
+    keyring = begun(None)
+    theirs = {"learner": KEYS["stranger"].public}
+    assert fault(keyring, started("stranger", 2, theirs)) == "signature"
+    assert fault(keyring, started(None, 2, {})) == "unsigned"
+    assert keyring.keys == PUBLIC
+
+
+def test_a_later_incarnation_changes_the_keys_and_an_earlier_one_said_again_does_not() -> None:
+    keyring, asked = begun(), event(ON.operator("bob"), HELD, "bob")
+    assert fault(keyring, asked) == "unsigned"
+    more = {"learner": PIN, "mesh": PUBLIC["mesh"], "bob": KEYS["bob"].public}
+    assert fault(keyring, started("learner", 2, more)) == ""
+    assert fault(keyring, asked) == ""
+    assert fault(keyring, started()) == ""
+    assert fault(keyring, asked) == ""
+    assert fault(keyring, event(ON.operator("ann"), HELD, "ann")) == "unsigned", "ann is no operator any more"
+
+
+@pytest.mark.parametrize("name", ["learner", "mesh"])
+def test_learner_and_mesh_are_no_operators(name: str) -> None:
+    assert fault(begun(), event(ON.operator(name), HELD, name)) == "unsigned"
+
+
+@pytest.mark.parametrize("keys", [{"mesh": PUBLIC["mesh"]}, PUBLIC | {"ann": "AAAA"}, PUBLIC | {"ann": "no base64"}])
+def test_a_start_with_keys_that_are_none_does_not_count(keys: dict[str, str]) -> None:
+    for pin in (PIN, None):
+        assert fault(Keyring(pin), started(keys=keys)) == "signature"
+
+
+def test_a_run_without_keys_is_not_signed() -> None:
+    keyring = Keyring()
+    assert fault(keyring, started(None, keys={})) == ""
+    for subject, body, _ in SAID.values():
+        assert fault(keyring, event(subject, body, None)) == ""
+        assert fault(keyring, event(subject, body, "stranger")) == ""
+
+
+def test_unchecked_a_signature_need_only_be_there() -> None:
+    subject, body, _ = SAID["decision"]
+    events = [started(), event(subject, body, "stranger"), event(subject, body, None)]
+    faults = [
+        found.body.fault if isinstance(found.body, Malformed) else "" for found in judged(events, PIN, check=False)
+    ]
+    assert faults == ["", "", "unsigned"]
+    assert fault(Keyring(check=False), started("stranger")) == "signature", "the keys themselves are always checked"
+
+
+def test_what_is_no_message_stays_what_it_is() -> None:
+    assert fault(begun(), event(ON.decision("x"), b'{"stream":"OVEN-r","seq":7}', "mesh")) == "malformed"
+
+
+def test_the_key_is_derived_and_is_not_the_nkey() -> None:
+    import base64
+
+    import nkeys
+
+    credentials = Credentials.new("mesh")
+    again = Signer(Credentials("elsewhere", credentials.seed))
+    assert Signer(credentials).public == again.public
+    raw = base64.b32decode(credentials.public + "=" * (-len(credentials.public) % 8))[1:33]
+    assert nkeys.from_seed(bytearray(credentials.seed)).public_key.decode() == credentials.public
+    assert base64.b64decode(again.public) != raw
+
+
+@given(st.binary(max_size=300), st.text(max_size=20), st.text(max_size=100), st.sampled_from(sorted(SAID)))
+def test_nothing_that_is_fed_to_it_makes_it_raise(data: bytes, message_id: str, signature: str, kind: str) -> None:
+    subject, body, _ = SAID[kind]
+    keyring = begun()
+    for said in (data, body.wire()):
+        found = keyring.judge(Event.read(9, subject, said, NOON, message_id=message_id, signature=signature))
+        assert isinstance(found.body, Malformed)
+
+
+@given(st.binary(max_size=400), st.sampled_from(["decision.x", "vote.lr", "observation"]))
+def test_every_byte_survives_an_export_and_history(data: bytes, kind: str) -> None:
+    logged = Event.read(3, f"oven.r.{kind}", data, NOON, message_id="1-1", signature="abc=")
+    again = Event.from_line(logged.line())
+    assert (again, again.data) == (logged, data)
+    told = Event.from_logged(logged.logged())
+    assert told == logged or (told.data == b"" and isinstance(logged.body, Malformed))
+
+
+@given(st.lists(st.sampled_from([b" ", b"\n", b"\r", b"\t"]), max_size=6))
+def test_white_space_that_was_signed_survives_an_export(spaces: list[bytes]) -> None:
+    subject, body, who = SAID["operator"]
+    signed = event(subject, b"".join(spaces) + body.wire(), who)
+    lines = [started().line(), signed.line()]
+    assert all("\n" not in line and "\r" not in line for line in lines)
+    assert [found.body for found in judged(map(Event.from_line, lines), PIN)][1] == body
+
+
+def test_what_was_judged_and_printed_can_be_judged_again() -> None:
+    subject, body, _ = SAID["decision"]
+    forged = begun().judge(event(subject, body, "stranger"))
+    assert '"type": "Malformed"' in forged.line() and '"fault": "signature"' in forged.line()
+    assert Event.from_line(forged.line()).body == body

@@ -11,11 +11,13 @@ from oven_controller.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
+    CommandAnswer,
     Decision,
     Message,
     MetricSpec,
     Observation,
     OperatorCommand,
+    Outcome,
     Receipt,
     RunEnded,
     RunStarted,
@@ -42,6 +44,7 @@ SPECS = (
     ActuatorSpec(name="run.rollback", kind="action"),
     ActuatorSpec(name="run.hold", kind="action"),
 )
+METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
 MOVES = tuple(spec.name for spec in SPECS)
 
 
@@ -89,7 +92,7 @@ class Log:
         tick: int = 0,
         lockstep: bool = False,
         reputations: dict[str, float] | None = None,
-        metrics: tuple[MetricSpec, ...] = (),
+        metrics: tuple[MetricSpec, ...] = METRICS,
         **rules: Any,
     ) -> list[Output]:
         message = RunStarted(
@@ -111,16 +114,21 @@ class Log:
     def end(self) -> list[Output]:
         return self.put("run", RunEnded(**self._learner(), reason="completed", tick=self.mesh.state.tick, step=0))
 
-    def tick(self, count: int = 1) -> list[Output]:
+    def tick(self, count: int = 1, /, **metrics: float) -> list[Output]:
         emitted: list[Output] = []
         for _ in range(count):
             tick = self.mesh.state.tick + 1
-            message = Observation(**self._learner(), tick=tick, step=tick, progress=0.0, metrics={"loss": 1.0})
+            message = Observation(
+                **self._learner(), tick=tick, step=tick, progress=0.0, metrics=metrics or {"loss": 1.0}
+            )
             emitted += self.put("observation", message)
         return emitted
 
-    def join(self, agent: str, moves: tuple[str, ...] = MOVES, speciality: tuple[str, ...] = ()) -> list[Output]:
-        return self.put(f"agent.{agent}", AgentStatus(state="joined", moves=moves, speciality=speciality))
+    def join(
+        self, agent: str, moves: tuple[str, ...] = MOVES, speciality: tuple[str, ...] = (), shadow: bool = False
+    ) -> list[Output]:
+        status = AgentStatus(state="joined", moves=moves, speciality=speciality, shadow=shadow)
+        return self.put(f"agent.{agent}", status)
 
     def status(self, agent: str, state: Any, tick: int = 0, seen: str = "", reason: str = "") -> list[Output]:
         return self.put(f"agent.{agent}", AgentStatus(state=state, tick=tick, seen=seen, reason=reason))
@@ -137,6 +145,7 @@ class Log:
         confidence: float = 0.6,
         ballot: str = "",
         rationale: str = "",
+        **forecast: Any,
     ) -> list[Output]:
         message = Vote(
             actuator=actuator,
@@ -146,6 +155,7 @@ class Log:
             tick=self.mesh.state.tick,
             confidence=confidence,
             rationale=rationale,
+            **forecast,
         )
         return self.put(f"vote.{agent}", message)
 
@@ -167,8 +177,20 @@ class Log:
         )
         return self.put("receipt", message)
 
-    def operator(self, command_id: str, action: Any) -> list[Output]:
-        return self.put("operator.ann", OperatorCommand(id=command_id, action=action))
+    def operator(self, command_id: str, action: Any, by: str = "ann", **fields: Any) -> list[Output]:
+        return self.put(f"operator.{by}", OperatorCommand(id=command_id, action=action, **fields))
+
+    def obeyed(self, command_id: str, actuator: str = "run.hold", status: Any = "applied") -> list[Output]:
+        """The learner's receipt of a hold, a resume or a stop."""
+        tick = self.mesh.state.tick
+        message = Receipt(
+            **self._learner(), command=command_id, actuator=actuator, status=status, tick=tick, step=0, reason="so"
+        )
+        return self.put("receipt", message)
+
+    @property
+    def answers(self) -> list[CommandAnswer]:
+        return [output.message for output in self.outputs if isinstance(output.message, CommandAnswer)]
 
     @property
     def decisions(self) -> list[Decision]:
@@ -181,6 +203,10 @@ class Log:
     @property
     def verdict(self) -> str:
         return self.last.verdict
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [output.message for output in self.outputs if isinstance(output.message, Outcome)]
 
     @property
     def ballots(self) -> list[BallotOpened]:

@@ -7,6 +7,7 @@ from tests.unit.mesh_log import LR, RUN, SPECS, Log, event
 from oven_controller.mesh import code_hash
 from oven_controller.mesh.core import Mesh
 from oven_controller.messages import Decision
+from oven_controller.replay import replay
 
 
 def adopted(**rules: Any) -> tuple[Log, Decision]:
@@ -91,6 +92,7 @@ def test_what_cannot_be_read_is_counted_by_subject() -> None:
     log.put("observation", b"\xff")
     assert log.outputs == []
     assert log.mesh.state.counters["malformed.vote"] == 2
+    assert log.mesh.state.counters["version.vote"] == 1
     assert log.mesh.state.counters["malformed.observation"] == 1
 
 
@@ -112,6 +114,19 @@ def test_other_bytes_in_the_log_are_a_divergence() -> None:
     log = Log.running()
     log.put("decision.000000000001-00", decision.message)
     assert log.mesh.divergence is not None and "none that this replica computed" in log.mesh.divergence
+
+
+def test_what_the_mesh_said_may_come_again_and_stops_nobody() -> None:
+    """Whoever makes the server write on its subjects can copy what it signed."""
+    log, decision = adopted()
+    for _ in range(2):
+        log.put(f"ballot.{decision.ballot}", next(e.data for e in log.events if ".ballot." in e.subject))
+        log.put(f"decision.{decision.id}", decision.wire())
+    assert log.mesh.divergence is None and log.mesh.pending == {}
+    assert log.mesh.state.counters["repeated.decision"] == log.mesh.state.counters["repeated.ballot"] == 2
+    assert replay(log.events, RUN).same
+    log.put(f"decision.{decision.id}", decision.wire().replace(b'"value":', b'"value": ', 1))
+    assert log.mesh.divergence is not None
 
 
 def test_a_redelivery_and_another_runs_event_are_skipped() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oven_controller.mesh.state import Agent
+from oven_controller.mesh.state import Agent, State
 from oven_controller.mesh.values import Fault, clip, outside, shaped, show
 from oven_controller.messages import ActuatorSpec, BallotOpened, Value, Vote
 
@@ -21,12 +21,14 @@ class Cast:
 
 @dataclass(slots=True)
 class Ballot:
+    """`casts` has shadow agents' votes too: who counts is decided when it closes."""
+
     opened: BallotOpened
     casts: dict[str, Cast] = field(default_factory=dict)
 
-    def take(self, name: str, vote: Vote, value: Value, specialist: bool) -> bool:
-        """False if the agent was not live when the ballot opened. The last vote of an agent counts."""
-        if name not in self.opened.eligible:
+    def take(self, name: str, vote: Vote, value: Value, specialist: bool, shadowed: bool = False) -> bool:
+        """False if the agent was not live when the ballot opened, and is no shadow. Its last vote counts."""
+        if name not in self.opened.eligible and not shadowed:
             return False
         if vote.stance == "for":
             value = self.opened.proposal
@@ -36,12 +38,14 @@ class Ballot:
     def due(self, tick: int) -> bool:
         return tick >= self.opened.closes_at_tick
 
-    def complete(self, agents: Mapping[str, Agent]) -> bool:
-        """Every eligible agent that still lives has voted, or is done with the tick having seen this ballot."""
-        return all(name in self.casts or self._passed(agents.get(name)) for name in self.opened.eligible)
+    def complete(self, state: State) -> bool:
+        """Every eligible agent that still lives and counts has voted, or is done with the tick having seen this
+        ballot."""
+        return all(name in self.casts or self._passed(state, name) for name in self.opened.eligible)
 
-    def _passed(self, agent: Agent | None) -> bool:
-        if agent is None or not agent.live:
+    def _passed(self, state: State, name: str) -> bool:
+        agent = state.agents.get(name)
+        if agent is None or not agent.live or state.shadowed(name):
             return True
         return agent.done_tick >= self.opened.tick and agent.seen >= self.opened.id
 

@@ -6,26 +6,35 @@ leave `pending`; so a replica that replays to the head knows exactly what is sti
 One observation, in this order: the tick moves on; the ballots that are due close at the new tick (so that
 `apply_at_tick` lies ahead of it); agents that were silent too long are lost; ballots for which only those were awaited
 close; lockstep may close the tick.
+
+Lockstep waits for the live agents whose votes count and for no shadow: what a shadow says moves no value, so the run
+can be repeated all the same, and one that hangs holds up nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from oven_controller import names
 from oven_controller.events import Event
-from oven_controller.mesh import guardrails, tally
+from oven_controller.mesh import guardrails, operator, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined
+from oven_controller.mesh.forecast import Forecast, forecast
+from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
+from oven_controller.mesh.yardstick import unjudged
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
+    CommandAnswer,
     Decision,
     LearnerMessage,
     Message,
     Observation,
     OperatorCommand,
+    Outcome,
     Receipt,
     RunEnded,
     RunStarted,
@@ -38,6 +47,7 @@ from oven_controller.wire import Malformed
 
 OUTPUTS = ("ballot", "decision", "outcome", "answer", "step")
 """Kinds of subjects that the mesh itself writes."""
+Verdict = Literal["adopted", "rejected", "advised", "withheld"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
 
 
@@ -47,6 +57,11 @@ class Output:
 
     subject: str
     message: Message
+    data: bytes = field(init=False, compare=False, repr=False)
+    """The message on the wire, made once: it is published, and compared with what is read back."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.message.wire())
 
 
 class Mesh:
@@ -56,9 +71,11 @@ class Mesh:
         self.run = run
         self.subjects = names.Subjects(run)
         self.state = State()
+        self.outcomes = Outcomes(self.state)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
         self.divergence: str | None = None  # the first output in the log that this replica would not have written
+        self._entered: dict[str, int] = {}  # subject → hash of what was read back there; steps need none
         self._seq = 0
         self._index = 0
         self._emitted: list[Output] = []
@@ -66,8 +83,9 @@ class Mesh:
     def step(self, event: Event) -> list[Output]:
         """Take the next event of the log; the outputs that it causes, which `pending` holds from now on too.
 
-        Never raises: whatever an agent writes, all replicas judge it alike. An event that was taken before (a
-        redelivery, known by its sequence) is skipped.
+        Never raises: whatever an agent writes, all replicas judge it alike. Signatures were judged before
+        (`signing.Keyring`), so what was forged comes as Malformed. An event that was taken before (a redelivery, known
+        by its sequence) is skipped.
         """
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
@@ -75,7 +93,8 @@ class Mesh:
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
-            self.state.counters[f"malformed.{clip(kind, 40)}"] += 1
+            for fault in {"malformed", event.body.fault}:
+                self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUTS:
             self._read_back(event)
         else:
@@ -99,7 +118,9 @@ class Mesh:
         elif isinstance(body, OperatorCommand):
             if body.id in state.commands:
                 state.counters["operator.repeated"] += 1
-            state.commands.setdefault(body.id, (author, body))
+            else:
+                state.commands[body.id] = (author, body)
+                self._obey(author, body)
 
     def _take_from_learner(self, body: LearnerMessage) -> None:
         state = self.state
@@ -107,21 +128,25 @@ class Mesh:
             if body.tick < state.tick:
                 state.counters["observation.tick_went_back"] += 1
             state.tick, state.observed = max(state.tick, body.tick), True
+            self._publish(self.outcomes.observe(body))
             for ballot in [ballot for ballot in self.ballots.values() if ballot.due(state.tick)]:
                 self._close(ballot)
             state.lose_silent()
         elif isinstance(body, Receipt):
             state.take(body)
+            self._publish(self.outcomes.take(body))
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, RunEnded):
             state.ended = True
             for ballot in list(self.ballots.values()):
                 self._abandon(ballot, f"the run ended ({body.reason}) before the ballot closed")
+            self._publish(self.outcomes.end(f"the run ended ({body.reason}) first"))
 
     def _start(self, body: RunStarted) -> None:
         old = self.state.specs
         self.state.start(body)
+        self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
             if spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
@@ -139,18 +164,52 @@ class Mesh:
         value: Value = None
         if vote.stance == "propose":
             found = examined(author, vote, agent, state.specs)
-            if isinstance(found, Refusal):
-                self._refuse(vote, found)
+            refusal = found if isinstance(found, Refusal) else unjudged(author, vote, state)
+            if refusal is not None:
+                self._refuse(vote, refusal)
                 return
+            assert not isinstance(found, Refusal)
             value = found
         if agent is None:
             state.counters["refused.not_joined"] += 1
         elif ballot is None and vote.stance != "propose":
             state.counters["vote.late"] += 1
+        elif ballot is None and state.shadowed(author):
+            state.counters["shadow.proposed"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
-            if not ballot.take(author, vote, value, vote.actuator in agent.speciality):
+            specialist = vote.actuator in agent.speciality
+            if not ballot.take(author, vote, value, specialist, state.shadowed(author)):
                 state.counters["vote.not_eligible"] += 1
+
+    def _obey(self, author: str, command: OperatorCommand) -> None:
+        state, led_to = self.state, ""
+        word = operator.heard(state, self.ballots, author, command)
+        if word is None:
+            return
+        if word.closes:
+            led_to = self._abandon(self.ballots[word.closes], word.why).id
+        if word.adopts is not None:
+            led_to = self._adopt(word.adopts, command.id).id
+        answer = CommandAnswer(
+            command=command.id,
+            operator=author,
+            action=command.action,
+            done=word.done,
+            reason=word.reason,
+            decision=led_to,
+            tick=state.tick,
+        )
+        self._emit(self.subjects.answer(self._next_id()), answer)
+
+    def _adopt(self, word: operator.Adoption, command: str) -> Decision:
+        """What an operator set or approved. An approval has the votes and the forecast that the advice rests on."""
+        advised, more = word.advised, dict[str, Any]()
+        if advised is not None:
+            more = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
+            more["expected_change"] = advised.expected_change
+        lines = advised.tally if advised is not None else ()
+        return self._decide("", word.spec.name, "adopted", word.value, word.reason, lines, command=command, **more)
 
     def _open(self, author: str, vote: Vote, value: Value) -> Ballot:
         state = self.state
@@ -161,7 +220,7 @@ class Mesh:
             opened_by=author,
             tick=state.tick,
             closes_at_tick=state.tick + state.rules.window_ticks,
-            eligible=state.live(),
+            eligible=state.voters(),
         )
         self.ballots[vote.actuator] = ballot = Ballot(opened)
         self._emit(self.subjects.ballot(opened.id), opened)
@@ -170,62 +229,85 @@ class Mesh:
     def _settle(self) -> None:
         """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
         state = self.state
-        for ballot in [ballot for ballot in self.ballots.values() if ballot.complete(state.agents)]:
+        for ballot in [ballot for ballot in self.ballots.values() if ballot.complete(state)]:
             self._close(ballot)
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
-        if all(agent.done_tick >= state.tick for agent in state.agents.values() if agent.live):
+        if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
             state.closed_tick = state.tick
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
     def _close(self, ballot: Ballot) -> None:
         state, actuator = self.state, ballot.opened.actuator
         spec = state.specs[actuator]
-        count = tally.count(ballot, spec, state.effective.get(actuator), state.rules, state.reputations)
-        adopted, value, reason = count.passed, count.value, count.reason
-        if adopted:
+        count = tally.count(ballot, spec, state.effective.get(actuator), state.rules, state.reputations, state.shadowed)
+        verdict: Verdict = "rejected"
+        value, reason = count.value, count.reason
+        if count.passed:
             ruling = guardrails.rule(state, spec, count)
-            adopted, value = ruling.adopted, ruling.value
+            verdict, value = ruling.verdict, ruling.value
             reason = f"{reason}; {ruling.note}" if ruling.note else reason
-        decision = self._decide(ballot.opened.id, actuator, adopted, value, reason, count.lines)
-        if adopted:
-            state.adopt(decision, direction(decision.before, decision.value))
+        way = direction(state.effective.get(actuator), value)
+        if verdict != "rejected" and (note := self.outcomes.standing(actuator, way)):
+            verdict, reason = "rejected", f"{reason}; {note}"
+        staked = forecast(state, ballot, spec, count.lines) if verdict != "rejected" else None
+        self._decide(ballot.opened.id, actuator, verdict, value, reason, count.lines, staked)
 
-    def _abandon(self, ballot: Ballot, reason: str) -> None:
-        lines = tally.lines_of(ballot, self.state.reputations)
-        self._decide(ballot.opened.id, ballot.opened.actuator, False, ballot.opened.proposal, reason, lines)
+    def _abandon(self, ballot: Ballot, reason: str) -> Decision:
+        lines = tally.lines_of(ballot, self.state.reputations, self.state.shadowed)
+        return self._decide(ballot.opened.id, ballot.opened.actuator, "rejected", ballot.opened.proposal, reason, lines)
 
     def _refuse(self, vote: Vote, refusal: Refusal) -> None:
         """The first of its kind is told to everyone; the log is not the place for the ten thousandth."""
         self.state.counters[f"refused.{refusal.key[2]}"] += 1
         if refusal.key not in self.state.refused:
             self.state.refused.add(refusal.key)
-            self._decide("", clip(vote.actuator, 120), False, asked_for(vote.value), refusal.reason, ())
+            self._decide("", clip(vote.actuator, 120), "rejected", asked_for(vote.value), refusal.reason, ())
 
     def _decide(
-        self, ballot: str, actuator: str, adopted: bool, value: Value, reason: str, lines: tuple[TallyLine, ...]
+        self,
+        ballot: str,
+        actuator: str,
+        verdict: Verdict,
+        value: Value,
+        reason: str,
+        lines: tuple[TallyLine, ...],
+        staked: Forecast | None = None,
+        **more: Any,
     ) -> Decision:
-        state = self.state
+        """Every decision is made here. `more`: fields of it that only some have."""
+        state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
+        expires_at = apply_at + state.rules.expire_ticks
+        if verdict == "advised":
+            reason = f"{reason}; {operator.advice(decision_id, state.rules.approve_ticks)}"
+            expires_at = state.tick + state.rules.approve_ticks
         decision = Decision(
-            id=self._next_id(),
+            id=decision_id,
             ballot=ballot,
             actuator=actuator,
-            verdict="adopted" if adopted else "rejected",
+            verdict=verdict,
             value=value,
             before=state.effective.get(actuator),
             reason=reason,
             tally=lines,
             tick=state.tick,
             apply_at_tick=apply_at,
-            expires_at_tick=apply_at + state.rules.expire_ticks,
-            snapshot_first=adopted and spec is not None and spec.risky,
+            expires_at_tick=expires_at,
+            snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
+            **more,
         )
+        decision = self.outcomes.expect(decision, staked)
         if ballot:
             del self.ballots[actuator]
+        state.take_decision(decision, direction(decision.before, decision.value))
         self._emit(self.subjects.decision(decision.id), decision)
         return decision
+
+    def _publish(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
         """Unique without a counter in the state: the sequence of the event that caused it, and a place within that."""
@@ -236,13 +318,25 @@ class Mesh:
         self.pending[subject] = output = Output(subject, message)
         self._emitted.append(output)
 
+    def repeats(self, event: Event) -> bool:
+        """Whether it says once more, byte for byte, what the mesh has said there before: who can make a server write
+        on its subjects can copy what it signed, and that must stop nobody."""
+        if isinstance(event.body, StepClosed):
+            return event.body.tick <= self.state.closed_tick and event.subject not in self.pending
+        return self._entered.get(event.subject) == hash(event.data)
+
     def _read_back(self, event: Event) -> None:
+        if self.repeats(event):
+            self.state.counters[f"repeated.{names.kind(event.subject)}"] += 1
+            return
         output = self.pending.pop(event.subject, None)
+        if not isinstance(event.body, StepClosed):
+            self._entered[event.subject] = hash(event.data)
         if self.divergence is not None:
             return
         if output is None:
             self.divergence = f"event {event.seq} on {event.subject} is none that this replica computed"
-        elif event.data != output.message.wire():
+        elif event.data != output.data:
             logged = clip(event.data.decode(errors="replace"), 2000)
-            computed = clip(output.message.wire().decode(), 2000)
+            computed = clip(output.data.decode(), 2000)
             self.divergence = f"event {event.seq} on {event.subject} reads {logged} where this replica has {computed}"

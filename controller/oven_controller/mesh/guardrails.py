@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, met
 from oven_controller.mesh.state import State, matches
 from oven_controller.mesh.tally import Tally
-from oven_controller.mesh.values import clip, number, outside, rounded, shares, show, variation
+from oven_controller.mesh.values import clip, direction, number, outside, rounded, shares, show, variation
 from oven_controller.messages import ActuatorSpec, Value
 from oven_controller.rules import Rules
 
@@ -17,26 +18,42 @@ from oven_controller.rules import Rules
 class Ruling:
     """`note` is empty where no guardrail had anything to say."""
 
-    adopted: bool
+    verdict: Literal["adopted", "rejected", "advised"]
     value: Value
     note: str
 
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
     """In this order: needs, autonomy, no change, cool-down, budget, contradictions. The size is limited first, so that
-    each of them judges the value that would really be set.
+    each of them judges the value that would really be set. What passes them all is advised where autonomy says so.
     """
     before = state.effective.get(spec.name)
     value, limited = limit(spec, before, tally.value, state.rules)
     note = (
-        _unmet(state, spec, tally.direction)
-        or _observed(state.rules, spec, value)
+        unmet(state, spec, tally.direction)
+        or _observed(state, spec, value)
         or _unchanged(state, spec, before, value)
+        or _waiting(state, spec, value)
         or _cooling(state, spec)
         or _spent(state)
-        or _contradicted(state, spec, tally.direction)
+        or contradicted(state, spec, tally.direction)
     )
-    return Ruling(False, value, note) if note else Ruling(True, value, limited)
+    if note:
+        return Ruling("rejected", value, note)
+    return Ruling("advised" if state.autonomy_for(spec.name) == "advise" else "adopted", value, limited)
+
+
+def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
+    """What stands against an advised value at the time when it is approved; empty if nothing does. Neither autonomy,
+    which the operator's word replaces, nor the cool-down, which the advice itself began, nor the largest change."""
+    before = state.effective.get(spec.name)
+    way = direction(before, value)
+    return (
+        unmet(state, spec, way)
+        or _unchanged(state, spec, before, value)
+        or _spent(state)
+        or contradicted(state, spec, way)
+    )
 
 
 def limit(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
@@ -80,7 +97,7 @@ def _limit_shares(
     return limited, f"limited to {show(limited)}, a shift of {most:.3g} where {moved:.3g} was asked for"
 
 
-def _unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
+def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
     """Held against what the learner announced, so that the log alone decides it."""
     for change, need in state.rules.requires:
         if not matches(change, spec.name, direction):
@@ -100,11 +117,11 @@ def _lack(need: str) -> str:
     return f"{what} ({clip(need, 120)}), and the learner announces none"
 
 
-def _observed(rules: Rules, spec: ActuatorSpec, value: Value) -> str:
-    if rules.autonomy_for(spec.name) != "observe":
+def _observed(state: State, spec: ActuatorSpec, value: Value) -> str:
+    if state.autonomy_for(spec.name) != "observe":
         return ""
     what = f"done {spec.name}" if value is None else f"set {show(value)}"
-    return f"observe: would have {what}; autonomy auto on {spec.name} lets it"
+    return f"observe: would have {what}; `oven-controller autonomy auto {spec.name}` lets it"
 
 
 def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) -> str:
@@ -126,8 +143,18 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
     return f"no change: {show(value)} against {show(before)} is a change of {change:.3g}, below {least:.3g}"
 
 
+def _waiting(state: State, spec: ActuatorSpec, value: Value) -> str:
+    """The same advice again would only take the older one's id away from whoever is about to approve it."""
+    older = state.advised.get(spec.name)
+    if older is None or older.value != value or state.tick > older.expires_at_tick:
+        return ""
+    if state.autonomy_for(spec.name) != "advise":
+        return ""
+    return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"
+
+
 def _cooling(state: State, spec: ActuatorSpec) -> str:
-    last = state.adopted_tick.get(spec.name)
+    last = state.decided_tick.get(spec.name)
     if last is None or state.tick - last >= state.rules.cooldown_ticks:
         return ""
     since, need = state.tick - last, state.rules.cooldown_ticks
@@ -140,7 +167,7 @@ def _spent(state: State) -> str:
     return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 
 
-def _contradicted(state: State, spec: ActuatorSpec, direction: str) -> str:
+def contradicted(state: State, spec: ActuatorSpec, direction: str) -> str:
     for flight in state.flying():
         for pair in state.rules.contradictions:
             for mine, theirs in (pair, pair[::-1]):

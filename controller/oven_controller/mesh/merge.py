@@ -40,6 +40,11 @@ def sides_of(spec: ActuatorSpec, before: Value, voices: list[Voice]) -> dict[str
     return sides
 
 
+def heaviest(sides: dict[str, list[Voice]]) -> tuple[str, list[Voice]]:
+    """The side with the most weight, and of equals the last by name."""
+    return max(sides.items(), key=lambda item: (math.fsum(voice.weight for voice in item[1]), item[0]))
+
+
 def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
     """`towards` where everybody together wants to go, `away` from it (which can never win), or `keep`."""
     if not before or not centre:

@@ -1,7 +1,9 @@
 """A mesh replica's process: the pure core with a log on one side and a publisher on the other.
 
 It replays the log to its head, publishes what is still pending, and from then on publishes what each event yields.
-Any number may run: every output goes to a subject of its own that takes one message ever, so only one copy enters.
+Any number may run: every output goes to a subject of its own that takes one message of the mesh's, so only one copy
+enters. A forgery that stands on such a subject already neither counts nor blocks: all replicas know its sequence from
+the log, and publish on the condition that nothing newer stands there.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.events import Event
 from oven_controller.history import serve_history
-from oven_controller.mesh.core import Mesh, Output
+from oven_controller.mesh.core import OUTPUTS, Mesh, Output
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import BallotOpened, Decision, Message, RunStarted
+from oven_controller.names import kind
+from oven_controller.signing import MESH, Keyring
+from oven_controller.wire import Malformed
 
 log = logging.getLogger("oven.mesh")
 
@@ -30,24 +35,25 @@ RETRY_S = 0.25
 def main(args: list[str]) -> int:
     """Entry point of the mesh's process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    telemetry.start("mesh", os.environ["OVEN_RUN"])
+    replica = os.environ.get("OVEN_REPLICA", "mesh")
+    telemetry.start(replica, os.environ["OVEN_RUN"])
     try:
-        asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"]))
+        asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"], replica))
     finally:
         telemetry.shutdown()
     return 0
 
 
-async def _until_told(url: str, run: str) -> None:
+async def _until_told(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with (
-        Bus.connect(url, _credentials("OVEN_CREDS"), name="mesh") as bus,
+        Bus.connect(url, _credentials("OVEN_CREDS"), name=replica) as bus,
         Bus.connect(url, _credentials("OVEN_HISTORY_CREDS"), name="history") as service_bus,
     ):
-        await serve_history(service_bus, run)
-        serving = asyncio.create_task(serve(bus, run))
+        await serve_history(service_bus, run, replica)
+        serving = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
         tasks = {serving, asyncio.create_task(stop.wait()), asyncio.create_task(service_bus.closed.wait())}
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
@@ -63,29 +69,67 @@ def _credentials(variable: str) -> Credentials | None:
     return Credentials.load(Path(path)) if path else None
 
 
-async def serve(bus: Bus, run: str) -> None:
-    """Follow the log for ever. Raises DivergedError when the log contradicts this replica."""
-    mesh, traces = Mesh(run), _Traces()
-    head = await bus.head(run)
-    caught_up = head == 0
-    allowed = True
-    async for event in bus.read(run):
-        outputs = mesh.step(event)
-        traces.note(event, outputs)
-        if mesh.divergence:
-            log.error("%s", mesh.divergence)
-            raise DivergedError(mesh.divergence)
-        if isinstance(event.body, RunStarted):
-            allowed = _same_code(event.body)
-        if not caught_up:
-            if event.seq < head:
-                continue
-            caught_up = True
-            outputs = list(mesh.pending.values())
-            log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
-        if allowed:
-            for output in outputs:
-                await _publish(bus, output, traces)
+async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
+    """Follow the log for ever, and publish beside it: the next vote is read while the log confirms a ballot. `pin` is
+    the learner's public key, if known. Raises DivergedError when the log contradicts this replica."""
+    replica = _Replica(bus, run, pin)
+    tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Replica:
+    """One mesh, what it has to say, and the log that it reads and says it to."""
+
+    def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
+        self._bus, self._run = bus, run
+        self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
+        self._outbox: asyncio.Queue[Output] = asyncio.Queue()
+        self._forged: dict[str, int] = {}  # the mesh's own subjects that hold what does not count → its last sequence
+
+    async def follow(self) -> None:
+        mesh = self._mesh
+        head = await self._bus.head(self._run)
+        caught_up = head == 0
+        if caught_up:
+            log.info("replayed 0 events; the log is empty so far")
+        allowed = True
+        async for logged in self._bus.read(self._run):
+            event = self._keyring.judge(logged)
+            outputs = mesh.step(event)
+            self._traces.note(event, outputs)
+            if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
+                log.error("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
+                self._forged[event.subject] = event.seq
+                if event.subject in mesh.pending:  # it came first, and what was due there was refused
+                    outputs = [mesh.pending[event.subject]]
+            if mesh.divergence:
+                log.error("%s", mesh.divergence)
+                raise DivergedError(mesh.divergence)
+            if isinstance(event.body, RunStarted):
+                allowed = _same_code(event.body) and _believed(self._bus, event.body)
+            if not caught_up:
+                if event.seq < head:
+                    continue
+                caught_up = True
+                outputs = list(mesh.pending.values())
+                log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
+            if allowed:
+                for output in outputs:
+                    self._outbox.put_nowait(output)
+
+    async def publish(self) -> None:
+        """One after another, so that they enter in their order whatever fails."""
+        while True:
+            output = await self._outbox.get()
+            if self._mesh.pending.get(output.subject) is output:  # or another replica's copy has been read meanwhile
+                await _publish(self._bus, output, self._traces, self._forged.get(output.subject, 0))
 
 
 def _same_code(started: RunStarted) -> bool:
@@ -101,14 +145,25 @@ def _same_code(started: RunStarted) -> bool:
     return True
 
 
-async def _publish(bus: Bus, output: Output, traces: _Traces) -> None:
-    """Into the log, once, however often the bus fails. Another replica's copy is as good as ours; if its bytes differ,
-    the core sees that when it reads them back."""
+def _believed(bus: Bus, started: RunStarted) -> bool:
+    """Whether this replica's signature counts. One that does not would be published again and again."""
+    if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
+        log.error(
+            "this replica's key is not the mesh's that the run was started with; it reads and publishes nothing. Give "
+            "it the mesh.nk beside the keys.json that the learner announced"
+        )
+        return False
+    return True
+
+
+async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None:
+    """Into the log, once, however often the bus fails; after sequence `over` on its subject. Another replica's copy is
+    as good as ours; if its bytes differ, the core sees that when it reads them back."""
     span, tried = traces.span(output.message), False
     context = span.traceparent or traces.context(output.message)
     while True:
         try:
-            await bus.append(output.subject, output.message.wire(), once=True, traceparent=context)
+            await bus.append(output.subject, output.data, once=True, over=over, traceparent=context)
             span.end()
             return
         except AlreadyLoggedError:

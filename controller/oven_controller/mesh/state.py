@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from oven_controller.mesh.values import Fault, shaped
+from oven_controller.mesh.values import Fault, shaped, show
 from oven_controller.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -18,7 +18,7 @@ from oven_controller.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.rules import Rules
+from oven_controller.rules import Autonomy, Rules
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class Agent:
     moves: tuple[str, ...] = ()
     speciality: tuple[str, ...] = ()
     version: str = ""
+    shadow: bool = False  # by its own word
     live: bool = True
     cannot_fire: str = ""
     last_tick: int = 0
@@ -97,8 +98,12 @@ class State:
     effective: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     in_flight: dict[str, InFlight] = field(default_factory=dict)
-    adopted: int = 0
-    adopted_tick: dict[str, int] = field(default_factory=dict)
+    adopted: int = 0  # against the budget: what an operator set is not in it
+    decided_tick: dict[str, int] = field(default_factory=dict)  # actuator → since when it cools down
+    advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest, as long as it may be approved
+    fates: dict[str, str] = field(default_factory=dict)  # decision → why there is nothing left to approve or veto
+    autonomy: dict[str, Autonomy] = field(default_factory=dict)  # what operators set; "" for every other actuator
+    muted: set[str] = field(default_factory=set)
     incarnation: int = 0
     refused: set[tuple[str, str, str]] = field(default_factory=set)
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
@@ -121,11 +126,12 @@ class State:
         return True
 
     def start(self, message: RunStarted) -> None:
-        """A new incarnation: its settings replace the old ones; agents, budget and what is in flight stay."""
+        """A new incarnation: its settings replace the old ones. Agents, budget, what is in flight or advised, and the
+        operators' word (autonomy, who is muted) stay."""
         self.started, self.ended, self.observed = True, False, False
         self.tick = max(self.tick, message.tick)
         self.rules, self.lockstep, self.mesh_code = message.rules, message.lockstep, message.mesh_code
-        self.reputations = dict(message.reputations)
+        self.reputations = {**message.reputations, **self.reputations}  # what was earned outlives the learner
         self.specs = {spec.name: spec for spec in message.actuators}
         self.metrics = message.metrics
         self.effective = {}
@@ -133,8 +139,9 @@ class State:
             self._settle(spec, spec.value)
 
     def take(self, receipt: Receipt) -> None:
-        """The decision has left the air, and the effective value is what was read back."""
-        if self.in_flight.pop(receipt.decision_id, None) is None:
+        """The decision has left the air, and the effective value is what was read back. Behind a receipt without a
+        decision stands a command, or the learner itself."""
+        if receipt.decision_id and self.in_flight.pop(receipt.decision_id, None) is None:
             self.counters["receipt.not_in_flight"] += 1
         spec = self.specs.get(receipt.actuator)
         if spec is not None and receipt.status in ("applied", "noop"):
@@ -160,7 +167,7 @@ class State:
 
     def note(self, name: str, status: AgentStatus) -> None:
         if status.state == "joined":
-            self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version)
+            self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version, status.shadow)
         elif status.state == "left":
             self.agents.pop(name, None)
         agent = self.hear(name)
@@ -179,11 +186,39 @@ class State:
     def live(self) -> tuple[str, ...]:
         return tuple(sorted(name for name, agent in self.agents.items() if agent.live))
 
+    def shadowed(self, name: str) -> bool:
+        """Whether the agent's votes are kept and do not count: by the rules, by its own word, or because an operator
+        muted it."""
+        agent = self.agents.get(name)
+        return name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
+
+    def voters(self) -> tuple[str, ...]:
+        """The live agents whose votes count."""
+        return tuple(name for name in self.live() if not self.shadowed(name))
+
+    def autonomy_for(self, actuator: str) -> Autonomy:
+        """As an operator set it, else as the rules have it."""
+        return self.autonomy.get(actuator) or self.autonomy.get("") or self.rules.autonomy_for(actuator)
+
     def flying(self) -> list[InFlight]:
         """Adopted, no receipt yet, not lapsed."""
         return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
 
-    def adopt(self, decision: Decision, direction: str) -> None:
-        self.in_flight[decision.id] = InFlight(decision, direction)
-        self.adopted += 1
-        self.adopted_tick[decision.actuator] = decision.tick
+    def take_decision(self, decision: Decision, direction: str) -> None:
+        """What passed starts the cool-down, and nothing older on its actuator can be approved any more; what is
+        adopted is in flight."""
+        if decision.verdict == "rejected":
+            return
+        actuator = decision.actuator
+        self.decided_tick[actuator] = decision.tick
+        older = self.advised.pop(actuator, None)
+        if older is not None:
+            taken = older.id == decision.of
+            self.fates[older.id] = f"{'was approved as' if taken else 'gave way to'} decision {decision.id}"
+        if decision.verdict == "advised":
+            self.advised[actuator] = decision
+        elif decision.verdict == "adopted":
+            self.in_flight[decision.id] = InFlight(decision, direction)
+            self.adopted += not decision.command or bool(decision.of)
+            change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
+            self.fates[decision.id] = f"was adopted at tick {decision.tick} ({change})"

@@ -1,0 +1,291 @@
+"""What became of decisions: windows on the metric that judges each, closed as `Outcome`s that move reputations.
+
+A window opens with the receipt of an applied decision, or at `apply_at_tick` for a withheld one, which is treated as
+if it had been applied. Before it: the measurements of the last H ticks, H being the forecast's horizon, but none from
+before the last other change that was judged by this metric. After it: those in the second half of the next H ticks,
+since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
+`PATIENCE` · H ticks.
+
+Windows on one metric never overlap, and none outlasts another change of its actuator or a rollback. One that is cut
+short before half its time says nothing, unless the metric is clearly worse already: harm shows before benefit does, and
+who did it could otherwise have the next change, or the rollback that mends it, hide the traces.
+
+A target that stopped being finite is a failure without figures: a success of 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+
+from oven_controller.mesh.control import withheld
+from oven_controller.mesh.effect import Effect, combined, effect, mean
+from oven_controller.mesh.forecast import Forecast
+from oven_controller.mesh.measurements import Measurements, sound
+from oven_controller.mesh.reputation import Baseline, earned, failed, merit, moved, success
+from oven_controller.mesh.state import State
+from oven_controller.mesh.values import direction, rounded
+from oven_controller.mesh.yardstick import INERT, directed
+from oven_controller.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt
+
+PATIENCE = 5
+CONTROLS = 32
+"""Withheld decisions of one actuator, direction and metric that the next are held against: the newest."""
+_ROLLBACK = "run.rollback"
+_Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none."""
+
+    decision: Decision
+    forecast: Forecast
+    from_tick: int
+    before: tuple[float, ...] = ()
+    spoiled: bool = False
+
+    @property
+    def target(self) -> str:
+        return self.forecast.target
+
+    @property
+    def withheld(self) -> bool:
+        return self.decision.verdict == "withheld"
+
+    @property
+    def key(self) -> _Key:
+        """What a control has to share with a decision that is held against it."""
+        return self.decision.actuator, direction(self.decision.before, self.decision.value), self.target
+
+    @property
+    def patience(self) -> int:
+        return PATIENCE * self.forecast.horizon
+
+
+class Outcomes:
+    """The open windows of one run. Moves `state.reputations`, and nothing else of the state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._measured = Measurements()
+        self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
+        self._withheld: list[Window] = []  # not open yet
+        self._open: dict[str, Window] = {}  # by metric
+        self._controls: dict[_Key, deque[tuple[float, float]]] = {}  # gain and noise
+        self._changed: dict[str, tuple[int, int]] = {}  # metric, "" for all → the newest two ticks of a change
+
+    def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
+        """A new incarnation of the learner: what was measured before it is another process's."""
+        closed = self.end("the learner started again")
+        self._measured, self._changed = Measurements(directed(metrics)), {}
+        return closed
+
+    def end(self, reason: str) -> list[Outcome]:
+        """Nothing more will be measured."""
+        self._withheld.clear()
+        closed = [self._unscored(window, (), reason) for window in self._open.values()]
+        self._open.clear()
+        return closed
+
+    def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
+        """A decision with what it will be judged by, and withheld if it is drawn. One that carries out an advised
+        decision takes over what was staked on that."""
+        _, advised = self._expected.pop(decision.of, (None, None))
+        forecast = forecast or advised
+        if forecast is None or decision.verdict == "rejected":
+            return decision
+        judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
+        share, spec = self._state.rules.control_share, self._state.specs.get(decision.actuator)
+        decision = withheld(decision.model_copy(update=judged), share, spec)
+        if decision.verdict == "withheld":
+            self._withheld.append(Window(decision, forecast, decision.apply_at_tick))
+        else:
+            self._expected[decision.id] = decision, forecast
+        return decision
+
+    def standing(self, actuator: str, way: str) -> str:
+        """Why this actuator may not move this way now: a control would end. Empty if none stands."""
+        for window in chain(self._withheld, self._open.values()):
+            if window.withheld and window.key[:2] == (actuator, way):
+                least = window.from_tick + window.forecast.horizon
+                return (
+                    f"withheld: decision {window.decision.id} is a control, measured until tick {least} "
+                    f"or until {window.target} was measured often enough"
+                )
+        return ""
+
+    def observe(self, observation: Observation) -> list[Outcome]:
+        tick = self._state.tick
+        if observation.tick < tick:
+            return []
+        self._measured.add(tick, observation.metrics)
+        for id, (decision, _) in list(self._expected.items()):
+            if tick > self._lapse(decision):
+                del self._expected[id]
+        closed = [self._closed(window) for window in list(self._open.values()) if self._due(window)]
+        for window in [window for window in self._withheld if window.from_tick <= tick]:
+            self._withheld.remove(window)
+            closed += self._begin(window.decision, window.forecast, window.from_tick)
+        return closed
+
+    def take(self, receipt: Receipt) -> list[Outcome]:
+        """What was applied ends the windows that it disturbs, and opens its own."""
+        decision, forecast = self._expected.pop(receipt.decision_id, (None, None))
+        if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
+            return []
+        tick = min(receipt.tick, self._state.tick)
+        touched = {""} if receipt.actuator == _ROLLBACK else set()
+        if decision is not None and forecast is not None:
+            touched.add(forecast.target)
+            closed = self._begin(decision, forecast, tick)
+        else:
+            closed = self._cut(receipt.actuator, "", receipt.decision_id)
+        for metric in touched | {outcome.target for outcome in closed}:
+            self._change(metric, tick)
+        return closed
+
+    def _begin(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
+        closed = self._cut(decision.actuator, forecast.target, decision.id)
+        since = self._last_change("", tick)
+        if decision.actuator != _ROLLBACK:  # that undoes the changes before it, so it is held against what they left
+            since = max(since, self._last_change(forecast.target, tick))
+        samples, name = self._state.rules.outcome_samples, forecast.target
+        window = Window(decision, forecast, tick)
+        found = self._measured.between(name, max(since, tick - forecast.horizon), tick)
+        before = [value for value in found if sound(value)]
+        if len(before) < samples:
+            found = self._measured.between(name, max(since, tick - window.patience), tick)
+            before = [value for value in found if sound(value)][-samples:]
+        spoiled = bool(found) and not sound(found[-1])
+        self._open[name] = Window(decision, forecast, tick, tuple(before), spoiled)
+        return closed
+
+    def _cut(self, actuator: str, target: str, by: str) -> list[Outcome]:
+        """Close the windows that a change of `actuator`, judged by `target`, disturbs."""
+        cut = [
+            window
+            for window in self._open.values()
+            if actuator == _ROLLBACK or window.target == target or window.decision.actuator == actuator
+        ]
+        return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]
+
+    def _due(self, window: Window) -> bool:
+        elapsed = self._state.tick - window.from_tick
+        if elapsed < window.forecast.horizon:
+            return False
+        after = self._after(window)
+        enough = sum(map(sound, after)) >= self._state.rules.outcome_samples or not all(map(sound, after[-1:]))
+        return enough or elapsed >= window.patience
+
+    def _after(self, window: Window) -> list[float]:
+        """What counts of the time since the change: its second half, or all of it if it was cut short."""
+        elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
+        settling = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
+        return self._measured.between(window.target, window.from_tick + settling, self._state.tick)
+
+    def _closed(self, window: Window, cut: str = "") -> Outcome:
+        del self._open[window.target]
+        found, least = self._after(window), self._state.rules.outcome_samples
+        after = tuple(value for value in found if sound(value))
+        early = 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
+        why = f"; {cut}" if cut else ""
+        if len(window.before) < least:
+            few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
+            return self._unscored(window, after, few + why)
+        if found and not sound(found[-1]):
+            broken = f"{window.target} is not finite any more"
+            if window.withheld or (early and window.spoiled):
+                return self._unscored(window, after, broken + why)
+            return self._scored(window, after, None, broken + why)
+        if len(after) < least:
+            few = f"{len(after)} measurements of {window.target} after it, {least} are needed"
+            return self._unscored(window, after, few + why)
+        seen = effect(window.before, after, window.forecast.sign)
+        told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
+        if early and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
+            return self._unscored(window, after, f"{cut} before half of its {window.forecast.horizon} ticks")
+        return self._scored(window, after, seen, told + why)
+
+    def _baseline(self, window: Window) -> Baseline | None:
+        controls = self._controls.get(window.key)
+        if window.withheld or not controls:
+            return None
+        noise = combined(*(noise for _, noise in controls)) / len(controls)
+        return Baseline(mean([gain for gain, _ in controls]), noise)
+
+    def _scored(self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str) -> Outcome:
+        """`seen` is None where the target stopped being finite."""
+        control = self._baseline(window)
+        lines: tuple[OutcomeLine, ...] = ()
+        if not window.withheld:
+            lines = self._judged(window, seen, control)
+        elif seen is not None:
+            self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
+        forecast = window.forecast.expected * window.forecast.sign
+        return self._outcome(window, after, reason).model_copy(
+            update={
+                "scored": True,
+                "after": rounded(seen.after) if seen else None,
+                "gain": rounded(seen.gain) if seen else None,
+                "noise": rounded(seen.noise) if seen else None,
+                "forecast": rounded(forecast) if forecast else None,
+                "control": rounded(control.gain) if control else None,
+                "lines": lines,
+            }
+        )
+
+    def _judged(self, window: Window, seen: Effect | None, control: Baseline | None) -> tuple[OutcomeLine, ...]:
+        """One line a voter; the reputations of all move."""
+        state, stakes = self._state, window.forecast.stakes
+        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else 0.0 for s in stakes}
+        merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
+        before = state.reputations
+        state.reputations = moved(before, state.agents, merits, state.rules)
+        return tuple(
+            OutcomeLine(
+                agent=s.agent,
+                stance=s.stance,
+                shadow=s.shadow,
+                confidence=s.confidence,
+                success=rounded(y[s.agent]),
+                merit=rounded(merits[s.agent]),
+                before=rounded(earned(before.get(s.agent, 1.0))),
+                after=state.reputations[s.agent],
+            )
+            for s in sorted(stakes, key=lambda s: s.agent)
+        )
+
+    def _unscored(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
+        return self._outcome(window, after, reason)
+
+    def _outcome(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
+        return Outcome(
+            decision_id=window.decision.id,
+            actuator=window.decision.actuator,
+            target=window.target,
+            withheld=window.withheld,
+            scored=False,
+            reason=reason,
+            from_tick=window.from_tick,
+            tick=self._state.tick,
+            before=rounded(mean(window.before)) if window.before else None,
+            samples=(len(window.before), len(after)),
+        )
+
+    def _lapse(self, decision: Decision) -> int:
+        """The tick from which nobody will carry it out any more."""
+        rules = self._state.rules
+        return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
+
+    def _change(self, metric: str, tick: int) -> None:
+        newest, older = self._changed.get(metric, (-1, -1))
+        if tick > newest:
+            self._changed[metric] = tick, newest
+        elif older < tick < newest:
+            self._changed[metric] = newest, tick
+
+    def _last_change(self, metric: str, before: int) -> int:
+        """The newest before that tick: changes at one tick (a rollback and a cut) are one to the metric."""
+        return max((tick for tick in self._changed.get(metric, ()) if tick < before), default=-1)

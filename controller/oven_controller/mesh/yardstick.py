@@ -1,0 +1,47 @@
+"""Which metric a decision is judged by. An agent may choose among those that the run says are better up or down.
+
+A gauge without a direction judges nothing: the agent would choose the direction too, and could name one that its own
+knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own yardstick
+(`rules.yardsticks`: the reward's weights move the reward) is judged by what was measured on held-out data, or not
+turned by agents at all.
+"""
+
+from __future__ import annotations
+
+from oven_controller.mesh.ballots import Refusal, wish
+from oven_controller.mesh.measurements import METRICS
+from oven_controller.mesh.state import State
+from oven_controller.messages import MetricSpec, Vote
+
+INERT = ("run.hold", "run.checkpoint", "run.stop")
+"""Actions that move no metric: they have no outcome."""
+
+
+def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
+    """Those that can judge, by name, in the order of the announcement."""
+    found = {metric.name: metric for metric in metrics if metric.better != "neither"}
+    return dict(list(found.items())[:METRICS])
+
+
+def judge(state: State, actuator: str, target: str) -> MetricSpec | None:
+    """The metric that a change of `actuator` for the sake of `target` is judged by: the target, if it can judge it,
+    else the run's first held-out metric, so that naming none is no way out. None: there is none, and no outcome."""
+    if actuator in INERT:
+        return None
+    known = directed(state.metrics)
+    named = known.get(target)
+    if named is not None and (named.held_out or actuator not in state.rules.yardsticks):
+        return named
+    return next((metric for metric in known.values() if metric.held_out), None)
+
+
+def unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
+    """Why this proposal cannot stand: it moves its own yardstick, and nothing held out could judge it."""
+    if vote.actuator not in state.rules.yardsticks or judge(state, vote.actuator, vote.target) is not None:
+        return None
+    return Refusal(
+        (author, vote.actuator, "yardstick"),
+        f"agent {author} {wish(vote.actuator, vote.value)}, which moves what it is measured by, and this run announces "
+        "no held-out metric that is better up or down: have it evaluate on held-out data, or take the actuator out of "
+        "rules.yardsticks",
+    )

@@ -1,0 +1,360 @@
+"""Windows on the metric that judges a decision: when they open and close, and what they say."""
+
+import math
+from typing import Any
+
+import pytest
+from tests.unit.mesh_log import LR, METRICS, SPECS, Log
+
+from oven_controller.mesh.core import Mesh
+from oven_controller.messages import MetricSpec, Outcome
+from oven_controller.replay import replay
+from oven_controller.rules import Rules
+
+MIX, CLIP, BACK = "data.mixture", "grad.clip", "run.rollback"
+RULES: dict[str, Any] = {"outcome_ticks": 10, "cooldown_ticks": 0}
+
+
+def running(**more: Any) -> Log:
+    log = Log.running("amy", "bob", **{**RULES, **more})
+    watch(log, 10, 1.0)
+    return log
+
+
+def watch(log: Log, ticks: int, loss: float) -> None:
+    """The loss, with a little noise that repeats."""
+    for _ in range(ticks):
+        log.tick(loss=loss + 0.01 * (log.mesh.state.tick % 3 - 1))
+
+
+def change(log: Log, value: Any, actuator: str = LR, target: str = "loss", by: str = "amy", **more: Any) -> Any:
+    log.propose(by, value, actuator, 0.8, target=target, expected_change=-0.2, **more)
+    log.vote("bob" if by == "amy" else "amy", "for", actuator=actuator)
+    decision = log.last
+    if decision.verdict == "adopted":
+        log.receipt(decision)
+    return decision
+
+
+def only(log: Log) -> Outcome:
+    assert len(log.outcomes) == 1
+    return log.outcomes[0]
+
+
+def test_a_change_that_helped() -> None:
+    log = running()
+    decision = change(log, 0.5)
+    assert (decision.target, decision.expected_change, decision.horizon) == ("loss", -0.2, 10)
+    watch(log, 5, 5.0)  # it needs time to show: the first half counts for nothing
+    assert not log.outcomes
+    watch(log, 5, 0.8)
+    outcome = only(log)
+    assert (outcome.decision_id, outcome.target, outcome.scored) == (decision.id, "loss", True)
+    assert (outcome.from_tick, outcome.tick, outcome.samples) == (10, 20, (10, 5))
+    assert outcome.gain == pytest.approx(0.2, abs=0.01) and outcome.forecast == 0.2 and outcome.control is None
+    assert outcome.noise is not None and 0 < outcome.noise < 0.02
+    amy, bob = outcome.lines
+    assert (amy.agent, amy.stance, amy.success, amy.before) == ("amy", "propose", 1.0, 1.0)
+    assert bob.stance == "for" and 0 < bob.merit < amy.merit and amy.after > bob.after > 1
+    assert log.mesh.state.reputations == {"amy": amy.after, "bob": bob.after}
+    change(log, 0.25)
+    assert [line.reputation for line in log.last.tally] == [amy.after, bob.after]
+
+
+def test_one_that_did_harm_costs_those_who_backed_it_and_pays_who_was_against() -> None:
+    log = running()
+    log.join("cat")
+    log.propose("amy", 0.5, confidence=0.9, target="loss")
+    log.vote("cat", "against", confidence=0.6)
+    log.vote("bob", "for", confidence=0.9)
+    log.receipt(log.last)
+    watch(log, 10, 1.5)
+    success = {line.agent: (line.success, line.after > 1) for line in only(log).lines}
+    assert success == {"amy": (0.0, False), "bob": (0.0, False), "cat": (0.0, True)}
+
+
+def test_a_proposal_on_the_losing_side_was_not_tried() -> None:
+    log = running()
+    log.join("cat")
+    log.propose("amy", 0.5, confidence=0.9)
+    log.propose("cat", 2.0, confidence=0.2)
+    log.propose("bob", 0.6, confidence=0.9)
+    log.receipt(log.last)
+    log.tick(100)
+    watch(log, 1, 1.0)
+    assert {stake.agent for outcome in log.outcomes for stake in outcome.lines} <= {"amy", "bob"}
+
+
+@pytest.mark.parametrize("status", ["noop", "rejected", "expired", "unknown"])
+def test_what_was_not_applied_has_no_outcome(status: str) -> None:
+    log = running()
+    log.propose("amy", 0.5, target="loss")
+    log.vote("bob", "for")
+    log.receipt(log.last, status)
+    watch(log, 60, 1.0)
+    assert not log.outcomes
+
+
+def test_too_few_measurements_say_nothing() -> None:
+    log = Log.running("amy", "bob", **RULES)
+    watch(log, 2, 1.0)
+    change(log, 0.5)
+    watch(log, 10, 0.5)
+    assert not only(log).scored and "2 measurements of loss before it, 3 are needed" in only(log).reason
+    assert log.mesh.state.reputations == {}
+
+
+def test_a_metric_that_is_measured_rarely_is_waited_for() -> None:
+    log = Log.running("amy", "bob", **RULES)
+    for tick in range(40):
+        log.tick(**({"eval/loss": 1.0 + tick % 20 / 100} if tick % 10 == 0 else {"loss": 1.0}))
+    change(log, 0.5, target="eval/loss")
+    for tick in range(35):
+        log.tick(**({"eval/loss": 0.5} if tick % 10 == 0 else {"loss": 1.0}))
+    outcome = only(log)
+    assert outcome.scored and outcome.samples == (3, 3) and outcome.tick == 40 + 31
+
+
+def test_and_not_for_ever() -> None:
+    log = running()
+    change(log, 0.5, target="eval/loss")
+    log.tick(60)
+    outcome = only(log)
+    assert (outcome.scored, outcome.tick) == (False, 60) and "0 measurements of eval/loss before" in outcome.reason
+
+
+def test_the_next_change_on_the_metric_closes_the_window() -> None:
+    log = running()
+    first = change(log, 0.5)
+    watch(log, 3, 0.9)
+    second = change(log, 2.0, CLIP)
+    early = only(log)
+    assert (early.decision_id, early.scored) == (first.id, False)
+    assert f"confounded by grad.clip (decision {second.id}) before half of its 10 ticks" in early.reason
+    watch(log, 7, 0.8)
+    third = change(log, 1.0)
+    late = log.outcomes[1]
+    assert (late.decision_id, late.scored) == (second.id, True) and f"decision {third.id}" in late.reason
+    assert late.samples == (3, 4), "neither side reaches over another change"
+
+
+def test_harm_shows_at_once_whoever_covers_it() -> None:
+    for cover in (CLIP, BACK):
+        log = running()
+        change(log, 0.5)
+        watch(log, 4, 3.0)
+        log.propose("amy", 2.0 if cover == CLIP else 5.0, cover, 0.8, target="loss")
+        log.vote("bob", "for", actuator=cover)
+        log.receipt(log.last)
+        outcome = only(log)
+        assert outcome.scored and outcome.lines[0].success == 0 and f"confounded by {cover}" in outcome.reason
+
+
+def test_another_metrics_window_stays_open_but_for_a_rollback_or_the_same_knob() -> None:
+    for actuator, closes in ((CLIP, False), (BACK, True), (LR, True)):
+        log = running()
+        change(log, 0.5, target="loss")
+        watch(log, 2, 1.0)
+        change(log, 2.0, actuator, target="eval/loss")
+        assert bool(log.outcomes) is closes
+
+
+def test_a_rollback_and_a_cut_at_one_tick_are_one_change_to_the_metric() -> None:
+    for order in ((LR, BACK), (BACK, LR)):
+        log = running()
+        watch(log, 10, 2.0)
+        decisions = [change(log, 0.5 if actuator == LR else 5.0, actuator) for actuator in order]
+        watch(log, 10, 1.0)
+        assert [outcome.scored for outcome in log.outcomes] == [False, True]
+        assert log.outcomes[1].decision_id == decisions[1].id and log.outcomes[1].samples == (10, 5)
+
+
+def test_a_target_that_stops_being_finite_is_a_failure_without_figures() -> None:
+    log = running()
+    change(log, 0.5)
+    watch(log, 3, 0.9)
+    log.tick(loss=math.nan)
+    change(log, None, BACK)
+    outcome = only(log)
+    assert outcome.scored and outcome.gain is None and outcome.after is None and outcome.noise is None
+    assert outcome.lines[0].success == 0 and "loss is not finite any more" in outcome.reason
+
+
+def test_a_repair_of_what_was_broken_already_is_not_blamed_before_its_time() -> None:
+    log = running()
+    log.tick(loss=math.inf)
+    change(log, 0.5)
+    log.tick(loss=math.inf)
+    change(log, None, BACK)
+    assert not only(log).scored
+    watch(log, 10, 0.7)
+    assert log.outcomes[1].scored and log.outcomes[1].lines[0].success > 0.5
+
+
+def test_the_end_and_a_restart_close_what_is_open() -> None:
+    log = running()
+    change(log, 0.5)
+    log.end()
+    assert not only(log).scored and "the run ended (completed)" in only(log).reason
+    log.restart(**RULES)
+    watch(log, 10, 1.0)
+    change(log, 0.5)
+    watch(log, 2, 1.0)
+    log.restart(**RULES)
+    assert len(log.outcomes) == 2 and "the learner started again" in log.outcomes[1].reason
+    watch(log, 30, 1.0)
+    assert len(log.outcomes) == 2
+
+
+def test_reputations_outlive_the_learner_and_the_announced_ones_are_a_beginning() -> None:
+    log = Log()
+    log.start(reputations={"amy": 1.5}, **RULES)
+    for agent in ("amy", "bob"):
+        log.join(agent)
+    watch(log, 10, 1.0)
+    change(log, 0.5)
+    watch(log, 10, 0.5)
+    earned = dict(log.mesh.state.reputations)
+    assert earned["amy"] > 1.5 and earned["bob"] > 1
+    log.restart(reputations={"amy": 0.1, "cat": 0.4}, **RULES)
+    assert log.mesh.state.reputations == {**earned, "cat": 0.4}
+
+
+def test_the_forecast_is_the_heaviest_proposals() -> None:
+    log = running()
+    log.propose("amy", 0.5, confidence=0.6, target="eval/loss", expected_change=-9, horizon=40)
+    log.propose("bob", 0.6, confidence=0.7, target="loss", expected_change=-0.3, horizon=10**9)
+    assert (log.last.target, log.last.expected_change, log.last.horizon) == ("loss", -0.3, 100)
+
+
+@pytest.mark.parametrize(
+    ("target", "judge"),
+    [("loss", "loss"), ("eval/loss", "eval/loss"), ("", "eval/loss"), ("gauge", "eval/loss"), ("nobody", "eval/loss")],
+)
+def test_who_judges(target: str, judge: str) -> None:
+    """A gauge without a direction judges nothing: naming one is no way out."""
+    log = running(metrics=(MetricSpec(name="gauge"), *METRICS))
+    assert change(log, 0.5, target=target).target == judge
+
+
+def test_without_any_judge_there_is_no_outcome() -> None:
+    log = running(metrics=METRICS[:1])
+    assert change(log, 0.5, target="gauge").target == ""
+    watch(log, 60, 1.0)
+    assert not log.outcomes and not log.mesh.state.reputations
+
+
+def test_holding_moves_no_metric() -> None:
+    log = running()
+    assert change(log, None, "run.hold").target == ""
+    watch(log, 20, 2.0)
+    assert not log.outcomes
+
+
+def test_a_yardstick_is_judged_by_what_is_held_out() -> None:
+    log = running()
+    decision = change(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, target="loss")
+    assert (decision.verdict, decision.target, decision.expected_change) == ("adopted", "eval/loss", 0.0)
+
+
+@pytest.mark.parametrize("metrics", [METRICS[:1], (MetricSpec(name="eval/loss", held_out=True),)])
+def test_and_not_moved_without_that(metrics: tuple[MetricSpec, ...]) -> None:
+    log = running(metrics=metrics)
+    for _ in range(3):
+        log.propose("amy", {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, 0.9, target="eval/loss")
+    assert not log.ballots and len(log.decisions) == 1 and log.last.ballot == ""
+    assert "rules.yardsticks" in log.last.reason and log.mesh.state.counters["refused.yardstick"] == 3
+
+
+def test_memory_is_bounded() -> None:
+    names = [f"m{n}" for n in range(300)]
+    log = Log.running("amy", metrics=tuple(MetricSpec(name=name, better="up") for name in names))
+    for _ in range(600):
+        log.tick(**dict.fromkeys(names, 1.0))
+    kept = log.mesh.outcomes._measured._of
+    assert len(kept) == 128 and all(len(values) == 512 for values in kept.values())
+
+
+def withholding(share: float = 1.0, **more: Any) -> Log:
+    return running(control_share=share, **more)
+
+
+def test_a_control_is_left_undone_and_measured_all_the_same() -> None:
+    log = withholding()
+    decision = change(log, 0.5)
+    assert decision.verdict == "withheld" and "withheld as a control (a share of 1)" in decision.reason
+    state = log.mesh.state
+    assert not state.in_flight and state.adopted == 0
+    watch(log, 12, 0.9)
+    outcome = only(log)
+    assert outcome.withheld and outcome.scored and outcome.from_tick == 11 and outcome.lines == ()
+    assert outcome.gain == pytest.approx(0.1, abs=0.02) and state.reputations == {}
+
+
+def test_a_control_stands_while_it_is_measured() -> None:
+    log = withholding()
+    control = change(log, 0.5)
+    watch(log, 3, 1.0)
+    assert f"decision {control.id} is a control" in change(log, 0.4).reason
+    assert log.verdict == "rejected"
+    assert change(log, 2.0).verdict == "withheld"  # the other direction may go on
+    assert [outcome.scored for outcome in log.outcomes] == []
+    watch(log, 1, 1.0)
+    assert not only(log).scored and only(log).decision_id == control.id
+
+
+def test_what_is_done_is_held_against_what_was_withheld() -> None:
+    log = withholding()
+    change(log, 0.5)
+    watch(log, 12, 0.9)
+    control = only(log)
+    log.restart(**RULES)
+    watch(log, 10, 0.9)
+    change(log, 0.5)
+    watch(log, 10, 0.8)  # it got better, and no more than it does anyway
+    outcome = log.outcomes[1]
+    assert outcome.scored and outcome.control == control.gain and outcome.gain == pytest.approx(0.1, abs=0.02)
+    assert max(line.success for line in outcome.lines) < 0.5 and min(line.after for line in outcome.lines) < 1
+
+
+def test_actions_are_never_withheld() -> None:
+    log = withholding()
+    assert change(log, None, BACK).verdict == "adopted"
+    assert change(log, None, "run.hold").verdict == "adopted"
+
+
+def test_what_cannot_be_measured_is_no_control() -> None:
+    log = withholding(metrics=())
+    assert change(log, 0.5).verdict == "adopted"
+
+
+def test_about_the_share_that_was_asked_for_is_withheld() -> None:
+    log = running(control_share=0.25, max_interventions=10**6, outcome_ticks=2, least_reputation=0)
+    for n in range(400):
+        change(log, (0.5, 1.0)[n % 2], target="loss")
+        log.tick(12)
+    verdicts = [decision.verdict for decision in log.decisions if decision.verdict != "rejected"]
+    assert 0.15 < verdicts.count("withheld") / len(verdicts) < 0.35
+
+
+def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputations() -> None:
+    log = running(control_share=0.4)
+    for n in range(6):
+        change(log, (0.5, 1.0)[n % 2], target="loss")
+        watch(log, 12, 1.0 - n / 20)
+    log.end()
+    assert len(log.outcomes) > 3
+    report = replay(log.events, "r")
+    assert report.same and report.by_kind["outcome"] == len(log.outcomes)
+    other = Mesh("r")
+    for entry in log.events:
+        other.step(entry)
+    assert other.state.reputations == log.mesh.state.reputations != {} and other.divergence is None
+    cut = [entry for entry in log.events if ".outcome." not in entry.subject]
+    assert not replay(cut, "r").same
+
+
+def test_the_rules_defaults_are_the_documented_ones() -> None:
+    rules = Rules()
+    assert (rules.outcome_ticks, rules.outcome_samples, rules.control_share) == (20, 3, 0.0)
+    assert SPECS[0].name == LR

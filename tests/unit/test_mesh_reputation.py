@@ -1,0 +1,139 @@
+"""How an outcome moves reputations: by example, by property, and the bound that the documentation states."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.mesh.control import drawn
+from oven_controller.mesh.effect import effect, median, sigma
+from oven_controller.mesh.reputation import Baseline, Stance, failed, merit, moved, outcomes_until_silent, success
+from oven_controller.rules import Rules
+
+unit = st.floats(0, 1)
+real = st.floats(-1e100, 1e100)
+size = st.floats(0, 1e100)
+stances = st.sampled_from(["propose", "for", "against"])
+controls = st.none() | st.builds(Baseline, real, size)
+names = st.text("abcdef", min_size=1, max_size=3)
+
+
+@given(real, size, size, controls)
+def test_success_is_a_share_and_grows_with_the_gain(
+    gain: float, noise: float, promised: float, control: object
+) -> None:
+    held = control if isinstance(control, Baseline) else None
+    y = success(gain, noise, promised, held)
+    assert 0 <= y <= 1
+    assert success(math.nextafter(gain, math.inf), noise, promised, held) >= y
+    assert success(gain, noise, promised * 2, held) <= y
+    if failed(gain, noise, held):
+        assert y == 0
+
+
+@given(stances, unit, unit, unit)
+def test_merit_is_bounded_and_monotone(stance: Stance, confidence: float, y: float, other: float) -> None:
+    low, high = sorted((y, other))
+    worse, better = merit(stance, confidence, low), merit(stance, confidence, high)
+    if stance == "against":
+        worse, better = better, worse
+    assert -1 <= worse <= better + 1e-12 and better <= 1
+
+
+@given(unit)
+def test_being_right_pays_and_being_wrong_costs_more_the_surer(confidence: float) -> None:
+    assert merit("propose", confidence, 1) >= 0.5 and merit("propose", confidence, 0) <= -0.5
+    assert merit("propose", confidence, 0) == -min(1, 2 * max(confidence, 0.5) ** 2)
+    assert merit("against", confidence, 0) == pytest.approx(merit("propose", confidence, 1))
+    assert merit("for", confidence, 1) == merit("propose", confidence, 1) / 2
+    assert merit("for", confidence, 0) == merit("propose", confidence, 0)
+    assert merit("propose", confidence, 0.5) <= 0, "nobody gains by what says nothing"
+
+
+@given(st.dictionaries(names, st.floats()), st.sets(names), st.dictionaries(names, st.floats(-1, 1)), st.randoms())
+def test_reputations_stay_in_bounds_whatever_the_order(
+    given: object, known: set[str], merits: object, random: object
+) -> None:
+    assert isinstance(given, dict) and isinstance(merits, dict)
+    rules = Rules()
+    after = moved(given, known, merits, rules)
+    assert all(0 <= value <= rules.reputation_most for value in after.values())
+    assert set(after) == {*given, *known, *merits}
+    shuffled = [dict(sorted(part.items(), reverse=True)) for part in (given, merits)]
+    assert moved(shuffled[0], sorted(known, reverse=True), shuffled[1], rules) == after
+    for agent in after:
+        alone = {agent: given[agent]} if agent in given else {}
+        assert moved(alone, (agent,), {agent: merits[agent]} if agent in merits else {}, rules)[agent] == after[agent]
+
+
+@given(st.floats(0, 2), st.floats(-1, 1), st.floats(-1, 1))
+def test_more_merit_never_leaves_less(reputation: float, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    rules = Rules()
+    assert moved({"a": reputation}, (), {"a": low}, rules)["a"] <= moved({"a": reputation}, (), {"a": high}, rules)["a"]
+
+
+@given(st.floats(0, 2))
+def test_forgetting_takes_everybody_back_to_one(reputation: float) -> None:
+    held, rules = {"a": reputation}, Rules()
+    for _ in range(2000):
+        after = moved(held, (), {}, rules)
+        assert abs(after["a"] - 1) <= abs(held["a"] - 1)
+        held = after
+    assert held["a"] == pytest.approx(1, abs=0.01)
+
+
+@given(st.floats(0, 1), st.floats(0, 2), st.floats(0.5, 1))
+def test_a_persistently_wrong_agent_falls_silent_within_the_bound(confidence: float, start: float, rate: float) -> None:
+    """Whatever it starts with, and with anything worse than the least harm in between."""
+    rules = Rules()
+    bound = outcomes_until_silent(confidence, rules, rules.reputation_most)
+    assert bound is not None
+    held = {"a": start}
+    for _ in range(bound):
+        held = moved(held, (), {"a": merit("propose", confidence, 0.0)}, rules)
+    assert held["a"] < rules.least_reputation
+    surer = outcomes_until_silent(min(1.0, confidence + rate / 2), rules, rules.reputation_most)
+    assert surer is not None and surer <= bound
+
+
+def test_the_bound_is_what_the_documentation_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deciding.md").read_text()
+    rules = Rules()
+    for confidence in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        counts = [
+            outcomes_until_silent(confidence, rules, start, between) for start in (1.0, 2.0) for between in (0, 5)
+        ]
+        assert f"| {confidence} | {' | '.join(map(str, counts))} |" in page
+
+
+def test_forgetting_can_be_so_quick_that_nobody_falls_silent() -> None:
+    assert outcomes_until_silent(0.9, Rules(reputation_share=0.5)) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+def test_an_effect_has_neither_an_order_nor_a_sign_of_its_own(before: list[float], after: list[float]) -> None:
+    seen = effect(before, after, 1)
+    assert effect(before[::-1], after[::-1], 1) == seen
+    turned = effect(before, after, -1)
+    assert (turned.gain, turned.noise) == (-seen.gain, seen.noise) and seen.noise >= 0
+
+
+def test_the_spread_is_robust_and_not_zero_for_want_of_variety() -> None:
+    assert sigma([1.0, 2.0, 3.0, 4.0, 1e9]) == pytest.approx(1.4826)
+    assert sigma([0.5, 0.5, 0.5, 0.6]) == pytest.approx(0.05)
+    assert sigma([0.5] * 5) == 0 and sigma([0.5]) == 0 and median([1.0, 4.0, 2.0, 3.0]) == 2.5
+
+
+def test_without_noise_success_is_a_step() -> None:
+    assert success(0.1, 0, 0.2, None) == 0 and success(0.11, 0, 0.2, None) == 1
+    assert success(0, 0, 0, None) == 0, "nothing happened: no success"
+
+
+def test_what_is_drawn_follows_from_the_id_alone() -> None:
+    ids = [f"{n:012d}-00" for n in range(4000)]
+    for share in (0.0, 0.1, 0.5, 1.0):
+        found = [drawn(id, share) for id in ids]
+        assert sum(found) / len(ids) == pytest.approx(share, abs=0.02)

@@ -129,6 +129,7 @@ class Attachment(TrainerCallback):
             snapshots=snapshots,
             mesh_code=self._mesh_code,
             versions=self._versions,
+            keys=connection.keys if connection else None,
             share=ranks.broadcast if several else None,
             save=self._ask_to_save,
         )

@@ -22,8 +22,11 @@ from oven_controller.messages import (
 )
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators, Applied
-from oven_learner.link import Answer, Link, Past
+from oven_learner.course import LOCAL, OBEYED, Course, told
+from oven_learner.link import Link
+from oven_learner.past import Past
 from oven_learner.snapshots import Snapshots
+from oven_learner.spans import Answer
 
 log = logging.getLogger("oven.learner")
 
@@ -32,8 +35,6 @@ LOCKSTEP_S = 30.0
 AFTER_TIMEOUT_S = 0.2
 """And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 HOLD_POLL_S = 0.05
-LOCAL = "local-"
-"""How the ids of the learner's own commands begin."""
 
 Order = Decision | OperatorCommand
 
@@ -58,10 +59,12 @@ class OvenClient:
         snapshots: Snapshots | None = None,
         mesh_code: str = "",
         versions: Mapping[str, str] | None = None,
+        keys: Mapping[str, str] | None = None,
         share: Callable[[Any], Any] | None = None,
         save: Callable[[], object] | None = None,
     ) -> None:
-        """`share` returns rank 0's argument on every rank (oven_learner.ranks). `save` asks for a checkpoint on disk,
+        """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has. `share`
+        returns rank 0's argument on every rank (oven_learner.ranks). `save` asks for a checkpoint on disk,
         which makes `run.checkpoint` an actuator even where no snapshot fits into memory."""
         self.actuators = actuators
         self.tick = 0
@@ -77,7 +80,7 @@ class OvenClient:
         self._rules = rules or Rules(autonomy="observe")
         self._lockstep = lockstep
         self._snapshots = snapshots
-        self._mesh_code, self._versions = mesh_code, dict(versions or {})
+        self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
         self._save = save
         self._share = share or (lambda said: said)
         self._incarnation = 1
@@ -88,6 +91,7 @@ class OvenClient:
         self._patience = LOCKSTEP_S
         self._started_at = 0.0
         self._waiting: list[Decision] = []
+        self._decided: set[str] = set()  # a copy of a decision is no second one
         self._commands: set[str] = set()
         self._asked: list[OperatorCommand] = []
         self._closed = False
@@ -125,10 +129,19 @@ class OvenClient:
                 lockstep=self._lockstep,
                 mesh_code=self._mesh_code,
                 versions=self._versions,
+                keys=self._keys or dict(past.keys),
             )
         )
+        self._decided = set(past.decided)
         for decision in past.unanswered:
             self._receipt(decision, Applied("unknown", reason="the learner restarted before it answered"))
+        # Nobody knows whether the operator still wants it: a run that was stopped, and is resumed, must not stop again.
+        for command_id, command in past.commands.items():
+            if not command_id.startswith(LOCAL):  # those count anew in each incarnation
+                self._commands.add(command_id)
+            if command is not None:
+                reason = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
+                self._said(Applied("unknown", reason=reason), OBEYED[command.action], command=command_id)
         self._link.begin()
         self._snapshot()
         return past
@@ -148,12 +161,7 @@ class OvenClient:
 
         While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close.
         """
-        try:
-            orders = self._receive()
-        except Exception:
-            log.exception("reading from the link failed; training goes on")
-            orders = []
-        self._hear(orders)
+        self._hear(self._listened(self._receive))
         while self.held and not self.stopping:
             time.sleep(HOLD_POLL_S)
             self._hear(self._drain())
@@ -181,13 +189,19 @@ class OvenClient:
         if self._closed:
             return True
         self._closed = True
-        for decision in self._waiting:
-            self._receipt(decision, Applied("expired", reason="the run ended first"))
+        too_late = Applied("expired", reason="the run ended first")
+        for order in [*self._waiting, *self._listened(self._drain)]:
+            if isinstance(order, OperatorCommand):
+                self._answer(order, too_late)
+            elif order.verdict == "adopted" and (order in self._waiting or order.id not in self._decided):
+                self._decided.add(order.id)
+                self._receipt(order, too_late)
         self._waiting.clear()
-        self._send(
-            RunEnded(
+        n = self._next()
+        self._link.send(  # made in its turn, when all that had to be dropped is counted
+            lambda: RunEnded(
                 incarnation=self._incarnation,
-                n=self._next(),
+                n=n,
                 reason=reason,
                 detail=detail,
                 tick=self.tick,
@@ -252,16 +266,23 @@ class OvenClient:
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s: %s); training goes on", self.tick, type(error).__name__, error)
 
+    def _listened(self, read: Callable[[], list[Order]]) -> list[Order]:
+        try:
+            return read()
+        except Exception:
+            log.exception("reading from the link failed; training goes on")
+            return []
+
     def _receive(self) -> list[Order]:
         orders = self._drain()
         if self._lockstep:
             limit = time.monotonic() + self._patience
-            while self._closed_tick < self.tick and time.monotonic() < limit:
+            while self._closed_tick < self.tick and time.monotonic() < limit and not told(orders, self._commands):
                 time.sleep(0.0005)
                 orders.extend(self._drain())
             if self._closed_tick >= self.tick:
                 self._patience = LOCKSTEP_S
-            else:
+            elif not told(orders, self._commands):
                 self._timeouts += 1
                 log.warning("tick %d did not close in %g s; the run is not repeatable", self.tick, self._patience)
                 self._patience = AFTER_TIMEOUT_S
@@ -280,7 +301,8 @@ class OvenClient:
         for order in orders:
             if isinstance(order, OperatorCommand):
                 self._command(order)
-            elif order.verdict == "adopted":
+            elif order.verdict == "adopted" and order.id not in self._decided:
+                self._decided.add(order.id)
                 self._waiting.append(order)
         coming = self.tick + 1
         due = [d for d in self._waiting if d.apply_at_tick <= coming or self.held]
@@ -306,29 +328,21 @@ class OvenClient:
         self._receipt(decision, applied, began_ns)
 
     def _command(self, command: OperatorCommand) -> None:
-        if command.id in self._commands:
+        """Obey, once, and say so in a receipt that names the command."""
+        if command.id in self._commands or command.action not in OBEYED:
+            return
+        course, applied = Course(self.held, self.stopping).after(command)
+        self.held, self.stopping = course.held, course.stopping
+        level, who = (logging.WARNING, "learner") if command.id.startswith(LOCAL) else (logging.INFO, "operator")
+        log.log(level, "%s: %s, %s (%s)", who, command.action, applied.status, applied.reason)
+        self._answer(command, applied)
+
+    def _answer(self, command: OperatorCommand, applied: Applied) -> None:
+        if command.id in self._commands or command.action not in OBEYED:
             return
         self._commands.add(command.id)
-        why = command.reason or "an operator asked for it"
-        match command.action:
-            case "hold":
-                self.held = why
-            case "resume":
-                self.held = ""
-            case "stop":
-                self.stopping = self.stopping or why
-        local = command.id.startswith(LOCAL)
-        if command.action not in ("hold", "resume", "stop"):
-            return  # the mesh answers those
-        log.log(
-            logging.WARNING if local else logging.INFO,
-            "%s: %s (%s)",
-            "learner" if local else "operator",
-            command.action,
-            why,
-        )
-        if local and command.action == "hold":
-            self._said(Applied("applied", reason=why), "run.hold", command=command.id)
+        if command.action == "hold" or not command.id.startswith(LOCAL):  # what asks for a stop here ends in RunEnded
+            self._said(applied, OBEYED[command.action], command=command.id)
 
     def _hold(self, _: float | None) -> None:
         self.held = "a decision holds the run"
@@ -375,7 +389,7 @@ class OvenClient:
         )
         self._link.send(Answer(receipt, began_ns or ended_ns, ended_ns))
 
-    def _send(self, message: RunStarted | RunEnded) -> None:
+    def _send(self, message: RunStarted) -> None:
         self._link.send(lambda: message)
 
     def _next(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError
 from oven_controller.rules import Rules
 from oven_controller.settings import CommitteeSettings
-from oven_learner.link import BusLink
+from oven_controller.signing import LEARNER, Keyring, Signer, load_keys
+from oven_learner.link import POLL_S, BusLink
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,13 @@ class Connection:
     rules: Rules
     lockstep: bool = False
     committee: CommitteeSettings = field(default_factory=CommitteeSettings)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Who signs → public key; empty: the run is not signed."""
 
     @classmethod
     def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Connection:
-        """Raises ConfigError, with the three ways to have a stack, when there is none."""
+        """Raises ConfigError, with the three ways to have a stack, when there is none; and when the run is signed, and
+        by another learner than the one whose key this is."""
         url = url or os.environ.get("OVEN_URL")
         run = run or os.environ.get("OVEN_RUN")
         creds = creds or os.environ.get("OVEN_CREDS")
@@ -44,9 +49,25 @@ class Connection:
             rules = Rules.model_validate(resolved.get("rules", {"autonomy": "observe"}))
             lockstep = bool(resolved.get("lockstep", False))
             committee = CommitteeSettings.model_validate(resolved.get("committee", {}))
-        return cls(url, run, Credentials.load(Path(creds)) if creds else None, rules, lockstep, committee)
+        credentials = Credentials.load(Path(creds)) if creds else None
+        keys = _keys(credentials)
+        return cls(url, run, credentials, rules, lockstep, committee, keys)
 
     def link(self) -> BusLink:
         """Raises ConfigError when traces are wanted and cannot be made."""
         telemetry.start("learner", self.run)
-        return BusLink(self.url, self.run, self.credentials, poll_s=0.001 if self.lockstep else 0.005)
+        poll_s = 0.001 if self.lockstep else POLL_S
+        return BusLink(self.url, self.run, self.credentials, poll_s=poll_s, keyring=Keyring(self.keys.get(LEARNER)))
+
+
+def _keys(credentials: Credentials | None) -> dict[str, str]:
+    path = os.environ.get("OVEN_KEYS")
+    if not path:
+        return {}
+    keys = load_keys(Path(path))
+    if credentials is None or keys.get(LEARNER) != Signer(credentials).public:
+        raise ConfigError(
+            f"{path} names another learner's key than that of {credentials!r}, so nobody would believe this one; set "
+            "OVEN_CREDS to the learner.nk that was made with it"
+        )
+    return keys

@@ -84,6 +84,7 @@ def connect(
         snapshots=snapshots,
         mesh_code=code_hash(),
         versions=installed(),
+        keys=connection.keys if connection else None,
         share=ranks.broadcast if several else None,
     )
     client.start(step)

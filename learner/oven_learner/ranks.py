@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from oven_controller.messages import Body, LearnerMessage
-from oven_learner.link import Past
+from oven_learner.past import Past
 
 T = TypeVar("T")
 

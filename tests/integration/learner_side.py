@@ -18,7 +18,6 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.events import Event
 from oven_controller.messages import Body, Message
-from oven_controller.names import log_stream
 from oven_controller.server import EmbeddedServer, ServerFolder
 
 RUN = "r"
@@ -36,13 +35,16 @@ async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 class Server:
     """The server of run `r`: one port, one store, any number of lives."""
 
-    def __init__(self, folder: Path, agents: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, agents: tuple[str, ...] = (), pool: tuple[str, ...] = ()) -> None:
+        """`pool`: agents that share the key `agents-1`."""
         self.files = ServerFolder(folder / "nats", RUN)
         self.log = folder / "nats-server.log"
         for role in ("admin", "learner", "mesh", "history"):
             self.files.add_user(role, role)
         for agent in agents:
             self.files.add_user("agent", agent)
+        if pool:
+            self.files.add_user("agent", "agents-1", pool)
         self.port: int | None = None
         self._running: EmbeddedServer | None = None
 
@@ -115,18 +117,18 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(folder: Path, agents: tuple[str, ...] = ()) -> AsyncIterator[Server]:
+async def serving(
+    folder: Path,
+    agents: tuple[str, ...] = (),
+    pool: tuple[str, ...] = (),
+    duplicates_s: float = streams.DUPLICATES_S,
+) -> AsyncIterator[Server]:
     """A server with the run's two streams."""
-    server = Server(folder, agents)
+    server = Server(folder, agents, pool)
     await server.start()
     try:
         async with server.bus() as bus:
-            await streams.create(bus.jetstream, RUN)
-            # A stream with sources has no duplicate window unless it is told to.
-            config = (await bus.jetstream.stream_info(log_stream(RUN))).config
-            if not config.duplicate_window:
-                config.duplicate_window = 120.0
-                await bus.jetstream.update_stream(config)
+            await streams.create(bus.jetstream, RUN, duplicates_s=duplicates_s)
         yield server
     finally:
         await server.stop()

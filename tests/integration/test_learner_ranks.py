@@ -81,7 +81,8 @@ async def test_a_decision_is_applied_on_both_ranks_at_the_same_step(
     assert len(weights(tmp_path)) == 1
     said = await nats.bodies()
     assert sum(isinstance(body, RunStarted) for body in said) == 1, "one learner, not one a rank"
-    assert [body.status for body in said if isinstance(body, Receipt)] == ["applied"]
+    receipts = [(body.decision_id, body.command, body.status) for body in said if isinstance(body, Receipt)]
+    assert receipts == [(scale(1, 0.5).id, "", "applied"), ("", "1", "applied")], "one receipt each, not one a rank"
     assert [body.step for body in said if isinstance(body, Observation)] == [n for n, _ in steps(tmp_path, 0)]
     end = said[-1]
     assert isinstance(end, RunEnded) and end.reason == "stopped"

@@ -10,7 +10,7 @@ from tests.unit.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from oven_controller.messages import Observation, Value
-from oven_learner.link import Past
+from oven_learner.past import Past
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.

@@ -14,7 +14,7 @@ from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.attachment import attach
 from oven_learner.hf.learning_rate import LearningRateScale
-from oven_learner.link import Past
+from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oven_controller.errors import BusError, UnknownNameError
 from oven_controller.messages import (
@@ -23,7 +25,7 @@ from oven_controller.messages import (
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
-from oven_learner.link import Past
+from oven_learner.past import Past
 from oven_learner.snapshots import Snapshots
 
 
@@ -133,6 +135,24 @@ def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
     assert (receipt.status, receipt.before, receipt.after, receipt.tick) == ("applied", 1.0, 2.0, 2)
 
 
+def test_a_copy_of_a_decision_is_no_second_one() -> None:
+    line = Line()
+    client, model = make(line)
+    for _ in range(2):
+        line.coming.append(decide(2.0))
+        client.observe(1, {})
+        client.poll()
+        model.rate = 5.0
+    line.coming.append(decide(2.0))
+    client.close("completed")
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] and model.rate == 5.0
+    line = Line(Past(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
+    again, model = make(line)
+    line.coming.append(decide(2.0))
+    again.poll()
+    assert model.rate == 1.0
+
+
 def test_a_late_decision_expires_and_says_so() -> None:
     line = Line()
     client, model = make(line)
@@ -204,6 +224,153 @@ def test_an_operator_holds_resumes_and_stops() -> None:
     assert model.rate == 1.0
 
 
+def words(line: Line) -> list[tuple[str, str, str, str]]:
+    return [(receipt.command, receipt.actuator, receipt.status, receipt.reason) for receipt in line.receipts()]
+
+
+def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> None:
+    line = Line()
+    client, _ = make(line)
+    line.coming.extend(
+        [
+            OperatorCommand(id="a", action="resume"),
+            OperatorCommand(id="b", action="hold", reason="a look"),
+            OperatorCommand(id="c", action="hold", reason="me too"),
+            OperatorCommand(id="b", action="hold", reason="a look"),
+            OperatorCommand(id="m", action="mute", agent="lr"),
+            OperatorCommand(id="d", action="resume"),
+            OperatorCommand(id="e", action="stop", reason="enough"),
+            OperatorCommand(id="f", action="stop"),
+        ]
+    )
+    client.poll()
+    client.poll()
+    assert words(line) == [
+        ("a", "run.hold", "noop", "it is not held"),
+        ("b", "run.hold", "applied", "a look"),
+        ("c", "run.hold", "noop", "it is held already: a look"),
+        ("d", "run.hold", "applied", "it goes on: an operator asked for it"),
+        ("e", "run.stop", "applied", "it stops after this step: enough"),
+        ("f", "run.stop", "noop", "it stops already: enough"),
+    ]
+    assert all(receipt.decision_id == "" for receipt in line.receipts())
+    assert [receipt.n for receipt in line.receipts()] == [2, 3, 4, 5, 6, 7]
+
+
+class Answering(Line):
+    """Says the next thing as soon as it is heard that the last one was done."""
+
+    def __init__(self, *orders: Body) -> None:
+        super().__init__()
+        self.orders = deque(orders)
+        self.held: list[str] = []
+        self.client: OvenClient | None = None
+
+    def receive(self) -> Body | None:
+        if self.client is None or not self.orders or len(self.held) > len(self.receipts()):
+            return None
+        self.held.append(self.client.held)
+        return self.orders.popleft()
+
+
+def test_while_it_is_held_a_set_applies_at_once_and_so_does_resume() -> None:
+    line = Answering(
+        OperatorCommand(id="a", action="hold", reason="a look"),
+        decide(2.0, apply_at=500, expires=520),
+        decide(3.0, apply_at=501, expires=520, number=2),
+        OperatorCommand(id="b", action="resume"),
+    )
+    client, model = make(line)
+    line.client = client
+    client.observe(1, {})
+    client.poll()
+    assert line.held == ["", "a look", "a look", "a look"] and not client.held
+    assert (model.rate, client.tick) == (3.0, 1)
+    assert [(r.status, r.after) for r in line.receipts()[1:3]] == [("applied", 2.0), ("applied", 3.0)]
+
+
+def test_while_it_is_held_a_stop_ends_it() -> None:
+    line = Answering(OperatorCommand(id="a", action="hold"), OperatorCommand(id="b", action="stop", reason="enough"))
+    client, _ = make(line)
+    line.client = client
+    client.poll()
+    assert (client.stopping, line.receipts()[-1].command) == ("enough", "b")
+
+
+def test_after_a_restart_what_was_answered_stays_so_and_what_was_not_is_unknown() -> None:
+    told = OperatorCommand(id="b", action="stop")
+    line = Line(Past(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None}))
+    client, _ = make(line)
+    (receipt,) = line.receipts()
+    assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
+    assert receipt.reason == "the learner restarted before it obeyed; say stop again if it still holds"
+    line.coming.extend([OperatorCommand(id="a", action="stop"), told])
+    client.poll()
+    assert not client.stopping and len(line.receipts()) == 1
+    client.hold("no judge answers")
+    line.coming.append(OperatorCommand(id="c", action="resume"))
+    client.poll()
+    assert words(line)[1:] == [
+        ("local-0", "run.hold", "applied", "no judge answers"),
+        ("c", "run.hold", "applied", "it goes on: an operator asked for it"),
+    ]
+
+
+ids = st.sampled_from(["a", "b", "c", "d", "e"])
+told = st.builds(OperatorCommand, id=ids, action=st.sampled_from(["hold", "resume", "stop", "mute", "set"]))
+
+
+@given(st.lists(st.lists(told, max_size=6), min_size=1, max_size=5), st.data())
+def test_each_command_has_one_receipt_however_often_the_learner_restarts(
+    lives: list[list[OperatorCommand]], data: st.DataObject
+) -> None:
+    """Each life hears some of what was said in it and dies: the rest it left unread, or it ended in order."""
+    commands: dict[str, OperatorCommand | None] = {}
+    answered: list[str] = []
+    for n, said in enumerate(lives):
+        line = Line(Past(incarnation=n, commands=commands))
+        client, _ = make(line)
+        for command in said:
+            if command.action in ("hold", "resume", "stop"):
+                commands.setdefault(command.id, command)
+        heard = data.draw(st.integers(0, len(said)))
+        line.coming.extend([*said[:heard], OperatorCommand(id=f"end {n}", action="stop")])
+        client.poll()
+        if data.draw(st.booleans()):
+            line.coming.extend(said[heard:])
+            client.close("stopped")
+        mine = [receipt.command for receipt in line.receipts() if not receipt.command.startswith("end")]
+        answered += mine
+        commands = {name: None if name in answered else command for name, command in commands.items()}
+    last = Line(Past(incarnation=len(lives), commands=commands))
+    make(last)
+    answered += [receipt.command for receipt in last.receipts()]
+    assert sorted(answered) == sorted(commands)
+
+
+def test_what_comes_too_late_is_answered_all_the_same() -> None:
+    line = Line()
+    client, model = make(line)
+    client.request_stop("SIGTERM")
+    client.poll()
+    line.coming.extend([decide(2.0), decide(3.0, verdict="advised", number=2), OperatorCommand(id="a", action="hold")])
+    client.close("stopped")
+    assert [(r.decision_id, r.command, r.status) for r in line.receipts()] == [
+        ("000000000001-00", "", "expired"),
+        ("", "a", "expired"),
+    ]
+    assert isinstance(line.sent[-1], RunEnded) and model.rate == 1.0
+
+
+@pytest.mark.parametrize("verdict", ["rejected", "advised", "withheld"])
+def test_only_what_is_adopted_is_carried_out(verdict: str) -> None:
+    line = Line()
+    client, model = make(line)
+    line.coming.append(decide(2.0, verdict=verdict))
+    client.poll()
+    assert model.rate == 1.0 and not line.receipts()
+
+
 def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
     client, _ = make(Line())
     client.request_stop("SIGTERM")
@@ -244,6 +411,23 @@ def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest
     assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 3
 
 
+def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    client, _ = make(line, lockstep=True)
+    client.observe(1, {})
+    line.coming.append(OperatorCommand(id="a", action="resume"))
+    client.poll()
+    assert words(line) == [("a", "run.hold", "noop", "it is not held")]
+    monkeypatch.setattr("oven_learner.client.AFTER_TIMEOUT_S", 0.0)
+    client._patience = 0.01
+    client.observe(2, {})
+    line.coming.append(OperatorCommand(id="a", action="resume"))
+    client.poll()
+    client.close("completed")
+    ended = line.sent[-1]
+    assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 1, "one that was obeyed before cuts no wait short"
+
+
 def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: 1.0, lambda v: None, low=0.1, high=10)
@@ -271,3 +455,4 @@ def test_a_link_that_breaks_leaves_training_alone() -> None:
     client.observe(1, {"loss": 1.0})
     client.poll()
     assert model.rate == 1.0 and not client.stopping
+    assert client.close("completed")

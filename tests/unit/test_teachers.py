@@ -278,7 +278,7 @@ def test_the_anchor_survives_a_rollback(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None:
-    from oven_learner.link import Past
+    from oven_learner.past import Past
 
     job, teachers = anchored(tmp_path)
     line = Deciding(past=Past(1, 3, 9, {"teacher.active": "two", "grpo.beta": 1.0}))

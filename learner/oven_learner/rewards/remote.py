@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from oven_controller import names, telemetry
 from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials, inbox_prefix
+from oven_controller.credentials import Credentials, score_inbox
 from oven_controller.errors import OvenError
 from oven_controller.messages import ScoreReply, ScoreRequest
 from oven_learner.rewards import verdicts
@@ -61,7 +61,7 @@ class RemoteMembers:
         self._absent_s = absent_s
         self._subjects = {member: names.reward(member) for member in members}
         self._url, self._credentials = url, credentials
-        self._inbox = inbox_prefix(credentials.name if credentials else "learner")
+        self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None

@@ -1,0 +1,73 @@
+"""What the log says of a run's earlier incarnations: where a learner that starts again has to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from oven_controller.bus import Bus
+from oven_controller.errors import ConfigError
+from oven_controller.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted, Value
+from oven_controller.names import Subjects
+from oven_controller.signing import LEARNER, Keyring
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the log says of the run's earlier incarnations."""
+
+    incarnation: int = 0
+    tick: int = 0
+    last_seq: int = 0
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """Actuator → value read back at its last change."""
+    unanswered: tuple[Decision, ...] = ()
+    """Adopted decisions without a receipt."""
+    decided: frozenset[str] = frozenset()
+    """Ids of all adopted decisions: a copy of one is no new one."""
+    commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
+    """Operators' commands to the learner by id: None where a receipt answers it."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Who signs → public key, if the run is signed."""
+
+
+def check_signer(bus: Bus, run: str, past: Past) -> None:
+    """Raises ConfigError: nobody believes a learner that goes on with a signed run under another key."""
+    if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
+        raise ConfigError(
+            f"run {run!r} is signed by another learner's key; go on with the credentials that it began with"
+        )
+
+
+async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None) -> Past:
+    """Fold the log of earlier incarnations. Raises BusError when the run has no log."""
+    on = Subjects(run)
+    head = await bus.head(run)
+    incarnation = tick = 0
+    values: dict[str, Value] = {}
+    unanswered: dict[str, Decision] = {}
+    decided: set[str] = set()
+    commands: dict[str, OperatorCommand | None] = {}
+    wanted = [on.run, on.observation, on.receipt, on.decision("*"), on.operator("*")]
+    if head:
+        async for event in bus.read(run, until=head, subjects=wanted):
+            progressed()
+            body = keyring.judge(event).body
+            if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
+                incarnation = max(incarnation, body.incarnation)
+                tick = max(tick, body.tick)
+            if isinstance(body, Decision) and body.verdict == "adopted":
+                if body.id not in decided:
+                    unanswered[body.id] = body
+                decided.add(body.id)
+            elif isinstance(body, OperatorCommand) and body.action in ("hold", "resume", "stop"):
+                commands.setdefault(body.id, body)
+            elif isinstance(body, Receipt):
+                unanswered.pop(body.decision_id, None)
+                if body.command:
+                    commands[body.command] = None
+                if body.status == "applied":
+                    values[body.actuator] = body.after
+    return Past(
+        incarnation, tick, head, values, tuple(unanswered.values()), frozenset(decided), commands, keyring.keys or {}
+    )

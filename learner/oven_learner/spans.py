@@ -1,0 +1,43 @@
+"""What the learner's messages tell in a trace. They are made on the link's thread, like the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from oven_controller import telemetry
+from oven_controller.messages import LearnerMessage, Observation, Receipt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A receipt on its way to `Link.send`, with the Unix time in ns between which the decision was carried out: the
+    training thread only reads the clock."""
+
+    receipt: Receipt
+    began_ns: int
+    ended_ns: int
+
+    def __call__(self) -> Receipt:
+        return self.receipt
+
+
+def of(make: object, message: LearnerMessage, contexts: telemetry.Contexts) -> Callable[[], telemetry.Span] | None:
+    """An observation begins a trace; a receipt ends the one that its decision came with."""
+    if isinstance(message, Observation):
+        attributes: dict[str, telemetry.Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
+        return partial(telemetry.span, "observe", attributes=attributes, kind="producer")
+    if not isinstance(make, Answer):
+        return None
+    receipt = make.receipt
+    attributes = {
+        "oven.tick": receipt.tick,
+        "oven.actuator": receipt.actuator,
+        "oven.decision_id": receipt.decision_id,
+        "oven.verdict": "adopted",
+        "oven.status": receipt.status,
+    }
+    parent = contexts.get(receipt.decision_id)
+    times = {"began_ns": make.began_ns, "ended_ns": make.ended_ns}
+    return partial(telemetry.span, "apply", parent, attributes, kind="consumer", **times)

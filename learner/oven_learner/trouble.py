@@ -1,0 +1,36 @@
+"""What keeps the log from taking messages, for the process's own log: said once each, not at every attempt."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from oven_controller.errors import OvenError
+
+log = logging.getLogger("oven.learner")
+
+SAY_AGAIN_S = 60.0
+
+
+class Trouble:
+    """One outage after the other. A reason is said again after a minute."""
+
+    def __init__(self) -> None:
+        self._began = self._said_at = 0.0
+        self._said: set[str] = set()
+
+    def note(self, error: BaseException, waiting: int) -> None:
+        now, why = time.monotonic(), str(error) or type(error).__name__
+        self._began = self._began or now
+        if why not in self._said or now >= self._said_at + SAY_AGAIN_S:
+            self._said.add(why)
+            self._said_at = now
+            since = now - self._began
+            trace = None if isinstance(error, OvenError) else error  # a fault of our own
+            log.warning("%s (for %.0f s; %d messages wait); training goes on", why, since, waiting, exc_info=trace)
+
+    def over(self, dropped: int) -> None:
+        if self._began:
+            since = time.monotonic() - self._began
+            log.warning("the log takes messages again after %.1f s; %d observations were dropped", since, dropped)
+            self._began, self._said = 0.0, set()

@@ -1,0 +1,134 @@
+"""The outbox against a model of it: order, bounds, what is dropped and what never is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.messages import LearnerMessage, Observation, Receipt
+from oven_learner.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Letter, Outbox
+
+WIRE = 100
+
+
+def observation(n: int) -> Callable[[], LearnerMessage]:
+    return lambda: Observation(incarnation=1, n=n, tick=n, step=n, progress=0.0, metrics={})
+
+
+def receipt(n: int) -> Callable[[], LearnerMessage]:
+    return lambda: Receipt(incarnation=1, n=n, actuator="rate", status="applied", tick=n, step=n)
+
+
+def write(make: Callable[[], LearnerMessage]) -> Letter:
+    message = make()
+    return Letter("subject", bytes(WIRE), f"1-{message.n}", 1, message.n, None)
+
+
+def outbox(kept: int = 1000) -> Outbox:
+    return Outbox(write, kept * (WIRE + OVERHEAD_BYTES))
+
+
+def collect(box: Outbox) -> None:
+    while box.collect():
+        pass
+
+
+Moves = st.lists(st.sampled_from(["observe", "receipt", "collect", "take", "settle", "settle half"]), max_size=80)
+
+
+@given(moves=Moves, kept=st.integers(1, 6))
+def test_it_keeps_order_and_drops_the_oldest_observations_only(moves: list[str], kept: int) -> None:
+    box, said, lasting, settled = outbox(kept), 0, set[int](), list[int]()
+    waiting: list[int] = []  # made, in order
+    unmade: list[int] = []
+    flying: list[int] = []
+    dropped = 0
+    for move in moves:
+        match move:
+            case "observe" | "receipt":
+                said += 1
+                unmade.append(said)
+                if move == "receipt":
+                    lasting.add(said)
+                box.put((receipt if move == "receipt" else observation)(said), move == "observe")
+            case "collect":
+                collect(box)
+                for n in unmade:
+                    waiting.append(n)
+                    observations = [m for m in waiting if m not in lasting]
+                    if len(observations) > kept:
+                        waiting.remove(observations[0])
+                        dropped += 1
+                unmade = []
+            case "take":
+                if not flying:
+                    flying, waiting = waiting, []
+                assert [letter.n for letter in box.take()] == flying
+            case "settle" | "settle half" if flying:
+                through = flying[-1] if move == "settle" else flying[len(flying) // 2]
+                box.settle(through)
+                settled += [n for n in flying if n <= through]
+                flying = [n for n in flying if n > through]
+        assert box.dropped == dropped
+        assert len(box) == len(waiting) + len(unmade) + len(flying)
+    collect(box)
+    while letters := box.take():
+        settled += [letter.n for letter in letters]
+        box.settle(letters[-1].n)
+    assert settled == sorted(set(settled)), "once, and in order"
+    assert lasting <= set(settled)
+    assert said == len(settled) + box.dropped
+
+
+def test_what_is_handed_over_is_handed_over_again_until_it_is_settled() -> None:
+    box = outbox(kept=2)
+    for n in range(1, 4 * TAKEN):
+        box.put(receipt(n), False)
+    collect(box)
+    first = box.take()
+    assert [letter.n for letter in first] == list(range(1, TAKEN + 1))
+    for n in range(1000, 1100):
+        box.put(observation(n), True)
+    collect(box)
+    assert box.dropped == 98
+    assert box.take() is first
+    box.settle(TAKEN - 1)
+    assert [letter.n for letter in box.take()] == [TAKEN]
+    box.settle(TAKEN)
+    assert [letter.n for letter in box.take()][:1] == [TAKEN + 1]
+
+
+def test_a_message_that_cannot_be_made_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    box = outbox()
+
+    def broken() -> LearnerMessage:
+        raise ValueError("no number")
+
+    for make in (observation(1), broken, observation(3)):
+        box.put(make, True)
+    collect(box)
+    assert [letter.n for letter in box.take()] == [1, 3]
+    assert "could not be made and is left out: no number" in caplog.text
+
+
+def test_even_what_nobody_has_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.outbox.UNMADE", 10)
+    box = outbox()
+    for n in range(1, 101):
+        box.put(receipt(n) if n == 50 else observation(n), n != 50)
+    assert box.collect() == AT_ONCE
+    collect(box)
+    taken = [letter.n for letter in box.take()]
+    assert taken == [*range(1, AT_ONCE + 1), 50, *range(91, 101)]
+    assert box.dropped == 100 - len(taken)
+
+
+def test_a_large_message_ends_a_handful() -> None:
+    box = Outbox(lambda make: Letter("subject", bytes(200_000), "1-1", 1, make().n, None))
+    for n in range(1, 20):
+        box.put(observation(n), True)
+    collect(box)
+    assert len(box.take()) == 6

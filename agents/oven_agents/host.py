@@ -1,4 +1,4 @@
-"""An agent's process: one agent, one connection, no rights beyond its own subjects."""
+"""A process of agents: one of them, or several that share a connection; no rights beyond their own subjects."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import logging
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from nats.aio.msg import Msg
 
 from oven_agents.loader import load
+from oven_agents.prior import Prior
 from oven_agents.session import Session
-from oven_agents.speech import Speech
+from oven_agents.speech import Speech, belonging, react
 from oven_controller import names, telemetry
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.events import Event
-from oven_controller.messages import Body, HistoryBatch, HistoryRequest
-from oven_controller.wire import Malformed, decode
+from oven_controller.messages import BallotOpened, Body, HistoryBatch, HistoryRequest, Observation
+from oven_controller.signing import Keyring
+from oven_controller.wire import Malformed
 
 log = logging.getLogger("oven.agent")
 
@@ -30,34 +34,47 @@ REPEAT_S = 0.25
 """In lockstep, how long to wait for the next event before saying `done` again."""
 REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
+UNKNOWN = datetime.min.replace(tzinfo=UTC)
+"""When what is heard live was stored: nobody says, and no agent asks."""
 HISTORY_S = 15.0
 """How long to go on asking for history when nobody answers."""
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the agent's process: NAME or FILE.py, and `--name` to appear under another name."""
+    """Entry point of the process: one or more agents (NAME or FILE.py), `--name` for each of them to appear under
+    another name, and `--shadow`."""
     parser = argparse.ArgumentParser(prog="agent")
-    parser.add_argument("agent")
-    parser.add_argument("--name")
+    parser.add_argument("agents", nargs="+", metavar="agent")
+    parser.add_argument("--name", action="append", default=[], dest="names")
+    parser.add_argument("--shadow", action="store_true")
     options = parser.parse_args(args)
+    if options.names and len(options.names) != len(options.agents):
+        parser.error(f"{len(options.agents)} agents and {len(options.names)} names; give each a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    default_name, agent = load(options.agent)
-    name = names.checked("agent", options.name or default_name)
+    loaded = [load(agent) for agent in options.agents]
+    called = [names.checked("agent", name) for name in options.names or (name for name, _ in loaded)]
+    sessions = [Session(agent, name, shadow=options.shadow) for name, (_, agent) in zip(called, loaded, strict=True)]
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
-    telemetry.start(f"agent-{name}", os.environ["OVEN_RUN"])
+    url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
+    shared = credentials.name if credentials and len(called) > 1 else ""
+    telemetry.start(shared or f"agent-{called[0]}", run)
     try:
-        asyncio.run(host(Session(agent, name), os.environ["OVEN_URL"], os.environ["OVEN_RUN"], credentials))
+        asyncio.run(host(sessions, url, run, credentials, pin))
     finally:
         telemetry.shutdown()
     return 0
 
 
-async def host(session: Session, url: str, run: str, credentials: Credentials | None) -> None:
-    """Take part until SIGTERM or SIGINT, then say goodbye.
+async def host(
+    sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, pin: str | None = None
+) -> None:
+    """Take part until SIGTERM or SIGINT, then say goodbye. Several agents share the connection, and each event is read
+    and judged once for all of them; one that raises abstains, one that never comes back holds up the others too.
 
     Live subscriptions come first and history second, so that nothing falls between; what comes twice is dropped by
-    the session. The same again whenever the connection was lost: until history has filled the gap, what is heard
-    waits. Events that arrive while the agent thinks are absorbed together before it is asked again.
+    the sessions. The same again whenever the connection was lost: until history has filled the gap, what is heard
+    waits, and is judged only then, by the keys that history told. Events that arrive while the agents think are
+    absorbed together before they are asked again. `pin`: the learner's public key, if known.
 
     Raises BusError when there is no server to begin with, or when the connection is closed for good.
     """
@@ -71,15 +88,17 @@ async def host(session: Session, url: str, run: str, credentials: Credentials | 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-    inbox: deque[Body | Malformed] = deque()
+    inbox: deque[Event] = deque()
+    contexts = telemetry.Contexts()
+    keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=session.name, changed=news.set) as bus:
-        speech = Speech(session, bus, on)
+    async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
+        prior = Prior(bus)
+        speeches = [Speech(session, bus, on, prior, contexts) for session in sessions]
 
         async def hear(message: Msg) -> None:
-            body = decode(names.kind(message.subject), message.data)
-            speech.heard(body, telemetry.carried(message.headers))
-            inbox.append(body)
+            context = telemetry.carried(message.headers)
+            inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
             news.set()
 
         for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
@@ -90,25 +109,36 @@ async def host(session: Session, url: str, run: str, credentials: Credentials | 
             news.clear()
             while filled != bus.losses:
                 filled = bus.losses
-                known = await _catch_up(session, bus, on, known, stop)
-                session.announce()
+                known = await _catch_up(sessions, keyring, bus, on, known, stop)
+                for session in sessions:
+                    session.announce()
             while inbox:
-                session.absorb(inbox.popleft())
-            await speech.react()
-            for problem in session.problems:
-                log.error("the agent raised; it abstains on this window\n%s", problem)
-            session.problems.clear()
+                event = keyring.judge(inbox.popleft())
+                if isinstance(event.body, Observation | BallotOpened):
+                    contexts.keep(belonging(event.body), event.traceparent)
+                _absorb(sessions, event.body)
+            await react(speeches)
+            for session in sessions:
+                for problem in session.problems:
+                    log.error("%s: the agent raised; it abstains on this window\n%s", session.name, problem)
+                session.problems.clear()
             for _ in range(REPEATS):
-                awaited = session.awaited
-                if awaited is None or await _within(news, REPEAT_S):
+                if not any(session.awaited for session in sessions) or await _within(news, REPEAT_S):
                     break
-                await speech.say([awaited])
+                for speech in speeches:
+                    await speech.say([awaited] if (awaited := speech.session.awaited) else [])
             if bus.closed.is_set():
                 raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
             await news.wait()
         with contextlib.suppress(BusError):
-            await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())
+            for session in sessions:
+                await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())
             await bus.flush()
+
+
+def _absorb(sessions: Sequence[Session], body: Body | Malformed) -> None:
+    for session in sessions:
+        session.absorb(body)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
@@ -119,7 +149,9 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-async def _catch_up(session: Session, bus: Bus, on: names.Subjects, after: int, stop: asyncio.Event) -> int:
+async def _catch_up(
+    sessions: Sequence[Session], keyring: Keyring, bus: Bus, on: names.Subjects, after: int, stop: asyncio.Event
+) -> int:
     """Absorb what the log holds after that sequence; the last one that was told. The mesh answers, and may be starting
     again itself, so it is asked for a while."""
     patience = asyncio.get_running_loop().time() + HISTORY_S
@@ -128,13 +160,13 @@ async def _catch_up(session: Session, bus: Bus, on: names.Subjects, after: int, 
             reply = await bus.request(on.history, HistoryRequest(after=after).wire())
         except BusError as error:
             if bus.closed.is_set() or asyncio.get_running_loop().time() > patience:
-                log.warning("no history (%s): this agent knows only what comes from now on", error)
+                log.warning("no history (%s): nothing is known here but what comes from now on", error)
                 break
             await asyncio.sleep(REPEAT_S)
             continue
         batch = HistoryBatch.model_validate_json(reply)
         for entry in batch.events:
-            session.absorb(Event.from_logged(entry).body)
+            _absorb(sessions, keyring.judge(Event.from_logged(entry)).body)
             after = entry.seq
         if not batch.events or after >= batch.head:
             break

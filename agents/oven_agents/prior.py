@@ -97,6 +97,9 @@ class Prior:
         in_flight: Sequence[str],
     ) -> list[Vote | AgentStatus]:
         """`said` in its order: proposals with their evidence, without those that are barred."""
+        proposes = any(isinstance(message, Vote) and message.stance == "propose" for message in said)
+        if not proposes or self._away():
+            return list(said)
 
         async def one(message: Vote | AgentStatus) -> Vote | AgentStatus | None:
             if run is None or not isinstance(message, Vote) or message.stance != "propose":
@@ -112,16 +115,18 @@ class Prior:
         return [message for message in await asyncio.gather(*map(one, said)) if message is not None]
 
     async def _ask(self, request: JudgeRequest) -> Judgement | None:
-        now = asyncio.get_running_loop().time()
-        if now < self._away_until:
+        if self._away():
             return None
         try:
             answer = await self._bus.request(names.kg("judge"), request.wire(), DEADLINE_S)
             return Judgement.model_validate_json(answer)
         except (BusError, ValidationError) as error:
-            self._away_until = now + AWAY_S
+            self._away_until = asyncio.get_running_loop().time() + AWAY_S
             self._tell(f"votes go out without the graph's sources: {error}")
             return None
+
+    def _away(self) -> bool:
+        return asyncio.get_running_loop().time() < self._away_until
 
     def _tell(self, line: str) -> None:
         if line not in self._told:

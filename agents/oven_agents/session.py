@@ -34,9 +34,11 @@ PATIENCE = 20
 class Session:
     """`absorb` events in any number, then `react` once: that is how a slow agent skips windows instead of queuing."""
 
-    def __init__(self, agent: Agent, name: str) -> None:
+    def __init__(self, agent: Agent, name: str, *, shadow: bool = False) -> None:
+        """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others."""
         self.agent = agent
         self.name = name
+        self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks of the agent's own code, for the process log; the host empties it."""
         self._run: RunStarted | None = None
@@ -54,6 +56,7 @@ class Session:
         self._over = False
         self._voted_tick = -1
         self._told: set[str] = set()  # ballots answered
+        self._cast: dict[str, int] = {}  # actuator → tick of the newest vote on it, until a decision
         self._seen = ""
         self._said_tick = -HEARTBEAT_TICKS
         self._failures = 0
@@ -79,6 +82,8 @@ class Session:
             case Observation():
                 self._observations.append(body)
             case Receipt():
+                if not body.decision_id:
+                    return  # of a hold, a resume or a stop: no setting has changed
                 self._receipts.append(body)
                 self._answered.add(body.decision_id)
                 self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != body.decision_id}
@@ -93,6 +98,7 @@ class Session:
                     return
                 self._decided = body.id
                 self._closed.add(body.ballot)
+                self._cast.pop(body.actuator, None)
                 if (
                     self._ballots.get(body.actuator, None) is not None
                     and self._ballots[body.actuator].id == body.ballot
@@ -100,7 +106,8 @@ class Session:
                     del self._ballots[body.actuator]
                 if body.verdict == "adopted" and body.id not in self._answered:
                     self._in_flight[body.actuator] = body
-                self._decided_tick[body.actuator] = body.tick
+                if body.ballot or body.verdict == "adopted":  # else it is the refusal of one agent's vote
+                    self._decided_tick[body.actuator] = body.tick
             case _:
                 pass
 
@@ -121,7 +128,8 @@ class Session:
             out.extend(self._votes(news, ballots))
         self._voted_tick = tick
         self._told.update(ballot.id for ballot in ballots)
-        if ballots or (news and (self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS)):
+        unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
+        if unanswered or (news and (self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS)):
             out.append(self._status("done"))
             self._said_tick = tick
         return out
@@ -185,22 +193,26 @@ class Session:
             return []
         assert self._run is not None
         window = Window(self._run, list(self._observations), self._knobs, self._receipts, self._ballots)
-        out: list[Vote | AgentStatus] = []
         try:
             said = self.agent.vote(window) if news else None
             proposals = [said] if isinstance(said, Vote) else list(said or ())
             answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
+            votes = [vote for vote in proposals if not self._pointless(vote, window.tick)]
+            votes.extend(answer for answer in answers if answer is not None)
+            self._cast.update((vote.actuator, vote.tick) for vote in votes)  # raises where that is no vote
         except Exception as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
-            if self._failures == PATIENCE:
-                self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
-                out.append(self._status("cannot_fire", self._reason[:2000]))
-            return out
+            if self._failures < PATIENCE:
+                return []
+            self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
+            return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
-        out.extend(vote for vote in proposals if not self._pointless(vote, window.tick))
-        out.extend(answer for answer in answers if answer is not None)
-        return out
+        return [*votes]
+
+    def _answers(self, ballot: BallotOpened) -> bool:
+        """Whether a vote of this agent counts in the ballot already, so that nobody waits for it to be done."""
+        return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
     def _pointless(self, vote: Vote, tick: int) -> bool:
         """A proposal while the last decision is in flight or the actuator cools down only fills the log."""
@@ -212,7 +224,8 @@ class Session:
         assert self._run is not None
         decided = self._decided_tick.get(vote.actuator)
         cooling = decided is not None and tick < decided + self._run.rules.cooldown_ticks
-        return vote.actuator in self._in_flight or cooling
+        flying = self._in_flight.get(vote.actuator)
+        return cooling or (flying is not None and tick <= flying.expires_at_tick)
 
     def _status(self, state: str, reason: str = "") -> AgentStatus:
         tick = self._observations[-1].tick if self._observations else 0
@@ -228,5 +241,6 @@ class Session:
                 "needs": self.agent.needs,
                 "moves": self.agent.moves,
                 "speciality": self.agent.speciality,
+                "shadow": self.shadow,
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -11,51 +12,65 @@ from oven_agents.session import Session
 from oven_controller import telemetry
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import AgentStatus, BallotOpened, Body, Observation, Vote
+from oven_controller.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_controller.names import Subjects
-from oven_controller.wire import Malformed
 
 log = logging.getLogger("oven.agent")
 
 
+def belonging(body: Observation | BallotOpened) -> str:
+    """What votes name the trace of a message by: an answer its ballot, any other vote the tick that its window ends
+    with."""
+    return body.id if isinstance(body, BallotOpened) else str(body.tick)
+
+
+async def react(speeches: Sequence[Speech]) -> None:
+    """Have every agent vote, then say it all: a question to the graph holds up nobody else's words."""
+    began_ns = time.time_ns()
+    said = [(speech, messages) for speech in speeches if (messages := speech.session.react())]
+    if len(said) == 1:  # without a task of its own, which costs a turn of the loop
+        speech, messages = said[0]
+        await speech.consider(messages, began_ns)
+    elif said:
+        await asyncio.gather(*(speech.consider(messages, began_ns) for speech, messages in said))
+
+
 class Speech:
-    def __init__(self, session: Session, bus: Bus, on: Subjects) -> None:
-        self._session, self._bus, self._on = session, bus, on
-        self._prior = Prior(bus)
-        self._contexts = telemetry.Contexts()
+    """One agent's. `contexts` holds, by `belonging`, the traces that the process has heard of."""
 
-    def heard(self, body: Body | Malformed, traceparent: str) -> None:
-        """Remember the trace that a message belongs to, by what votes name it by: an answer its ballot, any other vote
-        the tick that its window ends with."""
-        if isinstance(body, Observation | BallotOpened):
-            self._contexts.keep(body.id if isinstance(body, BallotOpened) else str(body.tick), traceparent)
+    def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: telemetry.Contexts) -> None:
+        self.session = session
+        self._bus, self._on, self._prior, self._contexts = bus, on, prior, contexts
 
-    async def react(self) -> None:
-        """Have the agent vote, and say it."""
-        began_ns = time.time_ns()
-        session = self._session
-        said = await self._prior.considered(session.react(), session.run, session.knobs, session.in_flight)
+    async def consider(self, messages: Sequence[Vote | AgentStatus], began_ns: int) -> None:
+        """Say it with what the graph has to say about it."""
+        session = self.session
+        said = await self._prior.considered(messages, session.run, session.knobs, session.in_flight)
         await self.say(said, began_ns)
 
     async def say(self, messages: Sequence[Vote | AgentStatus], began_ns: int | None = None) -> None:
-        """Publish. What cannot be said is dropped: the next tick asks for other words."""
-        name = self._session.name
+        """Publish, and note down the votes once they are on their way. What cannot be said is dropped: the next tick
+        asks for other words."""
+        name = self.session.name
         for message in messages:
             subject = self._on.vote(name) if isinstance(message, Vote) else self._on.agent(name)
-            if isinstance(message, Vote):
-                log.info("%s %s %s: %s", message.stance, message.actuator, message.value, message.rationale)
             with self._span(message, began_ns) as span:
                 try:
                     await self._bus.publish(subject, message.wire(), telemetry.headers(span.traceparent))
                 except BusError as error:
                     log.warning("%s", error)
+        votes = [message for message in messages if isinstance(message, Vote)]
+        if votes:
+            await asyncio.sleep(0)  # the client sends in a task of its own
+        for vote in votes:
+            log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
     def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> telemetry.Span:
         """A vote's, from the question to the agent on. Statuses have none."""
         if not isinstance(message, Vote):
             return telemetry.OFF
         attributes: dict[str, telemetry.Attribute] = {
-            "oven.agent": self._session.name,
+            "oven.agent": self.session.name,
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,
             "oven.stance": message.stance,

@@ -35,8 +35,15 @@ class Window:
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
         """The metric's values, oldest first, where it was measured: after tick `after`, at most the `last` ones."""
-        values = [o.metrics[metric] for o in self.observations if o.tick > after and metric in o.metrics]
-        return values if last is None else values[-last:]
+        values: list[float] = []
+        for observation in reversed(self.observations):  # from the newest: most questions are about the last few
+            if observation.tick <= after or len(values) == last:
+                break
+            value = observation.metrics.get(metric)
+            if value is not None:
+                values.append(value)
+        values.reverse()
+        return values
 
     def applied(self, actuator: str) -> list[Receipt]:
         """The receipts that changed the actuator, oldest first."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from oven_controller import names
+from oven_controller.errors import ConfigError
 from oven_controller.events import Event
 from oven_controller.mesh.core import OUTPUTS, Mesh, Output
-from oven_controller.messages import Decision
+from oven_controller.messages import VERSION, Decision
 from oven_controller.wire import Malformed
+
+GROUND: Final = ("run", "observation", "receipt", *OUTPUTS)
+"""What a replay rests on. Of these a message of another schema version means that another program wrote the log; an
+agent's or an operator's is one that the mesh skipped, and so does a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class ReplayReport:
     unexpected: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # computed at the head of a log that goes on
     first: Difference | None = None
+    tick: int = 0
     finished: bool = False
     mesh_code: str = ""
 
@@ -47,47 +55,84 @@ class ReplayReport:
         return not (self.different or self.missing or self.unexpected)
 
 
-def replay(events: Iterable[Event], run: str) -> ReplayReport:
-    """Run a fresh mesh over the log and hold what it computes against what was logged.
+class Replay:
+    """A fresh mesh over a log, an event at a time: what it computes is held against what was logged."""
 
-    An output that is not in the log is `pending` if the run has not ended and nothing computed after it is in the log
-    either (the replicas publish in order); otherwise it is `missing`.
-    """
-    mesh, report = Mesh(run), ReplayReport(run)
-    waiting: dict[str, tuple[int, Output]] = {}
-    computed = last_logged = 0
-    for event in events:
-        kind = names.kind(event.subject)
+    def __init__(self, run: str) -> None:
+        self.mesh = Mesh(run)
+        self._report = ReplayReport(run)
+        self._waiting: dict[str, tuple[int, Output]] = {}  # computed, not yet seen in the log
+        self._computed = self._last_logged = 0
+
+    def take(self, event: Event) -> None:
+        """Raises ConfigError on a log of another schema version."""
+        report, kind = self._report, names.kind(event.subject)
         report.events += 1
         report.by_kind[kind] += 1
-        if kind in OUTPUTS and not isinstance(event.body, Malformed):
-            number, output = waiting.pop(event.subject, (0, None))
-            last_logged = max(last_logged, number)
-            _compare(report, event, output)
-        for output in mesh.step(event):
-            computed += 1
-            waiting[output.subject] = (computed, output)
+        refuse_another_version(event)
+        if kind in OUTPUTS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
+            number, output = self._waiting.pop(event.subject, (0, None))
+            self._last_logged = max(self._last_logged, number)
+            self._compare(event, output)
+        for output in self.mesh.step(event):
+            self._computed += 1
+            self._waiting[output.subject] = (self._computed, output)
             if isinstance(output.message, Decision):
                 report.decisions += 1
                 report.adopted += output.message.verdict == "adopted"
-    report.finished, report.mesh_code = mesh.state.ended, mesh.state.mesh_code
-    report.counters = mesh.state.counters
-    for number, output in waiting.values():
-        if number > last_logged and not report.finished:
-            report.pending.append(output.subject)
-            continue
-        report.missing.append(output.subject)
+
+    def report(self) -> ReplayReport:
+        """What was found so far. Ask once, at the end.
+
+        An output that is not in the log is `pending` if the run has not ended and nothing computed after it is in the
+        log either (the replicas publish in order); otherwise it is `missing`.
+        """
+        report, state = self._report, self.mesh.state
+        report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
+        report.counters = state.counters
+        for number, output in self._waiting.values():
+            if number > self._last_logged and not report.finished:
+                report.pending.append(output.subject)
+                continue
+            report.missing.append(output.subject)
+            if report.first is None:
+                report.first = Difference(output.subject, None, None, output.data.decode())
+        self._waiting.clear()
+        return report
+
+    def _compare(self, event: Event, output: Output | None) -> None:
+        report = self._report
+        computed = output.data if output else None
+        if computed == event.data:
+            report.equal += 1
+            return
+        (report.different if output else report.unexpected).append(event.subject)
         if report.first is None:
-            report.first = Difference(output.subject, None, None, output.message.wire().decode())
-    return report
+            text = computed.decode() if computed is not None else None
+            report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), text)
 
 
-def _compare(report: ReplayReport, event: Event, output: Output | None) -> None:
-    computed = output.message.wire() if output else None
-    if computed == event.data:
-        report.equal += 1
+def replay(events: Iterable[Event], run: str) -> ReplayReport:
+    """The whole of a log at once."""
+    again = Replay(run)
+    for event in events:
+        again.take(event)
+    return again.report()
+
+
+def refuse_another_version(event: Event) -> None:
+    """Raises ConfigError where a replay would have to skip what the run rests on."""
+    if (
+        not isinstance(event.body, Malformed)
+        or event.body.fault != "version"
+        or names.kind(event.subject) not in GROUND
+    ):
         return
-    (report.different if output else report.unexpected).append(event.subject)
-    if report.first is None:
-        text = computed.decode() if computed is not None else None
-        report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), text)
+    try:
+        version = json.loads(event.data)["v"]
+    except (ValueError, KeyError, TypeError):
+        version = "unknown"
+    raise ConfigError(
+        f"event {event.seq} on {event.subject} is of schema version {version}, and this program reads version "
+        f"{VERSION}; replay it with the version of oven-controller that wrote it (its RunStarted has `versions`)"
+    )

@@ -23,7 +23,7 @@ def test_a_log_replays_equal_also_from_its_export() -> None:
     for events in (a_run(), [Event.from_line(entry.line()) for entry in a_run()]):
         report = replay(events, RUN)
         assert report.same and report.finished and report.first is None
-        assert (report.events, report.decisions, report.adopted, report.equal) == (len(events), 3, 1, 5)
+        assert (report.events, report.decisions, report.adopted, report.equal) == (len(events), 3, 1, 6)
         assert report.by_kind["vote"] == 3 and report.counters["refused.bounds"] == 1
 
 

@@ -1,8 +1,7 @@
-"""`log` and `replay`: reading a run's log, and checking that its decisions follow from it."""
+"""`log`: reading a run's log."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(log)
-    app.command()(replay)
 
 
 def log(
@@ -45,7 +43,7 @@ async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
         async for event in reading.follow(folder):
             print(event.line() if as_json else readable(event), flush=True)
         return
-    for event in await reading.whole_log(folder):
+    async for event in reading.events(folder):
         print(event.line() if as_json else readable(event))
 
 
@@ -67,37 +65,3 @@ def readable(event: Event) -> str:
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else text[:159] + "…"
-
-
-def replay(run: RunName = None, as_json: Json = False) -> None:
-    """Compute every decision again from the log alone, and compare byte for byte. Exit code 1 if one differs.
-
-    Example: oven-controller replay grpo-1121-0231
-    """
-    import asyncio
-
-    from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
-    from oven_controller.replay import replay as again
-    from oven_controller.stack.reading import whole_log
-
-    folder = Home().find(run)
-    report = again(asyncio.run(whole_log(folder, exact=True)), folder.run)
-    if not report.by_kind["run"]:
-        raise ConfigError(f"run {folder.run!r} never started: its log has {report.events} events and nothing to replay")
-    if as_json:
-        first = dataclasses.asdict(report.first) if report.first else None
-        print(json.dumps(vars(report) | {"first": first, "same": report.same}))
-    else:
-        verdict = "the same, byte for byte" if report.same else "NOT the same"
-        print(
-            f"{folder.run}: {report.events} events, {report.decisions} decisions ({report.adopted} adopted): {verdict}"
-        )
-        unlike = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
-        for what, subjects in unlike.items():
-            if subjects:
-                print(f"{what}: {len(subjects)}, first {subjects[0]}")
-        if report.first is not None:
-            print(f"logged:   {report.first.logged}\ncomputed: {report.first.computed}")
-    if not report.same:
-        raise typer.Exit(1)

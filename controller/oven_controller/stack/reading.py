@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
+from oven_controller import tls
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials, Role
 from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.events import Event
-from oven_controller.home import RunFolder, write_whole
-from oven_controller.messages import HistoryBatch, HistoryRequest
+from oven_controller.home import RunFolder, whole
+from oven_controller.messages import HistoryBatch, HistoryRequest, Observation
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
+from oven_controller.signing import Keyring
 
 BATCH = 512
 AGAIN_S = 0.25
@@ -25,30 +26,73 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
     """A connection to the server of a run that is up."""
     path = folder.credentials(role, name)
     credentials = Credentials.load(path) if path else None
-    async with Bus.connect(folder.info().url, credentials, name=name or role) as bus:
+    info = folder.info()
+    trust = tls.trusting(info.tls_ca) if info.tls_ca else None
+    async with Bus.connect(info.url, credentials, name=name or role, trust=trust) as bus:
         yield bus
 
 
 async def export(bus: Bus, folder: RunFolder) -> int:
-    """Write log.jsonl, whole or not at all. Returns the number of events."""
-    head = await bus.head(folder.run)
-    lines = [event.line() async for event in bus.read(folder.run, until=head)]
-    write_whole(folder.export, "".join(line + "\n" for line in lines))
-    return len(lines)
+    """Write log.jsonl, whole or not at all, as it is read: what stands in the log, whatever it is worth. Returns the
+    number of events."""
+    head, count = await bus.head(folder.run), 0
+    with whole(folder.export) as out:
+        async for event in bus.read(folder.run, until=head):
+            out.write(event.line() + "\n")
+            count += 1
+    return count
 
 
-def exported(path: Path) -> Iterator[Event]:
-    """The events of a log.jsonl, a line at a time. Raises ConfigError naming the line that is not one."""
-    with path.open() as lines:
+def exported(folder: RunFolder) -> Iterator[Event]:
+    """The events of the run's log.jsonl, a line at a time, unjudged. Raises ConfigError naming the line that is
+    none, is not the next, or is another run's, and what is left to read."""
+    path, base = folder.export, f"oven.{folder.run}."
+    number = last = 0
+    tick: int | None = None
+
+    def fault(what: str) -> ConfigError:
+        remedy = "move it away, and the store is read instead" if folder.stored() else "restore it from a copy"
+        left = "nothing stands before it"
+        if number > 1:
+            left = f"the {number - 1} lines before it are whole"
+        if tick:
+            left += f", up to tick {tick}: `--until {tick - 1}` reads them"
+        return ConfigError(f"{path}, line {number}: {what}; {left}; {remedy}")
+
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield Event.from_line(line)
-            except (ValueError, KeyError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from error
+                event = Event.from_line(line.decode())
+            except (ValueError, KeyError, TypeError) as error:
+                raise fault(_damage(line, number, error)) from error
+            if not event.subject.startswith(base):
+                raise fault(f"the event is on {event.subject}, so this is the log of another run than {folder.run!r}")
+            if event.seq != last + 1:
+                what = f"{event.seq - last - 1} events between them are missing"
+                what = what if event.seq > last else "it stands there twice, or out of order"
+                raise fault(f"event {event.seq} follows event {last}; {what}")
+            last = event.seq
+            if isinstance(event.body, Observation):
+                tick = event.body.tick
+            yield event
+    if not number:
+        remedy = "move it away, and the store is read instead" if folder.stored() else "restore it from a copy"
+        raise ConfigError(f"{path} is empty; {remedy}")
 
 
-async def batches(bus: Bus, run: str, after: int = 0) -> AsyncIterator[list[Event]]:
-    """All events after a sequence, asked from the mesh, as many at a time as it answers with."""
+def _damage(line: bytes, number: int, error: Exception) -> str:
+    """What is wrong with a line that is none."""
+    if number == 1 and line.startswith(b"\x1f\x8b"):
+        return "it is gzip'ed; unpack it with `gunzip` first"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text (byte {error.start} is 0x{line[error.start]:02x})"
+    if not line.endswith(b"\n") and line.startswith(b"{"):
+        return f"the file is cut off after {len(line)} bytes of it"
+    return f"its field {error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+async def batches(bus: Bus, run: str, after: int = 0) -> AsyncGenerator[list[Event]]:
+    """All events after a sequence, unjudged, asked from the mesh, as many at a time as it answers with."""
     while True:
         reply = await bus.request(Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire(), 5)
         batch = HistoryBatch.model_validate_json(reply)
@@ -65,25 +109,59 @@ async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
     return [event async for batch in batches(bus, run, after) for event in batch]
 
 
-async def stored(folder: RunFolder, after: int = 0) -> list[Event]:
-    """The stored events after a sequence, read from the log itself by the one who owns the run's folder."""
-    async with connected(folder, "admin") as bus:
-        return [event async for event in bus.read(folder.run, after=after, until=await bus.head(folder.run))]
+async def stored(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
+    """The stored events after a sequence, unjudged, read from the log itself by the one who owns the run's folder."""
+    async with (
+        connected(folder, "admin") as bus,
+        contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,
+    ):
+        async for event in log:
+            yield event
 
 
-async def whole_log(folder: RunFolder, *, exact: bool = False) -> list[Event]:
-    """Every event so far. `exact` reads the stored bytes even while the stack is up, as a replay must."""
-    if folder.locked():
-        if exact:
-            return await stored(folder)
-        try:
-            async with connected(folder, "monitor") as bus:
-                return await history(bus, folder.run)
-        except BusError:  # no mesh answers; the log is there all the same
-            return await whole_log(folder, exact=True)
-    if not folder.export.exists():
-        await _export_store(folder)
-    return list(exported(folder.export))
+async def events(
+    folder: RunFolder,
+    *,
+    exact: bool = False,
+    until: int | None = None,
+    judge: Callable[[Event], Event] | None = None,
+) -> AsyncGenerator[Event]:
+    """Every event so far, judged by the run's keys or as the caller says. `exact` asks the log itself even while the
+    stack is up. `until` ends it at the first observation beyond that tick."""
+    judge = judge or Keyring(folder.pin()).judge
+    async with contextlib.aclosing(entries(folder, exact=exact)) as log:
+        async for entry in log:
+            event = judge(entry)
+            if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
+                return
+            yield event
+
+
+async def entries(folder: RunFolder, *, exact: bool = False) -> AsyncGenerator[Event]:
+    """The same unjudged."""
+    if not folder.locked():
+        if not folder.export.exists():
+            await _export_store(folder)
+        for event in exported(folder):
+            yield event
+        return
+    last = 0
+    if not exact:
+        with contextlib.suppress(BusError):  # no mesh answers; the log is there all the same
+            async with connected(folder, "monitor") as bus, contextlib.aclosing(batches(bus, folder.run)) as answers:
+                async for batch in answers:
+                    for event in batch:
+                        yield event
+                        last = event.seq
+            return
+    async with contextlib.aclosing(stored(folder, last)) as log:
+        async for event in log:
+            yield event
+
+
+async def whole_log(folder: RunFolder, *, exact: bool = False, check: bool = True) -> list[Event]:
+    """All of `events` in one list. Without `check` a signature need only be there."""
+    return [event async for event in events(folder, exact=exact, judge=Keyring(folder.pin(), check=check).judge)]
 
 
 async def _export_store(folder: RunFolder) -> None:
@@ -93,9 +171,11 @@ async def _export_store(folder: RunFolder) -> None:
         async with connected(folder, "admin") as bus:
             await export(bus, folder)
         return
-    if not (folder.server.folder / "store").exists():
+    if not folder.stored():
         raise ConfigError(f"run {folder.run!r} has no log: it ended before its server started")
-    with folder.hold():
+    with folder.hold(reading=True):
+        if folder.export.exists():  # another reader was quicker
+            return
         admin = Credentials.load(folder.add_user("admin", "admin"))
         server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
         try:
@@ -120,18 +200,19 @@ async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
     await bus.flush()
 
 
-async def follow(folder: RunFolder, after: int = 0) -> AsyncIterator[Event]:
-    """Events as they come, until the stack is down. What is heard live only says that there is something to ask for:
-    order and sequence come from `history`. A server or a mesh that is being started again is waited for."""
+async def follow(folder: RunFolder) -> AsyncIterator[Event]:
+    """Events as they come, judged, until the stack is down. What is heard live only says that there is something to ask
+    for: order and sequence come from `history`. A server or a mesh that is being started again is waited for."""
     heard = asyncio.Event()
-    last = after
+    keyring = Keyring(folder.pin())
+    last = 0
     while folder.locked():
         try:
             async with connected(folder, "monitor") as bus:
                 await listen(bus, folder.run, heard)
                 while folder.locked():
                     heard.clear()
-                    for event in await history(bus, folder.run, last):
+                    for event in map(keyring.judge, await history(bus, folder.run, last)):
                         yield event
                         last = event.seq
                     with contextlib.suppress(TimeoutError):
@@ -141,6 +222,6 @@ async def follow(folder: RunFolder, after: int = 0) -> AsyncIterator[Event]:
         except BusError:
             await asyncio.sleep(AGAIN_S)
     if not folder.locked() or folder.export.exists():
-        for event in await whole_log(folder):
+        async for event in events(folder):
             if event.seq > last:
                 yield event

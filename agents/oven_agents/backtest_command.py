@@ -1,0 +1,159 @@
+"""`oven-controller backtest AGENT RUN`: the findings as a table for people, or as one object for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from oven_agents.backtest import Backtest, Findings, Said
+from oven_agents.loader import load
+from oven_controller import names
+from oven_controller.errors import ConfigError
+from oven_controller.home import RunFolder
+from oven_controller.mesh.values import show
+from oven_controller.openloop import spoken
+from oven_controller.stack import reading
+
+OPEN_LOOP = (
+    "open loop: the recording goes on as it went, whatever is decided here; only what comes before the first "
+    "divergence is sure, and no confidence is scored, since what its changes would have done is not in the recording"
+)
+
+
+def main(agent: str, folder: RunFolder, *, until: int | None, as_json: bool) -> int:
+    """Entry point of oven.commands. Raises ConfigError and what else reading a log raises."""
+    name, loaded = load(agent)
+    test = Backtest(loaded, names.checked("agent", name), folder.run)
+
+    async def read() -> None:
+        async for event in reading.events(folder, exact=True, until=until):
+            test.take(event)
+
+    asyncio.run(read())
+    if not test.started:
+        raise ConfigError(f"run {folder.run!r} never started: there is no RunStarted in what was read of its log")
+    found = test.findings()
+    if as_json:
+        print(json.dumps(plain(found)))
+    else:
+        say(found, Console())
+    return 0
+
+
+def plain(found: Findings) -> dict[str, Any]:
+    first = found.divergences[0] if found.divergences else None
+    return {
+        "agent": found.agent,
+        "run": found.run,
+        "ticks": found.ticks,
+        "votes": [_row(said) for said in found.said],
+        **_counts(found),
+        "cannot_fire": found.cannot_fire,
+        "problems": found.problems,
+        "took_part": found.took_part,
+        "same_votes": found.same_votes,
+        "shadow": found.shadow,
+        "divergences": len(found.divergences),
+        "first_divergence": None
+        if first is None
+        else {
+            "tick": first.tick,
+            "actuator": first.actuator,
+            "logged": spoken(first.logged),
+            "computed": spoken(first.computed),
+        },
+        "ignored_receipts": found.ignored_receipts,
+        "open_loop": True,
+    }
+
+
+def _row(said: Said) -> dict[str, Any]:
+    vote, decision = said.vote, said.decision
+    return {
+        "tick": said.tick,
+        "actuator": vote.actuator,
+        "stance": vote.stance,
+        "value": vote.value,
+        "confidence": vote.confidence,
+        "target": vote.target,
+        "expected_change": vote.expected_change,
+        "horizon": vote.horizon,
+        "rationale": vote.rationale,
+        "verdict": decision.verdict if decision else None,
+        "decided_value": decision.value if decision else None,
+        "reason": decision.reason if decision else None,
+        "change_in_recording": said.happened,
+        "carried_out_in_recording": said.carried_out,
+    }
+
+
+def _counts(found: Findings) -> dict[str, Any]:
+    proposals = [said for said in found.said if said.vote.stance == "propose"]
+    verdicts = {said.decision.id: said.decision.verdict for said in proposals if said.decision}
+    return {
+        "proposals": len(proposals),
+        "proposals_per_1000_ticks": round(1000 * len(proposals) / found.ticks, 3) if found.ticks else None,
+        "decisions": {verdict: list(verdicts.values()).count(verdict) for verdict in sorted(set(verdicts.values()))},
+    }
+
+
+def say(found: Findings, console: Console) -> None:
+    counts = _counts(found)
+    console.print(f"{found.agent} over {found.run}, {found.ticks} ticks", highlight=False)
+    if found.cannot_fire:
+        console.print(f"cannot fire: {found.cannot_fire}", highlight=False)
+    if found.said:
+        table = Table("tick", "actuator", "said", "conf.", "would have been", "forecast", "in the recording*", box=None)
+        for said in found.said:
+            table.add_row(*_cells(said))
+        console.print(table)
+    rate = f", {counts['proposals_per_1000_ticks']:g} per 1000 ticks" if counts["proposals"] else ""
+    decisions = ", ".join(f"{count} {verdict}" for verdict, count in counts["decisions"].items()) or "none decided"
+    lines = [f"{len(found.said)} votes, {counts['proposals']} of them proposals{rate}; on those: {decisions}"]
+    if found.took_part:
+        same = "the same votes" if found.same_votes else "other votes"
+        lines.append(
+            f"it took part in the recording with {same}" + (" (the graph's evidence apart)" * bool(found.said))
+        )
+    if found.shadow:
+        lines.append("it was a shadow there; here its votes count")
+    if found.problems:
+        lines.append(f"it raised {len(found.problems)} times, first: {found.problems[0].strip().splitlines()[-1]}")
+    if found.divergences:
+        first = found.divergences[0]
+        lines += [
+            f"first divergence: tick {first.tick}, {first.actuator}",
+            f"  recorded: {spoken(first.logged)}",
+            f"  here:     {spoken(first.computed)}",
+        ]
+    else:
+        lines.append("no divergence: every decision is the recorded one")
+    if any(said.happened is not None for said in found.said):
+        lines.append(
+            "* what the target did from the vote to its horizon, without the vote's change unless marked † (the "
+            "recording carried the same decision out)"
+        )
+    lines.append(OPEN_LOOP)
+    console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def _cells(said: Said) -> list[str]:
+    vote, decision = said.vote, said.decision
+    forecast = f"{vote.target} {vote.expected_change:+.3g} in {vote.horizon}" if vote.target and vote.horizon else ""
+    happened = "" if said.happened is None else f"{said.happened:+.3g}" + "†" * said.carried_out
+    word = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
+    verdict = decision.verdict if decision else "not counted" if not said.ballot else "still open"
+    why = decision.reason.rsplit("; ", 1)[-1] if decision else ""
+    return [
+        str(said.tick),
+        vote.actuator,
+        word,
+        f"{vote.confidence:.2f}",
+        f"{verdict}: {why}" if why else verdict,
+        forecast or vote.target,
+        happened,
+    ]

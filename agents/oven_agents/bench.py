@@ -1,0 +1,35 @@
+"""An agent for measuring the bus: it proposes when the learner's metrics ask for it, and says which request it answers.
+
+No entry point names it; `bench latency` and `bench throughput` start it by its file.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+from oven_controller.messages import Vote
+
+KNOB = "bench.knob"
+ASKED = "bench/asked"
+
+
+class Asked(Agent):
+    """A tick whose metric `bench/asked` is higher than any before asks for one proposal; between two it abstains, after
+    a look at a gauge such as agents take."""
+
+    needs = (ASKED,)
+    moves = (KNOB,)
+
+    def __init__(self) -> None:
+        self._answered = 0.0
+
+    def vote(self, window: Window) -> Vote | None:
+        level = fmean(window.series(ASKED, last=50))
+        asked = window.last.metrics.get(ASKED, 0.0)
+        if asked <= self._answered:
+            return None
+        self._answered = asked
+        value = 1.0 + asked % 2  # another one each time, or the decision would change nothing
+        return window.propose(KNOB, value, confidence=0.9, why=f"request {asked:.0f}, level {level:.6g}")

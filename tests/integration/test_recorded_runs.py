@@ -1,0 +1,39 @@
+"""`replay`, `log` and `backtest` on a run that is up, on what a kill left behind, and by two readers at once."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+from tests.integration.conftest import WAIT_S, Stack, family
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_run_that_is_up_and_then_killed_is_read_all_the_same(stack: Stack) -> None:
+    up = stack.up("three", "--set", "recipe_options.mode=wait", until="step   12/12")
+    live = stack.json("replay", "three", "--until", "5", "--verify")
+    assert live["same"] and (live["tick"], live["standing"]["tick"]) == (5, 5)
+    assert live["signatures"]["by_kind"]["observation"] == {"signed": 5}
+    assert live["standing"]["effective"] == {"optimizer.lr_scale": 1.0}
+    assert live["standing"]["agents"]["lr"]["live"]
+    processes = family(up.pid)
+    up.kill()
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+
+    # Nothing was exported. One of the two opens the store; the other finds it in use, or the export when it comes.
+    readers = [stack.start("replay", "three", "--json") for _ in range(2)]
+    ended = [stack.end_of(reader) for reader in readers]
+    assert 0 in [code for code, _ in ended], ended
+    for code, said in ended:
+        if code == 0:
+            assert json.loads(said)["by_kind"]["observation"] == 12
+        else:
+            assert code == 2 and "the store of run 'three' is being read by another command" in said
+    assert stack.run_folder("three").export.exists()
+
+    found = stack.json("backtest", "lr", "three")
+    assert (found["agent"], found["ticks"], found["took_part"], found["same_votes"]) == ("lr", 12, True, True)
+    code, said = stack.command("backtest", "lrr", "three")
+    assert (code, "no agent named 'lrr'; did you mean 'lr'?" in said) == (2, True)

@@ -1,0 +1,197 @@
+"""An agent over a recorded run: its own votes again, votes in place of others, and what it is told of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tests.unit.mesh_log import LR, RUN, Log
+from tests.unit.replayed import a_run, left_behind
+
+from oven_agents import Agent, Vote, Window
+from oven_agents.backtest import Backtest, Findings
+from oven_agents.backtest_command import main
+from oven_agents.learning_rate import LearningRate
+from oven_agents.session import Session
+from oven_controller.events import Event
+from oven_controller.home import Home
+from oven_controller.messages import (
+    ActuatorSpec,
+    Decision,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunEnded,
+)
+from oven_controller.replay import replay
+
+
+class Cutter(Agent):
+    """Halves the rate at every fifth tick."""
+
+    needs = ("loss",)
+    moves = (LR,)
+    speciality = (LR,)
+    sure: ClassVar[float] = 0.9
+
+    def vote(self, window: Window) -> Vote | None:
+        if window.tick % 5:
+            return None
+        value = window.knobs[LR].number / 2
+        return window.propose(
+            LR, value, confidence=self.sure, why="it is time", target="loss", expected_change=-0.1, horizon=2
+        )
+
+
+class Unsure(Cutter):
+    sure = 0.5
+
+
+def backtest(agent: Agent, name: str, events: list[Event]) -> Findings:
+    test = Backtest(agent, name, RUN)
+    for entry in events:
+        test.take(entry)
+    return test.findings()
+
+
+class Lockstep:
+    """A learner, a mesh and one agent, as in lockstep: the agent has spoken before the next tick, and what was decided
+    is carried out before it. The loss falls by itself and the reward with the rate's distance from 4."""
+
+    def __init__(self, agent: Agent, name: str, ticks: int, **rules: object) -> None:
+        self.log, self.name = Log(stride=1), name
+        self.session = Session(agent, name)
+        self.scale = 1.0
+        metrics = tuple(MetricSpec(name=n) for n in ("loss", "reward", "optim/grad_momentum_cos"))
+        specs = (
+            ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
+            ActuatorSpec(name="run.rollback", kind="action"),
+        )
+        self.heard = 0
+        self.react()
+        self.log.start(specs, metrics=metrics, lockstep=True, **rules)  # type: ignore[arg-type]
+        self.react()
+        for tick in range(1, ticks + 1):
+            seen = {"loss": 1 / tick, "reward": 0.1, "optim/grad_momentum_cos": 0.5 if self.scale < 16 else 0.0}
+            body = Observation(**self.log._learner(), tick=tick, step=tick, progress=0.0, metrics=seen)
+            self.log.put("observation", body)
+            self.react()
+        self.log.put("run", RunEnded(**self.log._learner(), reason="completed", tick=ticks, step=ticks))
+        self.react()
+
+    def react(self) -> None:
+        while self.heard < len(self.log.events) or self.session._announce:
+            new, self.heard = self.log.events[self.heard :], len(self.log.events)
+            for entry in new:
+                if not isinstance(entry.body, Vote):
+                    self.session.absorb(entry.body)
+                if isinstance(entry.body, Decision) and entry.body.verdict == "adopted":
+                    if entry.body.actuator == LR:
+                        self.scale = float(str(entry.body.value))
+                    self.log.receipt(entry.body)
+            for message in self.session.react():
+                self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
+
+
+@pytest.mark.parametrize(("agent", "least"), [(LearningRate, 2), (Cutter, 5), (Unsure, 5)])
+def test_an_agent_that_took_part_in_lockstep_votes_again_as_it_did(agent: type[Agent], least: int) -> None:
+    recorded = Lockstep(agent(), "lr", 40).log
+    assert replay(recorded.events, RUN).same
+    votes = [entry.body for entry in recorded.events if isinstance(entry.body, Vote)]
+    assert len(votes) >= least
+    found = backtest(agent(), "lr", recorded.events)
+    assert [said.vote for said in found.said] == votes
+    assert found.took_part and found.same_votes is True
+    assert found.divergences == [] and found.ignored_receipts == 0
+    told = [(said.decision.tick, said.decision.verdict, said.decision.value) for said in found.said if said.decision]
+    assert told == [(decision.tick, decision.verdict, decision.value) for decision in recorded.decisions]
+    receipts = sum(isinstance(entry.body, Receipt) for entry in recorded.events)
+    assert sum(said.carried_out for said in found.said) == receipts
+
+
+def test_the_first_divergence_and_what_follows_from_it() -> None:
+    recorded = Lockstep(Cutter(), "lr", 12).log
+    found = backtest(Unsure(), "lr", recorded.events)
+    assert found.took_part and found.same_votes is False
+    first = found.divergences[0]
+    assert (first.tick, first.actuator) == (5, LR)
+    assert first.logged is not None and first.logged.verdict == "adopted"
+    assert first.computed is not None and "no quorum" in first.computed.reason
+    assert found.ignored_receipts == 2, "nothing was carried out for this mesh"
+    assert [said.vote.value for said in found.said] == [0.5, 0.5], "so the rate stays where it was"
+    assert not any(said.carried_out for said in found.said)
+
+
+def test_an_agent_that_was_not_there() -> None:
+    found = backtest(Cutter(), "cutter", a_run(metrics=(MetricSpec(name="loss"),), cooldown_ticks=1).events)
+    assert not found.took_part and found.same_votes is None
+    assert [(said.tick, said.vote.value) for said in found.said] == [(5, 0.25)]
+    decision = found.said[0].decision
+    assert decision is not None and (decision.verdict, decision.tick) == ("adopted", 8)
+    assert [(parted.tick, parted.logged) for parted in found.divergences] == [(8, None)]
+    assert found.ignored_receipts == 0
+    assert found.said[0].happened == 0.0, "the loss is flat in the recording"
+
+
+def test_a_change_that_nobody_carries_out_lapses() -> None:
+    log = Log(stride=1)
+    log.start(metrics=(MetricSpec(name="loss"),), expire_ticks=3, cooldown_ticks=0)
+    log.tick(20)
+    log.end()
+    found = backtest(Cutter(), "cutter", log.events)
+    assert [said.tick for said in found.said] == [5, 10, 15, 20]
+    assert {said.decision.verdict for said in found.said if said.decision} == {"adopted"}
+    assert [said.vote.value for said in found.said] == [0.5] * 4, (
+        "open loop: the knob stands where the recording has it"
+    )
+
+
+def test_why_it_cannot_fire() -> None:
+    log = Log(stride=1)
+    log.start(metrics=())  # announces no loss
+    log.tick(6)
+    found = backtest(Cutter(), "cutter", log.events)
+    assert found.said == [] and found.cannot_fire == "the run publishes no loss"
+
+
+def test_a_shadow_counts_here() -> None:
+    log = Lockstep(Cutter(), "lr", 6, shadow=("lr",)).log
+    found = backtest(Cutter(), "lr", log.events)
+    assert found.shadow
+    assert [said.decision.verdict for said in found.said if said.decision] == ["adopted"]
+
+
+def test_others_votes_on_its_ballot_stay_on_it() -> None:
+    recorded = Log(stride=1)
+    recorded.start(metrics=(MetricSpec(name="loss"),))
+    recorded.join("cutter", (LR,), (LR,))
+    recorded.join("bob")
+    recorded.tick(5)
+    recorded.vote("cutter", "propose", 0.5, confidence=0.9, rationale="it is time")
+    ballot = recorded.ballots[-1]
+    recorded.vote("bob", "against", confidence=0.8, ballot=ballot.id, rationale="no")
+    recorded.tick(3)
+    found = backtest(Cutter(), "cutter", recorded.events)
+    decision = found.said[0].decision
+    assert decision is not None and "vetoed by bob" in decision.reason
+    assert found.divergences == []
+
+
+def test_as_a_table_and_as_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = left_behind(Home(), Lockstep(LearningRate(), "lr", 40).log)
+    assert main("lr", folder, until=20, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ticks"] == 20 and found["same_votes"] is True and found["open_loop"] is True
+    assert found["proposals"] == len(found["votes"]) > 0
+    row = found["votes"][0]
+    assert row["verdict"] == "adopted" and row["carried_out_in_recording"] is True
+    assert main("lr", folder, until=None, as_json=False) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "lr over r, 40 ticks" in said and "it took part in the recording with the same votes" in said
+    assert "no divergence: every decision is the recorded one" in said and "no confidence is scored" in said

@@ -1,0 +1,270 @@
+"""`replay` and `log` on logs as they are found: whole, damaged, another's, and with other rules."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.mesh_log import LR, Log
+from tests.unit.replayed import a_run, left_behind
+
+from oven_controller.cli.main import run
+from oven_controller.credentials import Credentials
+from oven_controller.events import Event
+from oven_controller.home import Home, RunFolder
+from oven_controller.messages import Observation, RunStarted
+from oven_controller.signing import SIGNERS, Signer
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Home()
+
+
+def invoke(*args: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run(args)
+    return int(caught.value.code or 0)
+
+
+def test_a_log_that_follows_from_its_inputs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    log = a_run()
+    left_behind(home, log)
+    assert invoke("replay", "r") == 0
+    assert "3 decisions (1 adopted): the same, byte for byte" in capsys.readouterr().out
+    assert invoke("replay", "r", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["same"] is True and found["events"] == len(log.events) and found["finished"] is True
+    assert found["signatures"] == {"run_signed": False, "checked": False, "decided": False, "by_kind": {}}
+
+
+def test_a_log_that_does_not(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = left_behind(home, a_run())
+    text = folder.export.read_text()
+    folder.export.write_text(text.replace('"verdict":"adopted"', '"verdict":"rejected"'))
+    assert invoke("replay", "r") == 1
+    said = capsys.readouterr().out
+    assert "NOT the same" in said and "different: 1, first oven.r.decision." in said
+    assert '"verdict":"rejected"' in said and '"verdict":"adopted"' in said
+
+
+def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(home, a_run())
+    assert invoke("replay", "r", "--until", "3", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tick"], found["decisions"]) == (3, 0)
+    knew = found["standing"]
+    assert knew["tick"] == 3 and knew["effective"][LR] == 1.0
+    assert [ballot["votes"] for ballot in knew["open_ballots"]] == [{"amy": "propose"}]
+    assert knew["agents"]["amy"] == {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0}
+    assert invoke("replay", "r", "--until", "4") == 0
+    said = capsys.readouterr().out
+    assert "what the mesh knew at tick 4" in said
+    assert f"{LR} = 0.5" in said and "1 decisions adopted, 39 interventions left" in said
+    assert "agent bob: live, reputation 1" in said
+
+
+def test_what_other_rules_would_have_decided(home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    left_behind(home, a_run())
+    (tmp_path / "strict.yaml").write_text("seed: 3\nrules:\n  specialist_confidence: 0.95\n")
+    assert invoke("replay", "r", "--config", "strict.yaml") == 0
+    said = capsys.readouterr().out
+    assert f"first divergence of 1: tick 4, {LR}" in said
+    assert "logged:   adopted 0.5 at tick 4: amy proposed 0.5" in said
+    assert "computed: rejected 0.5 at tick 4: amy proposed 0.5" in said and "0.95" in said
+    assert f"{LR}: logged 1 adopted, 1 rejected; computed 2 rejected" in said
+    assert "1 receipts ignored" in said
+    assert invoke("replay", "r", "--config", "strict.yaml", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["first"]["logged"]["verdict"] == "adopted" and found["first"]["computed"]["verdict"] == "rejected"
+    assert found["rules"] == {"specialist_confidence": 0.95} and found["same"] is False
+    (tmp_path / "same.yaml").write_text("rules: {specialist_confidence: 0.9}")
+    assert invoke("replay", "r", "--config", "same.yaml") == 0
+    assert "the same decisions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\n", "has no `rules:`; write e.g."),
+        ("rules: {windowticks: 3}", "there is no setting 'rules.windowticks'"),
+        ("rules: {window_ticks: 0}", "rules.window_ticks = 0 (other.yaml): it should be greater than or equal to 1"),
+        ("rules: [", "other.yaml, line"),
+    ],
+)
+def test_rules_that_are_none(
+    text: str, words: str, home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    left_behind(home, a_run())
+    (tmp_path / "other.yaml").write_text(text)
+    assert invoke("replay", "r", "--config", "other.yaml") == 2
+    assert words in capsys.readouterr().err
+
+
+def lines(folder: RunFolder) -> list[bytes]:
+    return folder.export.read_bytes().splitlines(keepends=True)
+
+
+def cut(folder: RunFolder) -> bytes:
+    return b"".join(lines(folder))[:-100]
+
+
+DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
+    "cut": (cut, "the file is cut off after"),
+    "empty": (lambda _: b"", "log.jsonl is empty"),
+    "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
+    "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it stands there twice"),
+    "beheaded": (lambda f: b"".join(lines(f)[1:]), "line 1: event 2 follows event 0; 1 events between them"),
+    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is no text (byte 0 is 0x80); nothing stands before it"),
+    "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip'ed; unpack it with `gunzip` first"),
+    "foreign": (lambda _: b'{"level": "info"}\n', "line 1: not a line of an exported log"),
+    "a field": (lambda f: lines(f)[0].replace(b'"seq"', b'"sequel"'), "line 1: its field 'seq' is missing"),
+    "another run": (
+        lambda f: b"".join(lines(f)).replace(b"oven.r.", b"oven.q."),
+        "line 1: the event is on oven.q.run, so this is the log of another run than 'r'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["replay", "log"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_log_is_named_with_its_line_and_what_is_left(
+    damage: str, command: str, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = left_behind(home, a_run())
+    spoil, words = DAMAGE[damage]
+    folder.export.write_bytes(spoil(folder))
+    assert invoke(command, "r") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {folder.export}") and said.count("\n") == 1
+    assert words in said and "restore it from a copy" in said
+    (folder.server.folder / "store").mkdir(parents=True)
+    assert invoke(command, "r") == 2
+    assert "move it away, and the store is read instead" in capsys.readouterr().err
+
+
+def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_bytes(cut(folder))
+    assert invoke("replay", "r") == 2
+    assert (
+        f"the {len(lines(folder)) - 1} lines before it are whole, up to tick 9: `--until 8`" in capsys.readouterr().err
+    )
+    assert invoke("replay", "r", "--until", "8") == 0
+    assert "up to tick 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ask", [(), ("--config", "rules.yaml")])
+def test_a_log_of_another_schema_version_is_refused(
+    ask: tuple[str, ...], home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: {window_ticks: 4}")
+    folder = left_behind(home, a_run())
+    text = folder.export.read_text()
+    later = [line.replace('"v":1', '"v":2') for line in text.splitlines(keepends=True)]
+    folder.export.write_text("".join(later))
+    assert invoke("replay", "r", *ask) == 2
+    said = capsys.readouterr().err
+    assert "event 1 on oven.r.run is of schema version 2, and this program reads version 1" in said
+
+
+def test_an_agents_vote_of_another_version_spoils_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log(stride=1)
+    log.start()
+    log.put("vote.amy", b'{"v":2,"type":"Vote"}')
+    log.tick(2)
+    left_behind(home, log)
+    assert invoke("replay", "r") == 0
+
+
+def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log(stride=1)
+    log.join("amy")
+    left_behind(home, log)
+    assert invoke("replay", "r") == 2
+    assert "run 'r' never started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "lr")])
+def test_a_run_that_is_not_there_has_near_ones(
+    command: tuple[str, ...], home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_behind(home, a_run(), "grpo-1121")
+    assert invoke(*command, "grpo-1112") == 2
+    assert "no run named 'grpo-1112'; did you mean 'grpo-1121'?" in capsys.readouterr().err
+
+
+def test_two_readers_of_one_store(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = home.create("r", "grpo")
+    (folder.server.folder / "store").mkdir(parents=True)
+    with folder.hold(reading=True):
+        assert not folder.locked() and folder.status() == "interrupted", "who reads is no stack"
+        assert invoke("replay", "r") == 2
+    said = capsys.readouterr().err
+    assert "the store of run 'r' is being read by another command" in said and "try again when it has ended" in said
+    with folder.hold():
+        assert folder.locked()
+
+
+def signed(log: Log, forged: Observation | None = None) -> Log:
+    """The same run, every event but the agents' signed by who says it, and where `{}` stands a forgery."""
+    signers = {name: Signer(Credentials.new(name)) for name in ("learner", "mesh", "stranger")}
+    keys = {name: signers[name].public for name in ("learner", "mesh")}
+    for at, entry in enumerate(log.events):
+        kind, data, role = entry.subject.split(".")[2], entry.data, "stranger"
+        if isinstance(entry.body, RunStarted):
+            data = entry.body.model_copy(update={"keys": keys}).wire()
+        if data == b"{}" and forged is not None:
+            data = forged.wire()
+        else:
+            role = SIGNERS.get(kind, "")
+        signature = signers[role].sign(entry.subject, f"1-{at}", data) if role else ""
+        log.events[at] = Event.read(
+            entry.seq, entry.subject, data, entry.time, message_id=f"1-{at}", signature=signature
+        )
+    return log
+
+
+def test_signatures_are_counted_by_kind(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(home, signed(a_run()))
+    assert invoke("replay", "r", "--verify", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["signatures"]
+    assert found["run_signed"] and found["checked"] and not found["decided"]
+    assert found["by_kind"]["observation"] == {"signed": 9} and found["by_kind"]["decision"] == {"signed": 3}
+    assert "vote" not in found["by_kind"]
+    assert invoke("replay", "r", "--verify") == 0
+    assert "  receipt: 1 signed" in capsys.readouterr().out
+
+
+def test_a_run_without_keys_has_no_signatures_to_check(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(home, a_run())
+    assert invoke("replay", "r", "--verify") == 0
+    assert "this run is not a signed one" in capsys.readouterr().out
+
+
+def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The live mesh refused it, so the decisions went on without it; that it is there does not make it count."""
+    log = Log(stride=1)
+    log.start()
+    log.join("amy", speciality=(LR,))
+    log.join("bob")
+    log.tick()
+    log.propose("amy", 0.5, confidence=0.9)
+    log.put("observation", b"{}")
+    log.tick(3)
+    log.end()
+    forgery = Observation(incarnation=1, n=700, tick=700, step=1, progress=0, metrics={})
+    left_behind(home, signed(log, forgery))
+    assert invoke("replay", "r") == 0
+    said = capsys.readouterr().out
+    assert "the same, byte for byte" in said and "they made the difference" in said
+    assert "observation: 4 signed, 1 wrong" in said
+    assert invoke("replay", "r", "--verify") == 0
+    assert "they made the difference" not in capsys.readouterr().out

@@ -1,0 +1,95 @@
+"""A mesh over a recording with something changed, and the bench whose log is a busy run's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.mesh_log import LR, RUN, Log
+from tests.unit.replayed import a_run
+
+from oven_controller.bench import replay as bench
+from oven_controller.events import Event
+from oven_controller.messages import Decision
+from oven_controller.openloop import OpenLoop
+from oven_controller.replay import replay
+from oven_controller.rules import Rules
+from oven_controller.settings import with_rules
+
+
+def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
+    loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
+    for event in events:
+        loop.take(event)
+    return loop
+
+
+@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (list(bench.busy_run(3000)), bench.RUN)])
+def test_with_nothing_changed_every_decision_is_the_logged_one(events: list[Event], run: str) -> None:
+    loop = decided(events, run)
+    assert len(loop.logged) >= 3
+    assert [made.wire() for made in loop.computed] == [made.wire() for _, made in loop.logged]
+    assert loop.divergences() == [] and loop.ignored_receipts == 0
+
+
+def test_at_the_end_of_what_was_read_a_decision_is_not_logged_yet() -> None:
+    events = a_run().events
+    last = next(n for n, entry in enumerate(events) if isinstance(entry.body, Decision))
+    loop = decided(events[:last], RUN)
+    assert len(loop.computed) == 1 and loop.logged == [] and loop.divergences() == []
+
+
+def test_what_was_not_made_does_not_fly() -> None:
+    """The logged decision is in flight and its twin is refused; by the other rules there is nothing to be a twin of."""
+    log = Log(stride=1)
+    log.start(cooldown_ticks=0, specialist_confidence=0.8)
+    log.join("amy", speciality=(LR,))
+    log.join("bob")
+    log.propose("amy", 0.5, confidence=0.85)
+    log.tick(3)
+    log.propose("amy", 0.5, confidence=0.95)
+    log.tick(3)
+    assert [made.verdict for made in log.decisions] == ["adopted", "rejected"]
+    assert "already on its way" in log.last.reason
+    loop = decided(log.events, RUN, specialist_confidence=0.9)
+    assert [made.verdict for made in loop.computed] == ["rejected", "adopted"]
+    assert [(parted.tick, parted.seq is not None) for parted in loop.divergences()] == [(3, True), (6, True)]
+
+
+def test_rules_replace_those_of_every_incarnation() -> None:
+    log = Log(stride=1)
+    log.start()
+    log.restart(autonomy="observe")
+    log.join("amy", speciality=(LR,))
+    log.join("bob")
+    log.propose("amy", 0.5, confidence=0.9)
+    log.tick(3)
+    assert log.verdict == "rejected"
+    loop = decided(log.events, RUN, autonomy="auto")
+    assert [made.verdict for made in loop.computed] == ["adopted"]
+    assert {name: dict(found.computed) for name, found in loop.verdicts().items()} == {LR: {"adopted": 1}}
+
+
+def test_one_actuators_autonomy_leaves_the_others() -> None:
+    logged = Rules(autonomy_of={"grad.clip": "observe"})
+    assert with_rules(logged, {"autonomy_of": {LR: "advise"}}).autonomy_of == {"grad.clip": "observe", LR: "advise"}
+
+
+def test_the_benchs_log_is_a_busy_one_and_the_same_each_time() -> None:
+    events = list(bench.busy_run(2000))
+    assert [event.data for event in events] == [event.data for event in bench.busy_run(2000)]
+    report = replay(events, bench.RUN)
+    assert report.same and report.finished and not report.pending
+    assert report.adopted > 10 and report.decisions > report.adopted and report.counters["malformed.vote"] > 5
+    assert {"observation", "vote", "agent", "ballot", "decision", "receipt"} <= set(report.by_kind)
+    verdicts = {event.body.verdict for event in events if isinstance(event.body, Decision)}
+    assert verdicts >= {"adopted", "rejected"}
+
+
+def test_the_bench_says_its_figures_in_one_flat_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.BENCH.run(["--events", "1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"events", "events_per_s", "decode_events_per_s", "json_events_per_s", "same"} <= set(found)
+    assert found["same"] is True and found["events"] >= 1000
+    assert bench.BENCH.run(["--events", "1000"]) == 0
+    assert "byte-equal" in capsys.readouterr().out

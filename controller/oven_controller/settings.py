@@ -49,6 +49,15 @@ class RuleSettings(Rules):
         return pairs
 
 
+class AgentSettings(BaseModel):
+    """An agent with more to say of it than its name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
+    shadow: bool = Field(default=False, description="its name goes into rules.shadow")
+
+
 class MemberSettings(BaseModel):
     """A remote judge of the reward committee: which model, behind which API, in which role."""
 
@@ -90,18 +99,29 @@ class Settings(BaseModel):
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     steps: int | None = Field(default=None, ge=1, description="optimizer steps; none: the recipe's default")
     minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="time budget")
-    agents: Annotated[tuple[str, ...] | None, BeforeValidator(_split)] = Field(
-        default=None, description="names of the group oven.agents, or files; none given: all that are installed"
+    agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
+        default=None,
+        description="names of the group oven.agents, files, or {name: …, shadow: true}; none: all that are installed",
     )
+    agents_per_process: int = Field(default=1, ge=1, description="agents that share a process and a connection")
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
     kg: bool = Field(default=True, description="start the prior service")
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
-    nats: str = Field(default="", pattern="^$|^(nats|tls|ws|wss)://", description="a server to use; none: an embedded")
+    nats: str = Field(
+        default="",
+        pattern="^$|^(nats|tls|ws|wss)://",
+        description="a server to use, or a cluster's with commas; none: an embedded",
+    )
     creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
+    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; none: the system's")
     port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
+    meshes: int = Field(default=1, ge=1, le=5, description="mesh replicas; any one of them does")
+    stream_replicas: Literal[1, 3, 5] = Field(
+        default=1, description="with nats, a cluster: how many of its servers keep the log"
+    )
     headless: bool = False
 
 
@@ -167,7 +187,12 @@ def resolve(
         _merge(merged, layer.values)
     recipe = None if attached else _recipe(merged.get("recipe", "grpo"))
     options_model = recipe.settings_model if recipe else None
-    settings = _validated(Settings, merged, "", layers, options_model)
+    settings = _with_shadows(_validated(Settings, merged, "", layers, options_model))
+    if settings.stream_replicas > 1 and not settings.nats:
+        raise ConfigError(
+            f"stream_replicas = {settings.stream_replicas} needs a cluster: give its servers with --nats URL,URL,…, or "
+            "leave it out, the embedded server is one"
+        )
     for agent in settings.agents or ():
         agent_spec(agent)
     if recipe is None:
@@ -184,10 +209,26 @@ def resolve(
         raise ConfigError(f"--start {settings.start}: {error}") from error
     # Only what was asked for: the recipe's own defaults may depend on the rest.
     chosen = options.model_dump(mode="json", exclude_unset=True)
-    wanted = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
-    agents = tuple(agent_spec(text).target for text in wanted)
+    agents = tuple(agent_spec(agent).target for agent in _wanted(settings))
     update = {"start": start.name, "recipe_options": chosen, "agents": agents}
     return Resolved(settings.model_copy(update=update), start)
+
+
+def rules_in(path: Path) -> dict[str, Any]:
+    """What a settings file says under `rules`, checked. Raises ConfigError, also where it says nothing there."""
+    values = read_yaml(path)
+    if not values.get("rules"):
+        raise ConfigError(f"{path} has no `rules:`; write e.g.\nrules:\n  window_ticks: 5")
+    given = {"rules": values["rules"]}
+    settings = _validated(Settings, given, "", [Layer(str(path), given)], None)
+    return settings.rules.model_dump(mode="json", exclude_unset=True)
+
+
+def with_rules(rules: Rules, given: Mapping[str, Any]) -> Rules:
+    """A run's rules with some of them replaced; in `autonomy_of`, those of the actuators that are named."""
+    values = rules.model_dump()
+    _merge(values, given)
+    return Rules.model_validate(values)
 
 
 @dataclass(frozen=True)
@@ -196,8 +237,24 @@ class AgentSpec:
     target: str  # an entry point's name, or a file's path
 
 
-def agent_spec(text: str) -> AgentSpec:
-    """Which agent `text` means. Raises UnknownNameError or ConfigError."""
+def _wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
+    return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+
+
+def _with_shadows(settings: Settings) -> Settings:
+    """What was said of single agents as the mesh reads it: the rules say who is a shadow, and nothing else does."""
+    said = {agent_spec(one).name: one.shadow for one in settings.agents or () if isinstance(one, AgentSettings)}
+    if not said:
+        return settings
+    names = {name for name in {*settings.rules.shadow, *said} if said.get(name, True)}
+    agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in settings.agents or ())
+    rules = settings.rules.model_copy(update={"shadow": tuple(sorted(names))})
+    return settings.model_copy(update={"agents": agents, "rules": rules})
+
+
+def agent_spec(agent: str | AgentSettings) -> AgentSpec:
+    """Which agent is meant. Raises UnknownNameError or ConfigError."""
+    text = agent.name if isinstance(agent, AgentSettings) else agent
     if not text.endswith(".py"):
         known = plugins.points("agents")
         if text not in known:
@@ -212,8 +269,7 @@ def agent_spec(text: str) -> AgentSpec:
 def agent_specs(settings: Settings) -> list[AgentSpec]:
     """Raises ConfigError for a name that is taken: a name is a key on the bus, so agents, committee members and the
     stack's own roles share them."""
-    wanted = settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
-    specs = [agent_spec(text) for text in wanted]
+    specs = [agent_spec(agent) for agent in _wanted(settings)]
     taken = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:
         if taken.get(spec.name) == "an agent":

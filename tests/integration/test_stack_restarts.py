@@ -126,7 +126,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
     up.until("learner  completed")
     assert up.end() == 0
-    events = list(exported(stack.run_folder("kills").export))
+    events = list(exported(stack.run_folder("kills")))
     whole(events)
     joined = Counter(e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined")
     assert joined["pendulum"] >= 2 and joined["lr"] >= 2

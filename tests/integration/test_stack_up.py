@@ -123,7 +123,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
     assert "reward" in status["metrics"]
 
     code, said = stack.command("hold", "seven", "--reason", "a look")
-    assert (code, "logged as event" in said) == (0, True)
+    assert (code, "logged as event" in said, "no receipt from the learner within 5 s" in said) == (3, True, True), said
     assert "operator operator: hold a look" in stack.read_until(up, "operator operator")
     assert any(json.loads(line)["type"] == "OperatorCommand" for line in _log(stack, "seven"))
     assert stack.command("replay", "seven")[0] == 0

@@ -60,7 +60,7 @@ async def kept(folder: Path, programs: list[str], policy: Backoff = QUICK) -> As
     stage = Stage(folder, programs)
     child = await stage.start()
     stage.pids.append(child.pid)
-    kept = Kept("p", stage.start, stage.ready, "nothing is lost")
+    kept = Kept("p", stage.start, stage.ready, lambda: "nothing is lost")
     supervised = Supervised(kept, child, stage.tell, lambda _name, pid: stage.pids.append(pid), policy)
     try:
         yield stage, supervised
@@ -118,7 +118,7 @@ async def test_what_cannot_be_started_is_given_up_too(tmp_path: Path) -> None:
     async def gone() -> Child:
         return await Child.start("p", [str(tmp_path / "gone")], tmp_path / "p.log")
 
-    kept = Kept("p", gone, stage.ready, "nothing is lost")
+    kept = Kept("p", gone, stage.ready, lambda: "nothing is lost")
     supervised = Supervised(kept, child, stage.tell, lambda _name, _pid: None, QUICK)
     await stage.until(lambda: supervised.given_up)
     assert stage.told("cannot start p")

@@ -185,6 +185,23 @@ def test_an_unknown_variable_is_told_like_any_other() -> None:
         resolve(environ={"OVEN_SET_SED": "1"})
 
 
+def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "scout.py"
+    file.write_text("")
+    both = f"agents=[lr, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
+    found = resolve(sets=[both, "rules.shadow=[curriculum, guest]"]).settings
+    assert found.agents == ("lr", str(file), "curriculum")
+    assert found.rules.shadow == ("guest", "scout")
+    assert [spec.name for spec in agent_specs(found)] == ["lr", "scout", "curriculum"]
+    earlier = found.model_dump(mode="json")
+    again = resolve(sets=["agents=[lr]"], earlier=earlier).settings
+    assert (again.agents, again.rules.shadow) == (("lr",), ("guest", "scout")), "kept until something else is said"
+    with pytest.raises(UnknownNameError, match="no agent named 'lrr'"):
+        resolve(sets=["agents=[{name: lrr, shadow: true}]"])
+    with pytest.raises(ConfigError, match="shadw"):
+        resolve(sets=["agents=[{name: lr, shadw: true}]"])
+
+
 def test_two_agents_of_one_name(tmp_path: Path) -> None:
     file = tmp_path / "lr.py"
     file.write_text("")
@@ -207,3 +224,11 @@ def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, 
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
     with pytest.raises(ConfigError, match=words):
         agent_specs(settings)
+
+
+def test_copies_of_the_log_need_a_cluster() -> None:
+    with pytest.raises(ConfigError, match="stream_replicas = 3 needs a cluster"):
+        resolve(sets=["stream_replicas=3"], attached=True)
+    urls = "nats://a:4222,nats://b:4222,nats://c:4222"
+    settings = resolve(sets=["stream_replicas=3", f"nats={urls}", "meshes=3"], attached=True).settings
+    assert (settings.stream_replicas, settings.meshes, settings.nats) == (3, 3, urls)

@@ -44,10 +44,13 @@ def run_agent(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file, or the name of an installed agent.")],
     run: Annotated[str | None, typer.Option(help="The run; the running one if left out.")] = None,
     name: Annotated[str | None, typer.Option(help="The name it votes under; the file's own if left out.")] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Its votes are logged and scored, and do not count.")
+    ] = False,
 ) -> None:
     """Run an agent beside a stack that is up, until Ctrl-C. Its votes count from the next ballot on.
 
-    Example: oven-controller agent run my_agent.py
+    Example: oven-controller agent run my_agent.py --shadow
     """
     from oven_controller import names
     from oven_controller.home import Home
@@ -61,7 +64,7 @@ def run_agent(
     admit(folder, name, fresh=True)
     plan = Plan(folder, folder.info().url, str(folder.earlier_settings().get("otlp", "")))
     print(f"{name} joins {folder.run}; Ctrl-C ends it", flush=True)
-    command = own_command("agent", spec.target, "--name", name)
+    command = own_command("agent", spec.target, "--name", name, *(["--shadow"] if shadow else []))
     os.execve(sys.executable, command, {**os.environ, **plan.environment("agent", name)})
 
 

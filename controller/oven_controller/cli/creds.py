@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from oven_controller.cli.runs import Json
+
+if TYPE_CHECKING:
+    from oven_controller.server import Certificate
+
+RunOf = Annotated[str | None, typer.Option(help="The run; the running one, else the newest, if left out.")]
+ServerAt = Annotated[
+    Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
+]
 
 Agents = Annotated[list[str] | None, typer.Option("--agent", metavar="NAME", help="Repeat it; else all installed.")]
 Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", help="Remote judge; repeat it.")]
@@ -14,13 +27,17 @@ Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", h
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Keys for agents from elsewhere, and for a server of your own.")
     group.command("add")(add)
+    group.command("revoke")(revoke)
+    group.command("list")(list_keys)
     group.command("server")(server)
+    group.command("cluster")(cluster)
     app.add_typer(group, name="creds")
 
 
 def add(
     name: Annotated[str, typer.Argument(help="The agent's name; only under it may it vote.")],
-    run: Annotated[str | None, typer.Option(help="The run; the running one, else the newest, if left out.")] = None,
+    run: RunOf = None,
+    as_json: Json = False,
 ) -> None:
     """Make an agent's key for a run, and print the environment that its process needs.
 
@@ -32,8 +49,61 @@ def add(
 
     folder = Home().find(run)
     admit(folder, name)
-    for line in export_lines(Plan(folder, folder.info().url).environment("agent", name)):
-        print(line)
+    environment = Plan(folder, folder.info().url).environment("agent", name)
+    print(json.dumps(environment) if as_json else "\n".join(export_lines(environment)))
+
+
+def revoke(
+    name: Annotated[str, typer.Argument(help="An agent or a committee member.")],
+    run: RunOf = None,
+    server: ServerAt = None,
+    as_json: Json = False,
+) -> None:
+    """Take a key back: its connections are closed at once, and its file is removed. `creds add` makes a new one.
+
+    Example: oven-controller creds revoke scout --run grpo-1121-0231
+    """
+    from oven_controller.home import Home
+    from oven_controller.stack import admit
+
+    todo = ""
+    if server is not None:
+        made = admit.server_folder(server)
+        admit.revoke_there(made, name)
+        run, todo = made.run, "nats-server --signal reload=PID"
+    else:
+        folder = Home().find(run)
+        admit.revoke(folder, name)
+        run = folder.run
+    if as_json:
+        print(json.dumps({"revoked": name, "run": run} | ({"then": todo} if todo else {})))
+    else:
+        print(f"the key of {name} is no longer one of {run}'s")
+        if todo:
+            print(f"the server goes on taking it until it reads its configuration again: {todo}")
+
+
+def list_keys(run: RunOf = None, server: ServerAt = None, as_json: Json = False) -> None:
+    """List who may connect: names, roles and public keys, never a secret.
+
+    Example: oven-controller creds list --json
+    """
+    from oven_controller.errors import ConfigError
+    from oven_controller.home import Home
+    from oven_controller.stack.admit import server_folder
+
+    if server is not None:
+        held = server_folder(server)
+    else:
+        folder = Home().find(run)
+        if not folder.info().embedded:
+            raise ConfigError(f"the keys for {folder.info().url} are where its server is: --server FOLDER there")
+        held = folder.server
+    if as_json:
+        print(json.dumps([user.model_dump() for user in held.users()]))
+    else:
+        for user in held.users():
+            print(f"{user.name:<20} {user.role:<9} {user.public}")
 
 
 def server(
@@ -44,14 +114,23 @@ def server(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is reached.")] = "127.0.0.1:4222",
     store: Annotated[Path | None, typer.Option(help="Where it keeps the log; else in the folder.")] = None,
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it answers /healthz; else nowhere.")] = "",
+    with_tls: Annotated[bool, typer.Option("--tls", help="Make an authority and a certificate for --host.")] = False,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", metavar="NAME", help="A name or address of the server; repeat it.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="A certificate of your own, PEM, in the place of --tls.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="The authority that signed it; none: a public one.")] = None,
 ) -> None:
     """Make a configuration for a nats-server of your own, and the keys of all who take part in one run on it.
 
-    Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222
+    Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
     from typing import get_args
 
-    from oven_controller import names
+    from oven_controller import names, tls
     from oven_controller.credentials import Role
     from oven_controller.errors import ConfigError
     from oven_controller.server import ServerFolder
@@ -70,8 +149,82 @@ def server(
             made.add_user("agent", names.checked("agent", name))
         for name in members or ():
             made.add_user("member", names.checked("member", name))
-        made.write_conf(int(port), host, store, http)
+        certificate: Certificate | None
+        authority: Path | None
+        if with_tls:
+            certificate, authority = _certificate(made.folder / "tls", host, hosts or (), (tls_cert, tls_key, tls_ca))
+        else:
+            certificate, authority = _given(tls_cert, tls_key, tls_ca, hosts or ())
+        made.write_conf(int(port), host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
+    reached = f"{hosts[0]}:{port}" if hosts else listen
+    url = f"{'tls' if certificate else 'nats'}://{reached}"
+    trusting = f" --tls-ca {authority}" if authority else ""
+    if warning := "" if certificate else tls.open_to_readers(url):
+        print(f"warning: {warning}", file=sys.stderr)
     print(f"nats-server -c {made.conf}")
-    print(f"oven-controller up --nats nats://{listen} --creds {made.creds} --run {run}")
+    print(f"oven-controller up --nats {url} --creds {made.creds}{trusting} --run {run}")
+
+
+def _certificate(
+    folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
+) -> tuple[Certificate, Path]:
+    from oven_controller import certificates
+    from oven_controller.errors import ConfigError
+
+    if any(own):
+        raise ConfigError("--tls makes a certificate, --tls-cert brings one: give one of the two")
+    if not hosts and listen in ("", "0.0.0.0", "::", "[::]"):
+        raise ConfigError(
+            f"a certificate is for names, and {listen or 'no host'} is none; add --host NAME, as clients write it"
+        )
+    return certificates.make(folder, hosts or [listen.strip("[]")])
+
+
+def _given(
+    certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
+) -> tuple[Certificate | None, Path | None]:
+    from oven_controller.errors import ConfigError
+    from oven_controller.server import Certificate
+
+    if certificate is None and key is None:
+        if authority is not None or hosts:
+            raise ConfigError(
+                "--host and --tls-ca say something of a certificate: add --tls, or --tls-cert and --tls-key"
+            )
+        return None, None
+    if certificate is None or key is None:
+        raise ConfigError("--tls-cert and --tls-key belong together: give both")
+    for path in filter(None, (certificate, key, authority)):
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}")
+    if key.stat().st_mode & 0o077:
+        raise ConfigError(f"others may read {key}; `chmod 600 {key}` mends it")
+    return Certificate(certificate.absolute(), key.absolute()), authority.absolute() if authority else None
+
+
+def cluster(
+    folder: Annotated[Path, typer.Argument(help="What `creds server` made; its users and limits hold on every node.")],
+    nodes: Annotated[list[str], typer.Option("--node", metavar="HOST:PORT", help="A server, as clients reach it.")],
+) -> None:
+    """Make the configurations of a cluster of three or five nats-servers, node-1/ and so on, from `creds server`'s.
+
+    Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
+    """
+    from oven_controller.cluster import ROUTE_OFFSET, Node, write_confs
+    from oven_controller.errors import ConfigError
+    from oven_controller.server import ServerFolder
+
+    found = []
+    for text in nodes:
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65535 - ROUTE_OFFSET:
+            raise ConfigError(f"--node {text} is no HOST:PORT with a port up to {65535 - ROUTE_OFFSET}")
+        found.append(Node(host, int(port), int(port) + ROUTE_OFFSET))
+    made = ServerFolder(folder.absolute(), "")
+    for conf in write_confs(made, found):
+        print(f"nats-server -c {conf}")
+    scheme = "tls" if '"tls"' in made.conf.read_text() else "nats"
+    urls = ",".join(f"{scheme}://{text}" for text in nodes)
+    print(f"oven-controller up --nats {urls} --creds {made.creds} --set stream_replicas={min(len(found), 3)} --run RUN")

@@ -7,7 +7,21 @@ from collections.abc import Sequence
 
 import typer
 
-from oven_controller.cli import agent, bench, creds, doctor, kg, log, monitor, operator, runs, schema, up
+from oven_controller.cli import (
+    agent,
+    backtest,
+    bench,
+    creds,
+    doctor,
+    kg,
+    log,
+    monitor,
+    operator,
+    replay,
+    runs,
+    schema,
+    up,
+)
 from oven_controller.errors import OvenError
 
 app = typer.Typer(
@@ -18,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (up, runs, monitor, log, operator, creds, schema, bench, doctor, kg):
+for group in (up, runs, monitor, log, replay, backtest, operator, creds, schema, bench, doctor, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 

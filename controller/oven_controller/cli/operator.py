@@ -1,79 +1,174 @@
-"""`hold`, `resume` and `stop`: a person's word to a run that is up."""
+"""A person's word to a run that is up: hold, resume, stop, approve, veto, set, mute, unmute, autonomy.
+
+Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
+(no answer within `LOGGED_S`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oven_controller.cli.runs import RunName
+from oven_controller.cli.runs import Json, RunName
+
+if TYPE_CHECKING:
+    from oven_controller.messages import Value
 
 LOGGED_S = 5.0
 
 Reason = Annotated[str, typer.Option(help="Why; it stands in the log.")]
+Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="The running one, if left out.")]
+Agent = Annotated[str, typer.Argument(help="The agent's name.")]
+Level = Literal["observe", "advise", "auto"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(hold)
-    app.command()(resume)
-    app.command()(stop)
+    for command in (hold, resume, stop, approve, veto, mute, unmute, autonomy):
+        app.command()(command)
+    # A value may be negative, and is no option then.
+    app.command("set", context_settings={"ignore_unknown_options": True})(set_)
 
 
-def hold(run: RunName = None, reason: Reason = "") -> None:
-    """Pause training at the next step; the learner goes on listening.
+def hold(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Pause training at the next step; the learner goes on listening. Works without a mesh.
 
     Example: oven-controller hold --reason "looking at the samples"
     """
-    _command(run, "hold", reason)
+    _say(run, as_json, action="hold", reason=reason)
 
 
-def resume(run: RunName = None, reason: Reason = "") -> None:
-    """Go on after a hold. (To continue a run that is down: `up --resume`.)
+def resume(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Go on after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
 
     Example: oven-controller resume
     """
-    _command(run, "resume", reason)
+    _say(run, as_json, action="resume", reason=reason)
 
 
-def stop(run: RunName = None, reason: Reason = "") -> None:
-    """Ask the learner to end the run, with a checkpoint.
+def stop(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Ask the learner to end the run, with a checkpoint. Works without a mesh.
 
     Example: oven-controller stop grpo-1121-0231
     """
-    _command(run, "stop", reason)
+    _say(run, as_json, action="stop", reason=reason)
 
 
-def _command(run: str | None, action: Literal["hold", "resume", "stop"], reason: str) -> None:
+def approve(
+    decision: Annotated[str, typer.Argument(help="An advised decision's id, or its actuator.")],
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Have an advised decision carried out. The guardrails are asked again, and the value is read back.
+
+    Example: oven-controller approve optimizer.lr_scale --reason "the loss does look flat"
+    """
+    _say(run, as_json, action="approve", of=decision, reason=reason)
+
+
+def veto(
+    ballot: Annotated[str, typer.Argument(help="An open ballot's id, or its actuator; or an advised decision's.")],
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Reject an open ballot at once, or an advised decision for good.
+
+    Example: oven-controller veto optimizer.lr_scale --reason "the schedule ends soon anyway"
+    """
+    _say(run, as_json, action="veto", of=ballot, reason=reason)
+
+
+def set_(
+    actuator: Annotated[str, typer.Argument(help="As the run announces it.")],
+    value: Annotated[
+        str | None, typer.Argument(help="A number, a name, or shares as JSON; none for an action.")
+    ] = None,
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Turn a knob within its bounds, whatever the agents say, and read it back.
+
+    Example: oven-controller set optimizer.lr_scale 0.5
+
+    Example: oven-controller set data.mixture '{"easy": 0.5, "hard": 0.5}'
+    """
+    _say(run, as_json, action="set", actuator=actuator, value=parsed(value), reason=reason)
+
+
+def mute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Make an agent a shadow: its votes stand in the log and do not count.
+
+    Example: oven-controller mute curriculum --reason "it chases noise"
+    """
+    _say(run, as_json, action="mute", agent=agent, reason=reason)
+
+
+def unmute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Let a muted agent's votes count again.
+
+    Example: oven-controller unmute curriculum
+    """
+    _say(run, as_json, action="unmute", agent=agent, reason=reason)
+
+
+def autonomy(
+    level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
+    actuator: Annotated[str, typer.Argument(help="One actuator; every one if left out.")] = "",
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Change what the mesh may do by itself, from now on.
+
+    Example: oven-controller autonomy advise optimizer.lr_scale
+    """
+    _say(run, as_json, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
+
+
+def parsed(text: str | None) -> Value:
+    """A number, a JSON string or JSON object of shares as such; anything else is a choice's name. Raises ConfigError
+    for what begins like JSON and is none."""
+    from oven_controller.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        if text[:1] in ("{", "[", '"'):
+            remedy = """write e.g. '{"easy": 0.5, "hard": 0.5}', in quotes for the shell"""
+            raise ConfigError(f"the value {text!r} is no JSON ({error}); {remedy}") from error
+        return text
+    if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
+        return text  # a choice may be called true, or null
+    if isinstance(value, dict) and not all(type(share) in (int, float) for share in value.values()):
+        raise ConfigError(f"the value {text!r} has a share that is no number; give each component a number, e.g. 0.5")
+    return value
+
+
+def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     import asyncio
     import uuid
 
-    from oven_controller.errors import BusError
+    from pydantic import ValidationError
+
+    from oven_controller.errors import ConfigError
     from oven_controller.home import Home
     from oven_controller.messages import OperatorCommand
-    from oven_controller.names import Subjects
-    from oven_controller.stack.reading import connected
+    from oven_controller.stack.command import carried_out
 
     folder = Home().find(run, running=True)
-    command = OperatorCommand(id=uuid.uuid4().hex, action=action, reason=reason)
-
-    async def send() -> int:
-        async with connected(folder, "operator") as bus:
-            subject = Subjects(folder.run).operator("operator")
-            while True:
-                try:
-                    return await bus.append(subject, command.wire(), message_id=command.id)
-                except BusError as error:
-                    failed.append(str(error))
-                    await asyncio.sleep(0.1)
-
-    failed: list[str] = []
-
-    async def within() -> int:
-        try:
-            return await asyncio.wait_for(send(), LOGGED_S)
-        except TimeoutError:
-            why = failed[-1] if failed else "no answer"
-            raise BusError(f"{action} does not stand in the log after {LOGGED_S:g} s ({why})") from None
-
-    seq = asyncio.run(within())
-    print(f"{action}: logged as event {seq} of {folder.run}")
+    try:
+        command = OperatorCommand(id=uuid.uuid4().hex, **fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = first["loc"][0]
+        raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
+    result = asyncio.run(carried_out(folder, command, LOGGED_S))
+    print(json.dumps(result.fields()) if as_json else result.line())
+    if result.code:
+        raise typer.Exit(result.code)

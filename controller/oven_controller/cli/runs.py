@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from oven_controller.home import RunFolder
+    from oven_controller.stack.view import RunView
 
 DOWN_S = 45.0
 
@@ -57,17 +58,23 @@ def status(run: RunName = None, as_json: Json = False) -> None:
     Example: oven-controller status --json
     """
     import asyncio
+    from datetime import UTC, datetime
 
     from oven_controller.errors import OvenError
     from oven_controller.home import Home
-    from oven_controller.stack.reading import whole_log
+    from oven_controller.stack import reading
+    from oven_controller.stack.health import notes
     from oven_controller.stack.view import RunView
 
     folder = Home().find(run)
     view, unread = RunView(), ""
-    try:
-        for event in asyncio.run(whole_log(folder)):
+
+    async def look() -> None:
+        async for event in reading.events(folder):
             view.feed(event)
+
+    try:
+        asyncio.run(look())
     except OvenError as error:
         unread = str(error)
     info, state = folder.info(), folder.status()
@@ -86,20 +93,37 @@ def status(run: RunName = None, as_json: Json = False) -> None:
         "progress": view.progress,
         "metrics": view.metrics,
         "knobs": view.knobs,
-        "decisions": {"adopted": view.adopted, "rejected": view.rejected},
+        "decisions": {
+            "adopted": view.adopted,
+            "rejected": view.rejected,
+            "withheld": view.withheld,
+            "advised": {d.id: d.actuator for d in view.advised.values() if not view.lapsed(d)},
+        },
+        "outcomes": view.outcomes,
+        "held": view.held if state == "running" else "",
+        "autonomy": _autonomy(view),
         "receipts": view.receipts,
         "agents": {
-            name: {"live": agent.live and state == "running", "cannot_fire": agent.cannot_fire}
+            name: {"live": agent.live and state == "running", "cannot_fire": agent.cannot_fire, "shadow": agent.shadow}
             | {"proposals": agent.proposals, "against": agent.against, "in_adopted": agent.backed}
             for name, agent in sorted(view.agents.items())
         },
         "events": view.seq,
         "log_unread": unread,
+        "notes": notes(view, processes, unread, datetime.now(UTC), folder.last_words),
     }
     if as_json:
         print(json.dumps(found))
     else:
         _show(found)
+
+
+def _autonomy(view: RunView) -> dict[str, str]:
+    """What is in force, by actuator; "" for every actuator that is not named."""
+    if view.started is None:
+        return {}
+    rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
+    return {**({} if "" in view.autonomy else rules), **view.autonomy}
 
 
 def _processes(folder: RunFolder) -> list[dict[str, Any]]:
@@ -109,16 +133,19 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
     info = folder.info()
     found = []
     for name, pid in {"up": info.pid, **info.children}.items():
-        memory, alive = 0, False
+        memory, alive, stopped = 0, False, False
         try:
             process = psutil.Process(pid)
             alive = process.status() != psutil.STATUS_ZOMBIE
             below = [] if name == "up" else process.children(recursive=True)
+            stopped = psutil.STATUS_STOPPED in [one.status() for one in (process, *below)]
             for one in (process, *below):
                 memory += one.memory_info().rss
         except psutil.Error:
             pass
-        found.append({"name": name, "pid": pid, "alive": alive, "memory_mb": round(memory / 1e6, 1)})
+        found.append(
+            {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
+        )
     return found
 
 
@@ -132,6 +159,8 @@ def _show(found: dict[str, Any]) -> None:
         print(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
     if found["processes"]:
         print(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
+    for note in found["notes"]:
+        print(f"! {note}")
     if found["log_unread"]:
         print(f"the log could not be read: {found['log_unread']}")
         return
@@ -142,10 +171,18 @@ def _show(found: dict[str, Any]) -> None:
         if value is not None:
             print(f"  {name} = {text(value)}")
     decisions = found["decisions"]
-    print(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected")
+    withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
+    print(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}")
+    for decision, actuator in decisions["advised"].items():
+        print(f"  advised on {actuator}: `oven-controller approve {decision}`")
+    for actuator, level in found["autonomy"].items():
+        print(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
+    if found["held"]:
+        print(f"held: {found['held']}")
     for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
-        why = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
+        why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
+        why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
         print(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
 
 

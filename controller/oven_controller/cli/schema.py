@@ -14,11 +14,17 @@ def register(app: typer.Typer) -> None:
 
 def schema(
     requests: Annotated[bool, typer.Option("--requests", help="What is asked and answered beside the log.")] = False,
+    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="All of it, as AsyncAPI 3.")] = False,
 ) -> None:
-    """Print the JSON Schema of every message in the log, or of every request and answer.
+    """Print the JSON Schema of every message in the log, or of every request and answer, or an AsyncAPI document.
 
     Example: oven-controller schema > oven.schema.json
     """
+    from oven_controller.asyncapi import asyncapi
+    from oven_controller.errors import ConfigError
     from oven_controller.wire import json_schema, service_schema
 
-    print(json.dumps(service_schema() if requests else json_schema(), indent=1))
+    if requests and as_asyncapi:
+        raise ConfigError("--requests and --asyncapi are two documents: ask for one of them")
+    document = asyncapi() if as_asyncapi else service_schema() if requests else json_schema()
+    print(json.dumps(document, indent=1, ensure_ascii=False))

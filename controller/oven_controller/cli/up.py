@@ -21,8 +21,10 @@ Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
 Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
 Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
+TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the authority to trust, PEM.")]
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server; a free one when left out.")]
 Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces there: OTLP over HTTP.")]
+Meshes = Annotated[int | None, typer.Option(help="Mesh replicas, 1 to 5; any one of them does.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run (--run, else the newest).")]
 
@@ -45,8 +47,10 @@ def up(
     headless: Annotated[bool, typer.Option("--headless", help="Lines instead of the monitor.")] = False,
     nats: Nats = None,
     creds: Creds = None,
+    tls_ca: TlsCa = None,
     port: Port = None,
     otlp: Otlp = None,
+    meshes: Meshes = None,
     no_learner: Annotated[bool, typer.Option("--no-learner", help="Wait for a script of your own.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -63,8 +67,10 @@ def up(
         "headless": headless or None,
         "nats": nats,
         "creds": str(creds) if creds else None,
+        "tls_ca": str(tls_ca) if tls_ca else None,
         "port": port,
         "otlp": otlp,
+        "meshes": meshes,
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
@@ -84,8 +90,10 @@ def run_script(
     resume: Resume = False,
     nats: Nats = None,
     creds: Creds = None,
+    tls_ca: TlsCa = None,
     port: Port = None,
     otlp: Otlp = None,
+    meshes: Meshes = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -93,7 +101,14 @@ def run_script(
 
     Example: oven-controller run -- accelerate launch train.py
     """
-    flags = {"nats": nats, "creds": str(creds) if creds else None, "port": port, "otlp": otlp}
+    flags = {
+        "nats": nats,
+        "creds": str(creds) if creds else None,
+        "tls_ca": str(tls_ca) if tls_ca else None,
+        "port": port,
+        "otlp": otlp,
+        "meshes": meshes,
+    }
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 

@@ -1,18 +1,23 @@
-"""Letting an agent in while the stack is up: a key for it, and a server that has read it."""
+"""Letting an agent in or out while the stack is up: its key, and a server that has read who may connect."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
-from oven_controller.errors import ConfigError, ProcessError, RefusedError
+from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError
 from oven_controller.home import RunFolder
+from oven_controller.server import ServerFolder
 
-ADMITTED_S = 3.0
+TOLD_S = 5.0
+"""For a reload, or for a server that is being started again just now."""
+LETTABLE = ("agent", "member")
+"""Who comes and goes. The other roles are the stack itself."""
 
 
 def admit(folder: RunFolder, name: str, *, fresh: bool = False) -> None:
@@ -23,36 +28,104 @@ def admit(folder: RunFolder, name: str, *, fresh: bool = False) -> None:
     names.checked("agent", name)
     info = folder.info()
     live = folder.locked()
-    if fresh and live and _alive(info.children.get(f"agent-{name}", 0)):
+    shared = [user.name for user in folder.server.users() if name in user.agents]
+    if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
     if not info.embedded:
         path = folder.credentials("agent", name)
         if path is not None and not path.is_file():
             raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
         return
-    folder.add_user("agent", name)
+    path = folder.add_user("agent", name)
     if not live or info.port is None:
         return
-    folder.server.write_conf(info.port)
+    folder.server.rewrite_users()
+    asyncio.run(_told(folder, Credentials.load(path), welcome=True))
+
+
+def revoke(folder: RunFolder, name: str) -> None:
+    """The key of `name` opens nothing any more: its connections are closed, and the file is gone.
+
+    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError when the server goes on
+    taking the key.
+    """
+    info = folder.info()
+    if not info.embedded:
+        raise ConfigError(
+            f"the keys for {info.url} are its administrator's: `creds revoke {name} --server FOLDER` there"
+        )
+    key = _key_to_revoke(folder.server, name)
+    folder.remove_user(name)
+    if not folder.locked() or info.port is None:
+        return
+    folder.server.rewrite_users()
+    if key is not None:
+        asyncio.run(_told(folder, key, welcome=False))
+
+
+def revoke_there(server: ServerFolder, name: str) -> None:
+    """The same in the folder of a server of one's own, which still has to be told."""
+    _key_to_revoke(server, name)
+    server.remove_user(name)
+    server.rewrite_users()
+
+
+def server_folder(path: Path) -> ServerFolder:
+    """What `creds server` made at `path`. Raises ConfigError."""
     try:
-        os.kill(info.children["nats-server"], signal.SIGHUP)
-    except (KeyError, ProcessLookupError, PermissionError) as error:
-        raise ProcessError(f"the server of run {folder.run!r} cannot be told of {name!r}: {error}") from error
-    asyncio.run(_accepted(folder, info.url, name))
+        return ServerFolder.found(path.absolute())
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{path} is no folder that `oven-controller creds server` made: {error}") from error
 
 
-async def _accepted(folder: RunFolder, url: str, name: str) -> None:
-    """A reload takes a moment, and until then the server refuses the key."""
-    credentials = Credentials.load(folder.server.creds / f"{name}.nk")
-    deadline = asyncio.get_running_loop().time() + ADMITTED_S
+def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
+    """None where the file is gone already: nobody can try then whether the server still takes it."""
+    found = {user.name: user.role for user in server.users()}
+    if name not in found:
+        raise UnknownNameError("key", name, (known for known, role in found.items() if role in LETTABLE))
+    if found[name] not in LETTABLE:
+        raise ConfigError(f"{name!r} is the stack's own key; only those of agents and committee members are revoked")
+    path = server.creds / f"{name}.nk"
+    return Credentials.load(path) if path.exists() else None
+
+
+async def _told(folder: RunFolder, key: Credentials, *, welcome: bool) -> None:
+    """Have the server read its users again, until it takes the key, or no longer does. One that is being started again
+    meanwhile reads them then."""
+    deadline = asyncio.get_running_loop().time() + TOLD_S
+    signalled = 0
     while True:
+        info = folder.info()
+        guard = info.children.get("nats-server", 0)
+        if guard != signalled and _is_server(guard):
+            os.kill(guard, signal.SIGHUP)
+            signalled = guard
         try:
-            async with Bus.connect(url, credentials):
-                return
-        except RefusedError as error:
-            if asyncio.get_running_loop().time() > deadline:
-                raise ProcessError(f"the server did not read the key of {name!r} within {ADMITTED_S:g} s") from error
-            await asyncio.sleep(0.05)
+            async with Bus.connect(info.url, key):
+                taken = True
+        except RefusedError:
+            taken = False
+        except BusError:
+            taken = not welcome  # nobody answers: not yet done
+        if taken == welcome:
+            return
+        if asyncio.get_running_loop().time() > deadline:
+            became = "did not read the key" if welcome else "still takes the key"
+            raise ProcessError(
+                f"the server of run {folder.run!r} {became} of {key.name!r} after {TOLD_S:g} s; "
+                f"`oven-controller down {folder.run}` and `up --resume` make it read its users again"
+            )
+        await asyncio.sleep(0.05)
+
+
+def _is_server(pid: int) -> bool:
+    """Whether the process id of run.json is still the server's: it may be another's by now."""
+    import psutil
+
+    try:
+        return pid > 0 and any("nats-server" in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
 
 
 def _alive(pid: int) -> bool:

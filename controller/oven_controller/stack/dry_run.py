@@ -9,6 +9,7 @@ from oven_controller.server import binary
 from oven_controller.settings import agent_specs
 from oven_controller.stack import plugins
 from oven_controller.stack.headless import first_line
+from oven_controller.stack.plan import pools
 from oven_controller.stack.up import Request
 
 
@@ -19,11 +20,12 @@ def dry_run(request: Request, home: Home) -> list[str]:
     own = "python -m oven_controller.stack.entry"
     installed = plugins.points("processes")
     processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
-    processes["mesh"] = f"{own} mesh"
+    for number in range(1, settings.meshes + 1):
+        processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
     if settings.kg:
         processes["kg"] = f"{own} kg" if "kg" in installed else "not started; it is not installed"
-    for spec in agent_specs(settings):
-        processes[f"agent-{spec.name}"] = f"{own} agent {spec.target} --name {spec.name}"
+    for pool in pools(agent_specs(settings), settings.agents_per_process):
+        processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.members:
         processes[f"member-{name}"] = f"{own} member --name {name}"
     if request.command:

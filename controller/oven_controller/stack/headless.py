@@ -6,7 +6,17 @@ from collections.abc import Callable
 from datetime import datetime
 
 from oven_controller.events import Event
-from oven_controller.messages import AgentStatus, Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.messages import (
+    AgentStatus,
+    CommandAnswer,
+    Decision,
+    Observation,
+    OperatorCommand,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+)
 from oven_controller.settings import Resolved
 from oven_controller.stack.view import RunView, text, training_signal
 
@@ -26,6 +36,25 @@ def first_line(resolved: Resolved) -> str:
         return start.label
     label = start.label.rstrip(". ")
     return f"DRILL {start.name.removeprefix('drill:')}: {label}. This was staged on purpose; no agent is told."
+
+
+def said(command: OperatorCommand) -> str:
+    """A command in words: its action, what it is about, and why."""
+    about = [command.of, command.actuator, command.agent, command.autonomy or ""]
+    if command.value is not None:
+        about.append(text(command.value))
+    return " ".join(part for part in (command.action, *about, command.reason) if part)
+
+
+def outcome(body: Outcome) -> str:
+    """What a target did after a change, against the forecast; or why nothing can be said."""
+    what = f"{body.actuator}{' (withheld)' if body.withheld else ''} on {body.target}"
+    if not body.scored:
+        return f"{what} says nothing: {body.reason}"
+    pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
+    figures = ", ".join(f"{name} {value:.3g}" for name, value in pairs if value is not None)
+    moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow)
+    return f"{what}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
 
 
 class Headless:
@@ -58,6 +87,9 @@ class Headless:
             case Decision() as body:
                 was = text(before.get(body.actuator, body.before))
                 self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {body.verdict}: {body.reason}")
+            case Receipt(decision_id="") as body:
+                whose = "" if body.command.startswith("local-") else " answered"
+                self._say(event, f"receipt  {body.actuator}{whose} {body.status} at step {body.step}: {body.reason}")
             case Receipt() as body:
                 why = f": {body.reason}" if body.reason else ""
                 change = f"{text(body.before)} → {text(body.after)}"
@@ -72,7 +104,12 @@ class Headless:
                 self._say(event, f"agent    {event.author} {words}{why}")
                 self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
             case OperatorCommand() as body:
-                self._say(event, f"operator {event.author}: {body.action} {body.reason}".rstrip())
+                self._say(event, f"operator {event.author}: {said(body)}")
+            case CommandAnswer() as body:
+                verdict = "done" if body.done else "refused"
+                self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
+            case Outcome() as body:
+                self._say(event, f"outcome  {outcome(body)}")
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._say(event, f"learner  {body.reason} at step {body.step}{detail}")
@@ -113,9 +150,15 @@ class Headless:
                 else:
                     lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
-        lines.append(f"decisions: {view.adopted} adopted, {view.rejected} rejected; receipts: {applied or 'none'}")
+        others = [(view.withheld, "withheld"), (len(view.advised), "advised and not approved")]
+        counts = "".join(f", {count} {what}" for count, what in others if count)
+        decided = f"decisions: {view.adopted} adopted, {view.rejected} rejected{counts}"
+        lines.append(f"{decided}; receipts: {applied or 'none'}")
+        if view.outcomes:
+            lines.append(f"{view.outcomes} outcomes were scored")
         for name, agent in sorted(view.agents.items()):
-            fate = f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+            fate = f"; shadow: {agent.shadow}" if agent.shadow else ""
+            fate += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
             did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
             lines.append(f"agent {name}: {did}{fate}")
         if view.malformed:

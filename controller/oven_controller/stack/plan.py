@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oven_controller import tls
+from oven_controller.errors import ConfigError
 from oven_controller.home import RunFolder
 from oven_controller.settings import AgentSpec
 from oven_controller.stack.process import Child
@@ -37,6 +39,41 @@ class Service:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """The agents of one process. They share its connection and its key, which may say what each of them says; one that
+    hangs keeps the others from speaking, one that raises does not."""
+
+    key: str
+    agents: tuple[AgentSpec, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.agents)
+
+    @property
+    def process(self) -> str:
+        return f"agent-{self.key}" if self.key in self.names else self.key
+
+    @property
+    def arguments(self) -> list[str]:
+        """On the command line of its process."""
+        return [*(spec.target for spec in self.agents), *(part for name in self.names for part in ("--name", name))]
+
+
+def pools(specs: Sequence[AgentSpec], size: int) -> list[Pool]:
+    """The agents in their order, `size` to a process. Raises ConfigError for an agent that has the name of a key."""
+    if size == 1:
+        return [Pool(spec.name, (spec,)) for spec in specs]
+    parts = [tuple(specs[at : at + size]) for at in range(0, len(specs), size)]
+    found = [Pool(f"agents-{number}", part) for number, part in enumerate(parts, 1)]
+    keys = {pool.key for pool in found}
+    for spec in specs:
+        if spec.name in keys:
+            raise ConfigError(f"agent {spec.name!r} has the name of a process of agents; rename its file")
+    return found
+
+
+@dataclass(frozen=True)
 class Plan:
     """How the processes of one run are started."""
 
@@ -44,13 +81,14 @@ class Plan:
     url: str
     otlp: str = ""
 
-    def mesh(self) -> Service:
-        env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history")}
-        return self._own("mesh", "mesh", (), env)
+    def mesh(self, number: int = 1) -> Service:
+        """The `number`-th replica, from 1: mesh, mesh-2, mesh-3. All have the key of the role."""
+        name = "mesh" if number == 1 else f"mesh-{number}"
+        env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history"), "OVEN_REPLICA": name}
+        return self._own(name, "mesh", (), env)
 
-    def agent(self, spec: AgentSpec) -> Service:
-        env = self.environment("agent", spec.name)
-        return self._own(f"agent-{spec.name}", "agent", (spec.target, "--name", spec.name), env)
+    def agents(self, pool: Pool) -> Service:
+        return self._own(pool.process, "agent", pool.arguments, self.environment("agent", pool.key))
 
     def kg(self) -> Service:
         return self._own("kg", "kg", (), self.environment("kg"))
@@ -67,13 +105,20 @@ class Plan:
         return Service("script", tuple(command), self.folder.logs / "script.log", env, foreign=True)
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
-        """What a process needs to take part; a script of the user's gets the learner's."""
+        """What a process needs to take part; a script of the user's gets the learner's. The learner announces the keys
+        of all who sign; the others know it by its own."""
         found = {
             "OVEN_URL": self.url,
             "OVEN_RUN": self.folder.run,
             "OVEN_RUN_DIR": str(self.folder.path),
             "OVEN_CREDS": self._key(role, name),
         }
+        if ca := self.folder.info().tls_ca:
+            found[tls.ENVIRONMENT] = ca
+        if pin := self.folder.pin():
+            found["OVEN_LEARNER_KEY"] = pin
+        if role == "learner" and (keys := self.folder.keys()):
+            found["OVEN_KEYS"] = str(keys)
         return found | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def _key(self, role: str, name: str = "") -> str:

@@ -12,8 +12,7 @@ from oven_controller.errors import BusError, ConfigError, OvenError, ProcessErro
 from oven_controller.messages import GraphInfoRequest, HistoryRequest
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
-from oven_controller.settings import AgentSpec
-from oven_controller.stack.plan import Plan, Service
+from oven_controller.stack.plan import Plan, Pool, Service
 from oven_controller.stack.process import Child
 from oven_controller.stack.supervisor import WRONG_SETTING, Kept, Supervised
 from oven_controller.stack.watch import Watch
@@ -48,17 +47,28 @@ class Processes:
         self._stop, self._tell, self._note = stop, tell, note
         self._unready: list[Child] = []
         self._around: list[Supervised] = []  # agents, members, the prior service
-        self._mesh: Supervised | None = None
+        self._meshes: list[Supervised] = []
         self._server: Supervised | None = None
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training goes on with its last settings"
-        kept = Kept("nats-server", server.restart, self._bus_answers, without)
+        kept = Kept("nats-server", server.restart, self._bus_answers, lambda: without)
         self._server = Supervised(kept, server.child, self._tell, self._note)
 
-    async def start_mesh(self) -> None:
-        without = "no decisions are made, training goes on with its last settings"
-        self._mesh = await self._start(self._plan.mesh(), self._mesh_answers, without)
+    async def start_meshes(self, count: int) -> None:
+        """The replicas, all together: any of them does for the run."""
+        services = [self._plan.mesh(number) for number in range(1, count + 1)]
+        signs = [partial(self._mesh_answers, service.name) for service in services]
+        await self._start_all(
+            [(service, sign, self._without_a_mesh) for service, sign in zip(services, signs, strict=True)],
+            self._meshes,
+        )
+
+    def _without_a_mesh(self) -> str:
+        others = sum(mesh.lives for mesh in self._meshes)
+        if others:
+            return f"{others} of {len(self._meshes)} replicas go on deciding"
+        return "no decisions are made, training goes on with its last settings"
 
     async def start_kg(self) -> bool:
         """Whether it answers. It helps the agents to judge and is not needed: that it does not start ends nothing."""
@@ -67,18 +77,22 @@ class Processes:
         answers = await self._shown(child, self._kg_answers(), KG_READY_S)
         if not answers and child.returncode is None:
             self._tell(f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short(child.log)}")
-        self._around.append(self._keep(service, child, self._kg_answers, "agents go without priors"))
+        self._around.append(self._keep(service, child, self._kg_answers, lambda: "agents go without priors"))
         return answers
 
-    async def start_agents(self, specs: list[AgentSpec]) -> None:
-        without = "training goes on without it"
-        ready = {spec.name: partial(self._watch.joins, spec.name) for spec in specs}
-        await self._start_all([(self._plan.agent(spec), ready[spec.name], without) for spec in specs])
+    async def start_agents(self, pools: list[Pool]) -> None:
+        def started(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
+            without = f"training goes on without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
+            return self._plan.agents(pool), partial(self._watch.joins, *pool.names), lambda: without
+
+        await self._start_all([started(pool) for pool in pools], self._around)
 
     async def start_members(self, members: list[str]) -> None:
         without = "the committee scores without it"
         ready = {name: partial(self._heard, names.reward(name)) for name in members}
-        await self._start_all([(self._plan.member(name), ready[name], without) for name in members])
+        await self._start_all(
+            [(self._plan.member(name), ready[name], lambda: without) for name in members], self._around
+        )
 
     async def start_learner(self, service: Service) -> Child:
         self.learner = await self._child(service)
@@ -90,11 +104,10 @@ class Processes:
             await self.learner.end(LEARNER_GRACE_S)
 
     async def end_others(self) -> None:
-        """All but the server, which has their last words to log. The mesh goes last."""
+        """All but the server, which has their last words to log. The meshes go last."""
         ending = [supervised.end(GRACE_S) for supervised in self._around]
         await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._unready))
-        if self._mesh is not None:
-            await self._mesh.end(GRACE_S)
+        await asyncio.gather(*(mesh.end(GRACE_S) for mesh in self._meshes))
 
     async def end_server(self) -> None:
         if self._server is not None:
@@ -102,22 +115,20 @@ class Processes:
 
     def kill(self) -> None:
         """Everything but the server, at once."""
-        for process in (self.learner, *self._unready, *self._around, self._mesh):
+        for process in (self.learner, *self._unready, *self._around, *self._meshes):
             if process is not None:
                 process.kill()
 
-    async def _start(self, service: Service, ready: Callable[[], Awaitable[None]], without: str) -> Supervised:
-        await self._start_all([(service, ready, without)])
-        return self._around.pop()
-
-    async def _start_all(self, services: list[tuple[Service, Callable[[], Awaitable[None]], str]]) -> None:
-        """Together; each is kept up as soon as it is ready."""
+    async def _start_all(
+        self, services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]], kept: list[Supervised]
+    ) -> None:
+        """Together; each is kept up, and stands in `kept`, as soon as it is ready."""
         signs = [asyncio.ensure_future(ready()) for _, ready, _ in services]
         try:
             children = [await self._child(service) for service, _, _ in services]
             for (service, ready, without), child, sign in zip(services, children, signs, strict=True):
                 await self._ready(child, sign)
-                self._around.append(self._keep(service, child, ready, without))
+                kept.append(self._keep(service, child, ready, without))
         finally:
             for sign in signs:
                 sign.cancel()
@@ -130,7 +141,9 @@ class Processes:
         self._note(service.name, child.pid)
         return child
 
-    def _keep(self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: str) -> Supervised:
+    def _keep(
+        self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: Callable[[], str]
+    ) -> Supervised:
         self._unready.remove(child)
         return Supervised(Kept(service.name, service.start, ready, without), child, self._tell, self._note)
 
@@ -162,8 +175,8 @@ class Processes:
                 future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _mesh_answers(self) -> None:
-        await self._answers(Subjects(self._plan.folder.run).history, HistoryRequest(limit=1).wire())
+    async def _mesh_answers(self, replica: str) -> None:
+        await self._answers(Subjects(self._plan.folder.run).history_of(replica), HistoryRequest(limit=1).wire())
 
     async def _kg_answers(self) -> None:
         await self._answers(names.kg("info"), GraphInfoRequest().wire())

@@ -28,8 +28,8 @@ class Kept:
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
     """Comes back once the process that is started after this call shows that it is there."""
-    without: str
-    """What its absence means to the run, for the terminal."""
+    without: Callable[[], str]
+    """What its absence means to the run just then, for the terminal."""
 
 
 class Supervised:
@@ -53,6 +53,10 @@ class Supervised:
         self._policy = policy or Backoff()
         self._ending = asyncio.Event()
         self._task = asyncio.create_task(self._keep(), name=f"supervise-{kept.name}")
+
+    @property
+    def lives(self) -> bool:
+        return self.child.returncode is None
 
     async def end(self, grace_s: float) -> None:
         """No more lives: SIGTERM to this one, SIGKILL after the grace."""
@@ -98,18 +102,19 @@ class Supervised:
     def _delay(self, failures: int, code: int) -> float | None:
         """Until the next start, told; None when there is none."""
         death = f"{self.name} ended ({how(code)})"
+        without = self._kept.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:
             self.given_up = True
-            self._tell(f"{death}: {last_words(self.child)}; it is not started again: {self._kept.without}; {where}")
+            self._tell(f"{death}: {last_words(self.child)}; it is not started again: {without}; {where}")
             return None
         delay = self._policy.delay_s(failures)
         row = f", {failures} times in a row" if failures > 1 else ""
         if delay is None:
             self.given_up = True
-            self._tell(f"{death}{row}: given up; {self._kept.without}; {where}")
+            self._tell(f"{death}{row}: given up; {without}; {where}")
         else:
-            self._tell(f"{death}{row}: {self._kept.without} until it is back; starting it in {delay:g} s; {where}")
+            self._tell(f"{death}{row}: {without} until it is back; starting it in {delay:g} s; {where}")
         return delay
 
     async def _first(self, awaited: Awaitable[object]) -> bool:

@@ -13,15 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from oven_controller import server as servers
-from oven_controller import streams
+from oven_controller import streams, tls
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.home import Home, RunFolder, Status
 from oven_controller.settings import Resolved, agent_specs
-from oven_controller.stack import foreground, plugins, priors
+from oven_controller.signing import Keyring
+from oven_controller.stack import exposure, foreground, plugins, priors
 from oven_controller.stack.headless import Headless, first_line
-from oven_controller.stack.plan import Plan, export_lines, own_command
+from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.process import Child
 from oven_controller.stack.processes import Processes, Stopped
 from oven_controller.stack.reading import export
@@ -62,7 +63,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
         raise ConfigError(
             f"port {settings.port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
         )
-    agent_specs(settings)
+    pools(agent_specs(settings), settings.agents_per_process)
     folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
     if request.resume and folder.status() == "completed" and not request.command and request.learner:
         raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
@@ -119,7 +120,12 @@ class _Up:
         try:
             url = await self._serve()
             self.out(f"run {self.folder.run}, bus {url}, folder {short(self.folder.path)}")
-            async with Bus.connect(url, self._credentials(), name="admin") as bus:
+            if self.folder.keys() is None:
+                self.out("events are not signed: that takes a key for each role, --creds FOLDER of `creds server`")
+            trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
+            if self.settings.nats and (warning := await exposure.checked(url, self.settings.tls_ca, trust)):
+                self.out(f"warning: {warning}")
+            async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
                 return await self._with_bus(bus, Plan(self.folder, url, self.settings.otlp))
         finally:
             if self.processes is not None:
@@ -148,6 +154,7 @@ class _Up:
             pid=os.getpid(),
             embedded=not self.settings.nats,
             creds=str(Path(self.settings.creds).absolute()) if self.settings.creds else "",
+            tls_ca=str(Path(self.settings.tls_ca).absolute()) if self.settings.tls_ca else "",
             ended=None,
         )
 
@@ -157,8 +164,8 @@ class _Up:
             return self.settings.nats
         for role in ROLES:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
-        for spec in agent_specs(self.settings):
-            self.folder.add_user("agent", spec.name)
+        for pool in self._pools():
+            self.folder.add_user("agent", pool.key, pool.names)
         for member in self.settings.committee.members:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
@@ -169,10 +176,11 @@ class _Up:
     async def _with_bus(self, bus: Bus, plan: Plan) -> int:
         made = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
         if made:
-            await streams.create(bus.jetstream, self.folder.run)
+            await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
         head = await bus.head(self.folder.run)
         code = 3
-        async with Watch(bus, self.folder.run, head, self.report.replayed, self.report.event) as watch:
+        keyring = Keyring(self.folder.pin())
+        async with Watch(bus, self.folder.run, keyring, head, self.report.replayed, self.report.event) as watch:
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
             if self.server is not None:
@@ -194,10 +202,10 @@ class _Up:
         return code
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
-        await processes.start_mesh()
+        await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
             await self._take_priors(processes, bus)
-        await processes.start_agents(agent_specs(self.settings))
+        await processes.start_agents(self._pools())
         await processes.start_members(list(self.settings.committee.members))
         await self._open_monitor(plan)
         if self.request.command:
@@ -212,6 +220,9 @@ class _Up:
             self.out("waiting for a learner; in its shell:")
             for line in export_lines(plan.environment("learner")):
                 self.out(f"  {line}")
+
+    def _pools(self) -> list[Pool]:
+        return pools(agent_specs(self.settings), self.settings.agents_per_process)
 
     async def _take_priors(self, processes: Processes, bus: Bus) -> None:
         """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads

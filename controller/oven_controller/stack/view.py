@@ -9,15 +9,18 @@ from datetime import datetime
 from oven_controller.events import Event
 from oven_controller.messages import (
     AgentStatus,
+    CommandAnswer,
     Decision,
     Observation,
     OperatorCommand,
+    Outcome,
     Receipt,
     RunEnded,
     RunStarted,
     Value,
     Vote,
 )
+from oven_controller.rules import Autonomy
 from oven_controller.wire import Malformed
 
 
@@ -25,11 +28,15 @@ from oven_controller.wire import Malformed
 class AgentView:
     live: bool = False
     cannot_fire: str = ""
+    shadow: str = ""
+    """Why its votes do not count; empty where they do."""
     heard_tick: int = 0
     """The run's tick when it last said something."""
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
+    own_shadow: bool = False
+    """It joined as a shadow."""
     backed: int = 0
     """Adopted decisions that it proposed or was for."""
 
@@ -52,6 +59,17 @@ class RunView:
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
+    withheld: int = 0
+    advised: dict[str, Decision] = field(default_factory=dict)
+    """By actuator: what a person may still approve, if it has not lapsed."""
+    autonomy: dict[str, Autonomy] = field(default_factory=dict)
+    """What operators set, by actuator; "" for every other one."""
+    muted: dict[str, str] = field(default_factory=dict)
+    """Agent → the operator who muted it."""
+    commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
+    """Those that wait for their answer: id → (operator, command)."""
+    outcomes: int = 0
+    """Those that say something."""
     receipts: dict[str, int] = field(default_factory=dict)
     held: str = ""
     """Why the run is held; empty while it is not."""
@@ -65,6 +83,7 @@ class RunView:
                 self.started, self.ended, self.held = body, None, ""
                 self.step, self.tick = body.step, max(self.tick, body.tick)
                 self.knobs = {spec.name: spec.value for spec in body.actuators}
+                self._shadows()
             case RunEnded() as body:
                 self.ended, self.step, self.tick = body, body.step, max(self.tick, body.tick)
                 self._measured(body.metrics)
@@ -78,7 +97,8 @@ class RunView:
                 if body.state == "cannot_fire":
                     agent.cannot_fire = body.reason
                 elif body.state == "joined":
-                    agent.cannot_fire = ""
+                    agent.cannot_fire, agent.own_shadow = "", body.shadow
+                    self._shadows()
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
                 agent.last_vote, agent.heard_tick = body, self.tick
@@ -87,23 +107,67 @@ class RunView:
             case Decision() as body:
                 self.adopted += body.verdict == "adopted"
                 self.rejected += body.verdict == "rejected"
+                self.withheld += body.verdict == "withheld"
+                if body.verdict != "rejected":  # whatever passed takes the place of older advice
+                    self.advised.pop(body.actuator, None)
+                if body.verdict == "advised":
+                    self.advised[body.actuator] = body
                 for line in body.tally if body.verdict == "adopted" else ():
-                    self.agents.setdefault(line.agent, AgentView()).backed += line.stance in ("propose", "for")
+                    agent = self.agents.setdefault(line.agent, AgentView())
+                    agent.backed += line.stance in ("propose", "for") and not line.shadow
+            case Receipt() as body if not body.decision_id:
+                self._answered(body)
             case Receipt() as body:
                 self.receipts[body.status] = self.receipts.get(body.status, 0) + 1
                 if body.status in ("applied", "noop"):
                     self.knobs[body.actuator] = body.after
                 if body.actuator == "run.hold" and body.status == "applied":
                     self.held = "a decision holds the run"
+            case Outcome() as body:
+                self.outcomes += body.scored
             case OperatorCommand() as body:
-                if body.action == "hold":
-                    self.held = f"{event.author}: {body.reason}" if body.reason else f"{event.author} holds it"
-                elif body.action == "resume":
-                    self.held = ""
+                self.commands.setdefault(body.id, (event.author, body))
+            case CommandAnswer() as body:
+                self._take_answer(body)
             case Malformed():
                 self.malformed += 1
             case _:
                 pass
+
+    def lapsed(self, decision: Decision) -> bool:
+        """Whether advice came too long ago to be approved."""
+        return self.tick > decision.expires_at_tick
+
+    def _answered(self, receipt: Receipt) -> None:
+        """The learner's word on a hold, a resume or a stop; its own holds have no operator behind them."""
+        name, command = self.commands.pop(receipt.command, ("", None))
+        if receipt.actuator != "run.hold" or receipt.status != "applied":
+            return
+        if command is not None and command.action == "resume":
+            self.held = ""
+        else:
+            self.held = f"{name}: {receipt.reason}" if name else receipt.reason
+
+    def _take_answer(self, answer: CommandAnswer) -> None:
+        _, command = self.commands.pop(answer.command, ("", None))
+        if command is None or not answer.done:
+            return
+        if command.action == "autonomy" and command.autonomy is not None:
+            self.autonomy = {**(self.autonomy if command.actuator else {}), command.actuator: command.autonomy}
+        elif command.action == "mute":
+            self.muted[command.agent] = answer.operator
+        elif command.action == "unmute":
+            self.muted.pop(command.agent, None)
+        elif command.action == "veto":
+            kept, vetoed = self.advised.items(), command.of or command.actuator
+            self.advised = {a: d for a, d in kept if answer.decision or vetoed not in (d.id, a)}
+        self._shadows()
+
+    def _shadows(self) -> None:
+        ruled = self.started.rules.shadow if self.started else ()
+        for name, agent in self.agents.items():
+            muted = f"muted by {self.muted[name]}" if name in self.muted else ""
+            agent.shadow = muted or ("rules.shadow" if name in ruled else "by its own word" if agent.own_shadow else "")
 
     def _measured(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)

@@ -10,12 +10,22 @@ from collections.abc import Awaitable, Callable
 from oven_controller.bus import Bus
 from oven_controller.events import Event
 from oven_controller.messages import AgentStatus
+from oven_controller.signing import Keyring
 
 
 class Watch:
-    """Reads the log of `run` from its beginning in a task of its own, for as long as the context lasts."""
+    """Reads and judges the log of `run` from its beginning in a task of its own, for as long as the context lasts."""
 
-    def __init__(self, bus: Bus, run: str, head: int, replayed: Callable[[Event], None], live: Callable[[Event], None]):
+    def __init__(
+        self,
+        bus: Bus,
+        run: str,
+        keyring: Keyring,
+        head: int,
+        replayed: Callable[[Event], None],
+        live: Callable[[Event], None],
+    ) -> None:
+        self._keyring = keyring
         self._bus = bus
         self._run = run
         self._head = head
@@ -36,6 +46,7 @@ class Watch:
 
     async def _read(self) -> None:
         async for event in self._bus.read(self._run):
+            event = self._keyring.judge(event)
             if event.seq <= self._head:
                 self._replayed(event)
             else:
@@ -46,13 +57,13 @@ class Watch:
                 self._seq = event.seq
                 self._changed.notify_all()
 
-    def joins(self, agent: str) -> Awaitable[None]:
-        """The next time that the agent says it joined, counted from now."""
-        return self._joins(agent, self._joined[agent] + 1)
+    def joins(self, *agents: str) -> Awaitable[None]:
+        """Until each of the agents has said that it joined, counted from now."""
+        return self._joins({agent: self._joined[agent] + 1 for agent in agents})
 
-    async def _joins(self, agent: str, times: int) -> None:
+    async def _joins(self, times: dict[str, int]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._joined[agent] >= times)
+            await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
 
     async def reached(self, seq: int) -> None:
         async with self._changed:

@@ -1,0 +1,203 @@
+"""A run on a server of the test: mesh replicas and agents as processes of their own, a learner that keeps training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.integration.learner_side import LIMIT_S, RUN, Process, until
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.events import Event
+from oven_controller.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.replay import replay
+from oven_controller.rules import Rules
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+
+# Wants another value whenever it may: there is always a ballot or a decision under way.
+PENDULUM = '''
+"""Swings the clip."""
+from oven_agents import Agent
+
+class Pendulum(Agent):
+    moves = ("grad.clip",)
+    speciality = ("grad.clip",)
+
+    def vote(self, window):
+        value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
+        return window.propose("grad.clip", value, confidence=0.95, why="it swings")
+'''
+MESH = ("-c", "from oven_controller.mesh.service import main; main([])")
+RULES = Rules(cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30)
+
+
+class Site(Protocol):
+    """Where the run's bus is: one server, or a cluster."""
+
+    @property
+    def url(self) -> str: ...
+    def creds(self, name: str) -> Path: ...
+    def env(self, name: str) -> dict[str, str]: ...
+    def bus(self, name: str = "admin") -> Any: ...
+
+
+class Swarm:
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site, self.folder = site, folder
+        self.processes: dict[str, Process] = {}
+        self.events: list[Event] = []
+        """The log so far, as one reader follows it."""
+        self.clip = [1.0]
+        self.learner: OvenClient | None = None
+        self._stop = threading.Event()
+        self._lives = 0
+
+    async def mesh(self, name: str = "mesh") -> Process:
+        """A replica, when it has replayed the log."""
+        env = self.site.env("mesh") | {"OVEN_REPLICA": name}
+        self._lives += 1
+        process = Process(list(MESH), env, self.folder / f"{name}-{self._lives}.log")
+        self.processes[name] = process
+        await until(lambda: "replayed" in process.said() or process.popen.poll() is not None)
+        assert process.popen.poll() is None, process.said()
+        return process
+
+    async def agent(self, name: str, source: str = PENDULUM, unready: bool = False) -> Process:
+        path = self.folder / f"{name}.py"
+        path.write_text(source)
+        command = ["-c", f"from oven_agents.host import main; main([{str(path)!r}])"]
+        process = self.processes[name] = Process(command, self.site.env(name), self.folder / f"{name}.log")
+        if not unready:
+            await self.logged(lambda event: event.subject.endswith(f".agent.{name}"))
+        return process
+
+    def signal(self, number: signal.Signals, *names: str) -> None:
+        for name in names:
+            os.kill(self.processes[name].popen.pid, number)
+
+    async def logged(self, wanted: Callable[[Event], object], after: int = 0) -> Event:
+        """The first such event after a sequence, as soon as the log has it."""
+        at = 0
+        found: list[Event] = []
+
+        def look() -> bool:
+            nonlocal at
+            while at < len(self.events) and not found:
+                event = self.events[at]
+                at += 1
+                if event.seq > after and wanted(event):
+                    found.append(event)
+            return bool(found)
+
+        await until(look)
+        return found[0]
+
+    @property
+    def seq(self) -> int:
+        return self.events[-1].seq if self.events else 0
+
+    async def decided(self, count: int = 1) -> None:
+        """Until so many further decisions, each made and then applied by the learner, are in the log."""
+        for _ in range(count):
+            made = names.author((await self.logged(adopted, after=self.seq)).subject)
+            await self.logged(partial(_answers, made))
+
+    async def ticks(self, count: int) -> None:
+        """Until the log has observations of so many further ticks."""
+        assert self.learner is not None
+        wanted = self.learner.tick + count
+        await self.logged(lambda event: isinstance(event.body, Observation) and event.body.tick >= wanted)
+
+    @asynccontextmanager
+    async def training(self, hz: float, rules: Rules = RULES, gauges: int = 1) -> AsyncIterator[OvenClient]:
+        """A learner that takes `hz` steps a second whatever happens, and ends in order."""
+        actuators, clip = Actuators(), self.clip
+        actuators.scalar("grad.clip", lambda: clip[0], lambda v: clip.__setitem__(0, v), low=0.1, high=10)
+        link = BusLink(self.site.url, RUN, Credentials.load(self.site.creds("learner")))
+        learner = self.learner = OvenClient(link, actuators, rules=rules, max_steps=10**6)
+        await asyncio.to_thread(learner.start)
+        measured = {f"loss/{n}": 1 / (n + 3) for n in range(gauges)}
+
+        def train() -> None:
+            while not self._stop.wait(1 / hz):
+                learner.observe(learner.tick + 1, measured)
+                learner.poll()
+
+        thread = threading.Thread(target=train, name="train")
+        thread.start()
+        try:
+            yield learner
+        finally:
+            self._stop.set()
+            await asyncio.to_thread(thread.join)
+            said = await asyncio.to_thread(learner.close, "completed", timeout_s=20)
+        assert said, "everything that the learner said is in the log"
+
+    async def ended(self) -> int:
+        """How many decisions the log holds, once the run is over and the replicas have said all. It has to be sound."""
+        await self.logged(lambda event: isinstance(event.body, RunEnded))
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                count = len(self.events)
+                if not replay(self.events, RUN).missing:
+                    return sound(self.events)
+                await until(lambda count=count: len(self.events) > count)  # type: ignore[misc]
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+
+
+@asynccontextmanager
+async def swarming(site: Site, folder: Path) -> AsyncIterator[Swarm]:
+    swarm = Swarm(site, folder)
+
+    async def follow(bus: Bus) -> None:
+        async for event in bus.read(RUN):
+            swarm.events.append(event)
+
+    async with site.bus() as bus:
+        following = asyncio.create_task(follow(bus))
+        try:
+            yield swarm
+        finally:
+            swarm.end()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+def _answers(decision: str, event: Event) -> bool:
+    return isinstance(event.body, Receipt) and event.body.decision_id == decision
+
+
+def adopted(event: Event) -> bool:
+    return isinstance(event.body, Decision) and event.body.verdict == "adopted"
+
+
+def sound(events: Sequence[Event]) -> int:
+    """The log is whole and follows from its inputs; how many decisions it holds."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    said = [event.body for event in events if hasattr(event.body, "incarnation")]
+    numbers = [(body.incarnation, body.n) for body in said]  # type: ignore[union-attr]
+    assert numbers == sorted(set(numbers)), "the learner's messages are there once, and in order"
+    observed = [event.body.tick for event in events if isinstance(event.body, Observation)]
+    assert observed == list(range(1, len(observed) + 1))
+    assert sum(isinstance(event.body, RunStarted) for event in events) == len({n for n, _ in numbers})
+    decisions = [event.subject for event in events if isinstance(event.body, Decision)]
+    assert all(count == 1 for count in Counter(decisions).values())
+    report = replay(events, RUN)
+    assert report.same and not report.pending, report
+    assert report.decisions == len(decisions)
+    return len(decisions)

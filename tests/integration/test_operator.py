@@ -1,0 +1,194 @@
+"""An operator's commands over the real server: approve, set, mute and veto; hold and resume while no mesh answers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections import Counter
+from typing import Any
+
+import psutil
+import pytest
+from tests.integration.conftest import WAIT_S, Stack, wait_for
+
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
+from oven_controller.names import Subjects
+from oven_controller.server import EmbeddedServer
+from oven_controller.signing import Keyring
+from oven_controller.stack.reading import exported
+from oven_learner.past import read_past
+
+pytestmark = pytest.mark.e2e
+
+# Wants another value than there is, whenever it may.
+ADVISER = '''
+"""Would have the clip at 2, or at 1."""
+from oven_agents import Agent
+
+class Adviser(Agent):
+    moves = ("grad.clip",)
+    speciality = ("grad.clip",)
+
+    def vote(self, window):
+        value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
+        return window.propose("grad.clip", value, confidence=0.95, why="it swings")
+'''
+
+
+def beating(stack: Stack, run: str, *sets: str) -> subprocess.Popen[str]:
+    """A stack whose learner beats, with an agent that always wants something."""
+    stack.install({"learner": "oven_services:learner"})
+    (stack.folder / "adviser.py").write_text(ADVISER)
+    agents = "agents=[lr,{name: adviser.py}]"
+    wanted = [part for text in (agents, "kg=false", "rules.cooldown_ticks=2", *sets) for part in ("--set", text)]
+    return stack.up(run, *wanted, until="learner  toy")
+
+
+def said(stack: Stack, code: int, *args: str) -> dict[str, Any]:
+    found, text = stack.command(*args, "--json")
+    assert found == code, text
+    answer: dict[str, Any] = json.loads(text)
+    assert answer["code"] == code and answer["logged"] > 0
+    return answer
+
+
+def mesh_of(stack: Stack, run: str) -> psutil.Process:
+    return psutil.Process(stack.run_folder(run).info().children["mesh"])
+
+
+def finish(stack: Stack, up: subprocess.Popen[str], run: str) -> str:
+    (stack.run_folder(run).path / "finish").touch()
+    code, text = stack.end_of(up)
+    assert code == 0, text
+    code, replayed = stack.command("replay", run)
+    assert (code, "byte for byte" in replayed) == (0, True), replayed
+    return text
+
+
+def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
+    up = beating(stack, "advised", "rules.autonomy=advise", "rules.cooldown_ticks=50")
+    heard = stack.read_until(up, "advised: approve with `oven-controller approve")
+    assert "decision grad.clip 1 → 2 advised: adviser proposed 2 for grad.clip" in heard
+    approved = said(stack, 0, "approve", "grad.clip", "--reason", "go on then")
+    decision, receipt = approved["decision"], approved["receipt"]
+    assert approved["answer"]["decision"] == decision["id"] == receipt["decision_id"]
+    assert decision["of"] and decision["command"] == approved["command"]
+    assert (receipt["status"], receipt["before"], receipt["after"]) == ("applied", 1.0, 2.0)
+    assert "answer   to operator: approve done" in stack.read_until(up, "answer   to")
+
+    code, text = stack.command("set", "grad.clip", "5", "--reason", "as in the paper")
+    assert code == 0, text
+    assert text.startswith("set: applied, grad.clip 2 → 5 at step ") and text.count("\n") == 1
+    code, text = stack.command("set", "grad.clip", "-50")
+    assert (code, "set: refused: -50 cannot be set for grad.clip" in text and "bounds 0.1 to 10" in text) == (
+        1,
+        True,
+    ), text
+    code, text = stack.command("set", "grad.clap", "5")
+    assert (code, "no actuator “grad.clap”; there are grad.clip, run.hold, run.stop" in text) == (1, True), text
+    for args, words in (
+        (("set", "grad.clip", '{"a": '), "is no JSON"),
+        (("set", "grad.clip", "1", "--run", "nobody"), "no run named 'nobody'"),
+        (("autonomy", "sometimes"), "'sometimes' is not one of"),
+        (("mute", "x" * 80), "cannot be sent"),
+    ):
+        code, text = stack.command(*args)
+        assert (code, words in text, "Traceback" in text) == (2, True, False), text
+
+    assert said(stack, 1, "approve", decision["of"])["answer"]["reason"].startswith(
+        f"decision {decision['of']} was app"
+    )
+    assert said(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
+    code, text = stack.command("mute", "adviser", "--reason", "it swings")
+    assert (code, text) == (0, "mute: agent adviser is muted: its votes stand in the log and do not count\n")
+    assert said(stack, 1, "unmute", "nobody")["answer"]["done"] is False
+    status = stack.json("status")
+    assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}
+    assert status["agents"]["adviser"]["shadow"] == "muted by operator" and not status["agents"]["lr"]["shadow"]
+    assert status["knobs"]["grad.clip"] == 5.0
+    assert "shadow: muted by operator" in stack.command("status")[1]
+    text = finish(stack, up, "advised")
+    assert "agent adviser: " in text and "shadow: muted by operator" in text
+
+
+def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> None:
+    up = beating(stack, "meshless", "agents=[]")
+    mesh = mesh_of(stack, "meshless")
+    mesh.send_signal(signal.SIGSTOP)  # it is there, and says nothing: nobody starts another
+    held = said(stack, 0, "hold", "--reason", "a look")
+    assert (held["receipt"]["actuator"], held["receipt"]["status"], held["answer"]) == ("run.hold", "applied", None)
+    code, text = stack.command("hold", "meshless")
+    assert (code, text.startswith("hold: noop at step "), "it is held already: a look" in text) == (0, True, True), text
+    code, text = stack.command("set", "grad.clip", "4")
+    assert code == 3, text
+    assert "set: logged as event " in text and "no answer from the mesh within 5 s" in text
+    mesh.kill()  # now it is gone, and up starts another, which finds the command in the log
+    assert "receipt  grad.clip 1 → 4 applied" in stack.read_until(up, "receipt  grad.clip")
+    resumed = said(stack, 0, "resume", "meshless")
+    assert resumed["receipt"]["reason"].startswith("it goes on")
+    stopped = said(stack, 0, "stop", "--reason", "enough")
+    assert (stopped["receipt"]["actuator"], stopped["receipt"]["status"]) == ("run.stop", "applied")
+    finish(stack, up, "meshless")
+
+    events = list(exported(stack.run_folder("meshless")))
+    said_so = {e.body.id: e.body.action for e in events if isinstance(e.body, OperatorCommand)}
+    answered = Counter(e.body.command for e in events if isinstance(e.body, CommandAnswer))
+    answered += Counter(e.body.command for e in events if isinstance(e.body, Receipt) and e.body.command)
+    assert answered == Counter(said_so.keys()) and list(said_so.values()) == ["hold", "hold", "set", "resume", "stop"]
+    (made,) = [event.body for event in events if isinstance(event.body, Decision)]
+    assert said_so[made.command] == "set"
+
+
+def test_a_hold_outlives_a_mesh_that_is_killed(stack: Stack) -> None:
+    up = beating(stack, "killed", "rules.max_interventions=100000")
+    mesh_of(stack, "killed").kill()
+    assert said(stack, 0, "hold")["receipt"]["status"] == "applied"
+    stack.read_until(up, "mesh is back after")
+    wait_for(lambda: stack.json("status")["held"], "held")
+    set_ = said(stack, 0, "set", "grad.clip", "3")
+    assert set_["receipt"]["after"] == 3.0 and set_["receipt"]["status"] == "applied", "a set applies while it is held"
+    assert said(stack, 0, "resume")["receipt"]["status"] == "applied"
+    finish(stack, up, "killed")
+
+
+def test_an_agent_that_is_started_as_a_shadow(stack: Stack) -> None:
+    stack.install({"learner": "oven_services:learner"})
+    (stack.folder / "adviser.py").write_text(ADVISER)
+    sets = ("agents=[lr,{name: adviser.py, shadow: true}]", "kg=false")
+    up = stack.up("shadows", *(part for text in sets for part in ("--set", text)), until="learner  toy")
+    assert json.loads(stack.run_folder("shadows").config.read_text())["rules"]["shadow"] == ["adviser"]
+    another = stack.start("agent", "run", "adviser.py", "--name", "second", "--shadow")
+    stack.read_until(up, "agent    second joined")
+    wait_for(lambda: stack.json("status")["agents"].get("second", {}).get("proposals"), "a proposal of the second")
+    agents = stack.json("status")["agents"]
+    assert (agents["adviser"]["shadow"], agents["second"]["shadow"]) == ("rules.shadow", "by its own word")
+    another.send_signal(signal.SIGINT)
+    assert another.wait(WAIT_S) == 0
+    finish(stack, up, "shadows")
+    events = list(exported(stack.run_folder("shadows")))
+    assert not any(isinstance(event.body, Decision) for event in events), "no proposal of a shadow opens a ballot"
+
+
+async def test_a_learner_that_starts_again_finds_in_the_log_what_was_answered(server: EmbeddedServer) -> None:
+    on = Subjects("r")
+    credentials = {
+        name: Credentials.load(server.folder.creds / f"{name}.nk") for name in ("admin", "learner", "operator")
+    }
+    async with (
+        Bus.connect(server.url, credentials["admin"]) as admin,
+        Bus.connect(server.url, credentials["operator"]) as operator,
+        Bus.connect(server.url, credentials["learner"]) as learner,
+    ):
+        await streams.create(admin.jetstream, "r")
+        await learner.append(on.run, RunStarted(incarnation=1, n=0, recipe="toy").wire())
+        commands = [OperatorCommand(id=i, action=action) for i, action in (("a", "hold"), ("b", "stop"), ("c", "mute"))]
+        for command in commands:
+            await operator.append(on.operator("operator"), command.wire(), message_id=command.id)
+        receipt = Receipt(incarnation=1, n=1, command="a", actuator="run.hold", status="applied", tick=0, step=0)
+        await learner.append(on.receipt, receipt.wire())
+        past = await read_past(learner, "r", Keyring())
+    assert past.commands == {"a": None, "b": commands[1]}

@@ -1,0 +1,139 @@
+"""What an operator types, and what the command line makes of what the log says."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.cli.operator import parsed
+from oven_controller.errors import ConfigError
+from oven_controller.messages import CommandAnswer, Decision, Message, OperatorCommand, Receipt
+from oven_controller.stack.command import Result
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.5", 0.5),
+        ("-3", -3),
+        ("1e-4", 1e-4),
+        ("b", "b"),
+        ("large model", "large model"),
+        ('"8"', "8"),
+        ("true", "true"),
+        ("null", "null"),
+        ("7b-instruct", "7b-instruct"),
+        ('{"easy": 0.5, "hard": 0.5}', {"easy": 0.5, "hard": 0.5}),
+        (None, None),
+    ],
+)
+def test_values_as_a_person_writes_them(text: str | None, value: Any) -> None:
+    assert parsed(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{easy: 0.5}", "is no JSON"),
+        ('"8', "is no JSON"),
+        ("[1", "is no JSON"),
+        ('{"a": "b"}', "share that is no number"),
+    ],
+)
+def test_what_begins_like_json_and_is_none(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parsed(text)
+
+
+@given(st.one_of(st.floats(allow_nan=False), st.text(), st.dictionaries(st.text(), st.floats(0, 1))))
+def test_json_comes_back_as_it_is(value: Any) -> None:
+    assert parsed(json.dumps(value)) == value
+
+
+def result(action: Any, *said: Message) -> Result:
+    found = Result("r", OperatorCommand(id="c", action=action), 5.0, logged=7)
+    for body in said:
+        found.take(body)  # type: ignore[arg-type]
+    return found
+
+
+def answer(done: bool = True, reason: str = "set a to 2", **more: Any) -> CommandAnswer:
+    fields = {"command": "c", "operator": "operator", "action": "set", "done": done, "reason": reason, "tick": 1}
+    return CommandAnswer.model_validate(fields | more)
+
+
+def decision(**more: Any) -> Decision:
+    fields = {"id": "d", "ballot": "", "actuator": "a", "verdict": "adopted", "value": 2.0, "reason": "", "tally": ()}
+    fields |= {"tick": 1, "apply_at_tick": 2, "expires_at_tick": 9, "command": "c"}
+    return Decision.model_validate(fields | more)
+
+
+def receipt(status: str = "applied", **more: Any) -> Receipt:
+    fields = {"incarnation": 1, "n": 1, "actuator": "a", "status": status, "before": 1.0, "after": 2.0}
+    return Receipt.model_validate(fields | {"tick": 2, "step": 3, "decision_id": "d"} | more)
+
+
+OTHERS = (
+    answer(command="x"),
+    decision(id="e", command="x"),
+    decision(id="f", command=""),
+    receipt(decision_id="e"),
+    receipt(decision_id="", command="x"),
+)
+
+
+@given(st.permutations([answer(decision="d"), decision(), receipt(), *OTHERS]))
+def test_a_set_is_done_when_its_value_was_read_back_in_whatever_order_it_is_heard(said: list[Message]) -> None:
+    found = result("set", *said)
+    assert (found.whole, found.code) == (True, 0)
+    assert found.line() == "set: applied, a 1 → 2 at step 3"
+    assert found.fields()["receipt"]["decision_id"] == "d"
+
+
+@pytest.mark.parametrize(
+    ("action", "said", "code", "line"),
+    [
+        ("hold", [receipt(decision_id="", command="c", reason="a look")], 0, "hold: applied at step 3: a look"),
+        ("stop", [receipt("noop", decision_id="", command="c", reason="already")], 0, "stop: noop at step 3: already"),
+        (
+            "stop",
+            [receipt("expired", decision_id="", command="c", reason="too late")],
+            1,
+            "stop: expired at step 3: too",
+        ),
+        (
+            "hold",
+            [],
+            3,
+            "hold: logged as event 7 of r; no receipt from the learner within 5 s: it comes at the end of a",
+        ),
+        (
+            "mute",
+            [],
+            3,
+            "mute: logged as event 7 of r; no answer from the mesh within 5 s: it counts as soon as a mesh",
+        ),
+        ("mute", [answer(reason="agent x is muted")], 0, "mute: agent x is muted"),
+        ("set", [answer(False, "1 > 0.5")], 1, "set: refused: 1 > 0.5"),
+        ("set", [answer(decision="d"), decision()], 3, "set: logged as event 7 of r, decision d too; no receipt from"),
+        (
+            "approve",
+            [answer(decision="d"), decision(), receipt("rejected", reason="kept")],
+            1,
+            "approve: rejected, a 1 → 2",
+        ),
+        ("set", [*OTHERS], 3, "set: logged as event 7 of r; no answer from the mesh"),
+        (
+            "set",
+            [answer(decision="d", reason="set a to 2, although b is in flight"), decision(), receipt("noop")],
+            0,
+            "set: noop, a 1 → 2 at step 3 (set a to 2, although b is in flight)",
+        ),
+    ],
+)
+def test_exit_codes_and_lines(action: str, said: list[Message], code: int, line: str) -> None:
+    found = result(action, *said)
+    assert (found.code, found.fields()["code"]) == (code, code)
+    assert found.line().startswith(line) and "\n" not in found.line()

@@ -1,0 +1,56 @@
+"""What `status` says is wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from tests.unit.mesh_log import NOON, Log
+
+from oven_controller.stack.health import notes
+from oven_controller.stack.view import RunView
+
+STACK = ("up", "nats-server", "mesh", "mesh-2", "mesh-3", "agent-amy", "learner")
+
+
+def processes(dead: tuple[str, ...] = (), frozen: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    return [{"name": name, "alive": name not in dead, "stopped": name in frozen} for name in STACK]
+
+
+def viewed(ticks: int = 3) -> RunView:
+    log, view = Log.running("amy", silent_ticks=5), RunView()
+    log.tick(ticks)
+    for event in log.events:
+        view.feed(event)
+    return view
+
+
+def said(listed: list[dict[str, Any]], ticks: int = 3, unread: str = "", later_s: float = 1.0) -> list[str]:
+    now = NOON + timedelta(seconds=later_s)
+    return notes(viewed(ticks), listed, unread, now, lambda name: f"{name} spoke")
+
+
+def test_nothing_is_said_of_a_stack_that_is_well() -> None:
+    assert said(processes()) == []
+    assert said([], ticks=50, later_s=1e6) == [], "a run that is down is quiet"
+
+
+def test_one_of_three_meshes_away_is_not_the_same_as_none() -> None:
+    assert said(processes(dead=("mesh-2",))) == ["1 of 3 meshes is away (mesh-2): the others decide"]
+    assert said(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
+        "no mesh runs: no decisions are made, training goes on with its last settings"
+    ]
+
+
+def test_what_is_frozen_counts_as_away_and_is_called_so() -> None:
+    found = said(processes(dead=("mesh", "mesh-3"), frozen=("mesh-2", "nats-server")), unread="no answer")
+    assert found[0].startswith("nats-server, mesh-2 are frozen")
+    assert found[1].startswith("the bus does not answer") and found[2].startswith("no mesh runs")
+
+
+def test_a_silent_agent_and_a_quiet_log() -> None:
+    assert said(processes(), ticks=5) == []
+    assert said(processes(), ticks=6) == [
+        "agent amy has said nothing for 6 ticks: it is lost until it speaks (silent_ticks 5)"
+    ]
+    assert said(processes(), later_s=31.4) == ["nothing was logged for 31 s; the learner's last words: learner spoke"]

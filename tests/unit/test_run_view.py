@@ -1,0 +1,154 @@
+"""The run in lines and in `status`: advice, withheld controls, commands with their answers, shadows, outcomes."""
+
+from datetime import timedelta
+
+from tests.unit.mesh_log import LR, NOON, RUN, Log, event
+
+from oven_controller.events import Event
+from oven_controller.messages import Decision, Outcome, OutcomeLine, Receipt
+from oven_controller.stack.headless import Headless
+from oven_controller.stack.view import RunView
+
+
+def lines(events: list[Event]) -> list[str]:
+    out: list[str] = []
+    report = Headless(out.append, NOON - timedelta(seconds=1))
+    for entry in events:
+        report.event(entry)
+    return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
+
+
+def view(log: Log) -> RunView:
+    found = RunView()
+    for entry in log.events:
+        found.feed(entry)
+    return found
+
+
+def advised() -> tuple[Log, Decision]:
+    log = Log.running("amy", "bob", autonomy="advise", approve_ticks=9)
+    log.propose("amy", 0.5)
+    log.vote("bob", "for")
+    return log, log.last
+
+
+def test_commands_and_their_answers_are_lines() -> None:
+    log, advice = advised()
+    log.operator("c1", "approve", of=advice.id, reason="go on")
+    log.receipt(log.last)
+    log.operator("c2", "set", by="kim", actuator="grad.clip", value=2.0)
+    log.operator("c3", "set", actuator="grad.clip", value=99)
+    log.operator("c4", "hold", reason="a look")
+    log.obeyed("c4")
+    said = lines(log.events)
+    for line in (
+        f"decision {LR} 1 → 0.5 advised: {advice.reason}",
+        f"operator ann: approve {advice.id} go on",
+        f"answer   to ann: approve done: decision {advice.id} ({LR} to 0.5) is approved",
+        "operator kim: set grad.clip 2",
+        "answer   to kim: set done: set grad.clip to 2",
+        "answer   to ann: set refused: 99 cannot be set for grad.clip, outside its bounds 0 to 10: "
+        "propose a value inside them",
+        "operator ann: hold a look",
+        "receipt  run.hold answered applied at step 0: so",
+        "decisions: 2 adopted, 0 rejected; receipts: 1 applied",
+    ):
+        assert line in said
+
+
+def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
+    log, advice = advised()
+    assert view(log).advised == {LR: advice} and not view(log).lapsed(advice)
+    assert "1 advised and not approved" in "".join(lines(log.events))
+    log.tick(10)
+    assert view(log).lapsed(advice)
+    for command in ({"action": "set", "actuator": LR, "value": 2.0}, {"action": "veto", "of": LR}):
+        log, advice = advised()
+        log.operator("c1", **command)
+        assert not view(log).advised
+    log, advice = advised()
+    log.operator("c1", "veto", of="grad.clip")
+    assert view(log).advised == {LR: advice}, "that veto was refused"
+    log.propose("amy", 2.0, "grad.clip")
+    log.operator("c2", "veto", of="grad.clip")
+    assert view(log).advised == {LR: advice}, "that one closed a ballot"
+
+
+def test_who_is_a_shadow_and_why() -> None:
+    log = Log.running("amy", "bob", shadow=("bob",))
+    log.join("cat", shadow=True)
+    log.operator("c1", "mute", by="kim", agent="amy")
+    log.operator("c2", "mute", agent="nobody")
+    found = view(log)
+    assert {name: agent.shadow for name, agent in found.agents.items()} == {
+        "amy": "muted by kim", "bob": "rules.shadow", "cat": "by its own word"
+    }  # fmt: skip
+    assert "agent amy: 0 proposals, 0 against, in 0 adopted decisions; shadow: muted by kim" in lines(log.events)
+    log.operator("c3", "unmute", agent="amy")
+    log.restart()
+    log.join("cat")
+    assert {agent.shadow for agent in view(log).agents.values()} == {""}
+
+
+def test_autonomy_as_operators_left_it() -> None:
+    log = Log.running()
+    log.operator("c1", "autonomy", actuator=LR, autonomy="observe")
+    log.operator("c2", "autonomy", actuator="nothing", autonomy="observe")
+    assert view(log).autonomy == {LR: "observe"}
+    log.operator("c3", "autonomy", autonomy="advise")
+    assert view(log).autonomy == {"": "advise"}
+    assert not view(log).commands, "all of them were answered"
+
+
+def test_held_is_what_the_learner_says() -> None:
+    log = Log.running()
+    log.operator("c1", "hold")
+    assert not view(log).held
+    log.obeyed("c1")
+    assert view(log).held == "ann: so" and not view(log).receipts
+    log.operator("c2", "resume")
+    log.obeyed("c2", status="noop")
+    assert view(log).held
+    log.operator("c3", "resume")
+    log.obeyed("c3")
+    assert not view(log).held
+    log.obeyed("local-0")
+    assert view(log).held == "so", "it holds itself"
+    assert "receipt  run.hold applied at step 0: so" in lines(log.events)
+    log.restart()
+    assert not view(log).held
+
+
+def test_withheld_controls_and_outcomes_are_told_apart() -> None:
+    log, advice = advised()
+    withheld = advice.model_copy(update={"verdict": "withheld", "id": "000000000900-00"})
+    scored = Outcome(
+        decision_id=withheld.id, actuator=LR, target="reward", withheld=True, scored=True, reason="", from_tick=1,
+        tick=20, gain=0.25, forecast=0.5, noise=0.1,
+        lines=(
+            OutcomeLine(agent="amy", stance="propose", confidence=0.6, success=0.7, merit=0.1, before=1, after=1.05),
+        ),
+    )  # fmt: skip
+    silent = scored.model_copy(update={"scored": False, "reason": "only 1 measurement after", "withheld": False})
+    events = [
+        *log.events,
+        event(900, f"oven.{RUN}.decision.{withheld.id}", withheld),
+        event(901, f"oven.{RUN}.outcome.{withheld.id}", scored),
+        event(902, f"oven.{RUN}.outcome.x", silent),
+    ]
+    said = lines(events)
+    assert any(line.startswith(f"decision {LR} 1 → 0.5 withheld: ") for line in said)
+    assert (
+        f"outcome  {LR} (withheld) on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
+    )
+    assert f"outcome  {LR} on reward says nothing: only 1 measurement after" in said
+    assert "decisions: 0 adopted, 0 rejected, 1 withheld; receipts: none" in said
+    assert "1 outcomes were scored" in said
+
+
+def test_the_receipt_of_a_decision_is_told_as_before() -> None:
+    log = Log.running()
+    log.operator("c1", "set", actuator=LR, value=2.0)
+    log.receipt(log.last)
+    assert isinstance(log.events[-1].body, Receipt) and view(log).knobs[LR] == 2.0
+    assert f"receipt  {LR} 1 → 2 applied at step 0" in lines(log.events)

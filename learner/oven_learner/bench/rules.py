@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
-from oven_learner.link import Past
+from oven_learner.past import Past
 
 Change = tuple[str, Value]
 

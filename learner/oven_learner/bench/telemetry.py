@@ -12,11 +12,9 @@ import asyncio
 import json
 import multiprocessing
 import os
-import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +29,7 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ProcessError
 from oven_controller.server import EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
+from oven_learner.bench.oncpu import OnCpu, nothing, quantile
 from oven_learner.client import OvenClient
 from oven_learner.link import BusLink
 
@@ -96,11 +95,11 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
         raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
     on, off = arms[True], arms[False]
     return {
-        "observe_p99_on_us": _quantile(on.observe_us, 0.99),
-        "observe_p99_off_us": _quantile(off.observe_us, 0.99),
-        "observe_p50_on_us": _quantile(on.observe_us, 0.5),
-        "observe_p50_off_us": _quantile(off.observe_us, 0.5),
-        "noop_p99_us": _quantile(on.noop_us + off.noop_us, 0.99),
+        "observe_p99_on_us": quantile(on.observe_us, 0.99),
+        "observe_p99_off_us": quantile(off.observe_us, 0.99),
+        "observe_p50_on_us": quantile(on.observe_us, 0.5),
+        "observe_p50_off_us": quantile(off.observe_us, 0.5),
+        "noop_p99_us": quantile(on.noop_us + off.noop_us, 0.99),
         "background_on_us": round(on.background_us / len(on.observe_us), 1),
         "background_off_us": round(off.background_us / len(off.observe_us), 1),
         "steps": len(on.observe_us),
@@ -120,17 +119,17 @@ def _train(link: BusLink, url: str, steps: int, blocks: int) -> dict[bool, Arm]:
 
     def train(count: int, arm: Arm | None) -> None:
         nonlocal step
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as waits:
+        with OnCpu() as clock:
             spent = time.process_time_ns() - time.thread_time_ns()
             for _ in range(count):
                 step += 1
                 (a @ b).sum().item()
-                seen = _on_cpu_us(waits.fileno(), partial(client.observe, step, METRICS))
-                nothing = _on_cpu_us(waits.fileno(), partial(_nothing, step, METRICS))
+                seen = clock.us(partial(client.observe, step, METRICS))
+                idle = clock.us(nothing)
                 client.poll()
                 if arm is not None:
                     arm.observe_us.append(seen)
-                    arm.noop_us.append(nothing)
+                    arm.noop_us.append(idle)
             if arm is not None:
                 arm.background_us += (time.process_time_ns() - time.thread_time_ns() - spent) / 1e3
 
@@ -154,29 +153,10 @@ def _train(link: BusLink, url: str, steps: int, blocks: int) -> dict[bool, Arm]:
 def _empty(link: BusLink) -> None:
     """What one block said is sent before the other arm begins."""
     limit = time.monotonic() + SETTLE_S
-    while link._outbox:
+    while link.unsent:
         if time.monotonic() > limit:
-            raise ProcessError(f"the log did not take {len(link._outbox)} messages within {SETTLE_S:g} s")
+            raise ProcessError(f"the log did not take {link.unsent} messages within {SETTLE_S:g} s")
         time.sleep(0.001)
-
-
-def _on_cpu_us(waits: int, call: Callable[[], object]) -> float:
-    waited, began = _waited_ns(waits), time.perf_counter_ns()
-    call()
-    took = time.perf_counter_ns() - began
-    return max(0.0, (took - (_waited_ns(waits) - waited)) / 1e3)
-
-
-def _nothing(step: int, metrics: object) -> None: ...
-
-
-def _waited_ns(waits: int) -> int:
-    """What the thread has waited in the run queue so far: the second field of its schedstat."""
-    return int(os.pread(waits, 64, 0).split()[1])
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return round(statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1], 2)
 
 
 class _Collector:

@@ -1,0 +1,217 @@
+"""`bench outage`: what an outage of the bus costs a learner that goes on observing.
+
+A real nats-server, in a process of its own, is killed (SIGKILL) or frozen (SIGSTOP) under load and comes back after a
+while. Then the log is read from its beginning and compared with what the learner said: what the log had confirmed must
+be in it, everything once and in the order in which it was said. What was dropped is counted and is not in it; together
+they must be all that was said. The learner's thread is timed throughout, on-CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.messages import LearnerMessage
+from oven_controller.server import KEYS, EmbeddedServer, ServerFolder
+from oven_controller.signing import load_keys
+from oven_learner.actuators import Actuators
+from oven_learner.bench.oncpu import OnCpu, nothing, quantile
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+from oven_learner.outbox import Outbox
+
+RUN = "bench"
+BEFORE_S = AFTER_S = 2.0
+"""Of training before the outage, and after all was caught up."""
+CAUGHT_UP_S = 120.0
+CLOSE_S = 60.0
+
+
+class Outage:
+    """The bench behind the entry point `outage`."""
+
+    summary = "the bus is killed or frozen under load: what is lost, doubled, out of order, and what training notices"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench outage",
+            description=self.summary,
+            epilog="example: oven-controller bench outage --seconds 180 --json",
+        )
+        parser.add_argument("--seconds", type=float, default=5.0, help="how long the bus is away (5)")
+        parser.add_argument("--rate", type=float, default=1000.0, help="observations a second (1000)")
+        parser.add_argument("--metrics", type=int, default=25, help="gauges of an observation (25)")
+        parser.add_argument("--freeze", action="store_true", help="SIGSTOP and SIGCONT instead of SIGKILL")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        if options.seconds <= 0 or options.rate <= 0 or options.metrics < 1:
+            parser.error("--seconds, --rate and --metrics must be above 0")
+        found = asyncio.run(_measure(options.seconds, options.rate, options.metrics, options.freeze))
+        text = json.dumps(found)
+        if options.json:
+            print(text)
+        else:
+            Console().print_json(text)
+        wrong = [name for name in ("lost_acknowledged", "doubled", "out_of_order", "unaccounted") if found[name]]
+        if wrong:
+            print(f"the log does not hold what was said: {', '.join(wrong)} above 0", file=sys.stderr)
+        return 1 if wrong else 0
+
+
+class _Recorded(Outbox):
+    """One that remembers what the log has confirmed."""
+
+    confirmed: set[int]
+
+    def settle(self, n: int) -> None:
+        self.confirmed.update(letter.n for letter in self.flying if letter.n <= n)
+        super().settle(n)
+
+
+class _Training(threading.Thread):
+    """Observes at a rate, and polls, until it is told to end."""
+
+    def __init__(self, client: OvenClient, rate: float, metrics: int) -> None:
+        super().__init__(name="training")
+        self.enough = threading.Event()
+        self.steps_us: list[float] = []
+        self.noop_us: list[float] = []
+        self.on_cpu = False
+        self._client, self._period = client, 1 / rate
+        self._metrics = {f"metric/{number}": 1.0 / (number + 1) for number in range(metrics)}
+
+    def run(self) -> None:
+        due, step = time.perf_counter(), 0
+        with OnCpu() as clock:
+            self.on_cpu = clock.known
+            while not self.enough.is_set():
+                step += 1
+                self.steps_us.append(clock.us(partial(self._step, step)))
+                self.noop_us.append(clock.us(nothing))
+                due += self._period
+                if (early := due - time.perf_counter()) > 0:
+                    time.sleep(early)
+
+    def _step(self, step: int) -> None:
+        self._client.observe(step, self._metrics)
+        self._client.poll()
+
+
+async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> dict[str, float | bool]:
+    """Raises ProcessError when nothing was measured: the outage was none, or not all is in the log a minute after."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = ServerFolder(Path(scratch) / "nats", RUN)
+        keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
+        server = await EmbeddedServer.start(folder, Path(scratch) / "nats-server.log")
+        try:
+            async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
+                await streams.create(bus.jetstream, RUN)
+            link = BusLink(server.url, RUN, Credentials.load(keys["learner"]))
+            link._outbox.__class__ = _Recorded  # the same queue, and it remembers
+            confirmed: set[int] = set()
+            link._outbox.confirmed = confirmed  # type: ignore[attr-defined]
+            client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
+            await asyncio.to_thread(client.start)
+            training = _Training(client, rate, metrics)
+            training.start()
+            try:
+                await asyncio.sleep(BEFORE_S)
+                with _killed(server) if not freeze else _frozen(server):
+                    await asyncio.sleep(seconds)
+                    waited = link.unsent + link.dropped
+                back = time.monotonic()
+                if not freeze:
+                    await server.restart()
+                limit = back + CAUGHT_UP_S
+                while link.unsent > max(8, rate / 50) and time.monotonic() < limit:
+                    await asyncio.sleep(0.01)
+                back_s = time.monotonic() - back
+                await asyncio.sleep(AFTER_S)
+            finally:
+                training.enough.set()
+                await asyncio.to_thread(training.join)
+                ended = await asyncio.to_thread(client.close, "completed", timeout_s=CLOSE_S)
+            memory = psutil.Process().memory_info().rss
+            if waited < seconds * rate / 2:
+                raise ProcessError(
+                    f"only {waited} messages waited after {seconds:g} s at {rate:g}/s: that was no outage"
+                )
+            if not ended:
+                raise ProcessError(f"{link.unsent} messages are not in the log {CLOSE_S:g} s after the end")
+            logged = await _logged(server.url, Credentials.load(keys["admin"]))
+        finally:
+            await server.stop()
+    sent, once = client._n, set(logged)
+    return {
+        "seconds": seconds,
+        "rate": rate,
+        "sent": sent,
+        "acknowledged": len(confirmed),
+        "in_log": len(logged),
+        "lost_acknowledged": len(confirmed - once),
+        "doubled": len(logged) - len(once),
+        "out_of_order": sum(later <= sooner for sooner, later in pairwise(logged)),
+        "dropped": link.dropped,
+        "unaccounted": abs(sent - len(once) - link.dropped),
+        "back_s": round(back_s, 3),
+        "training_p50_us": quantile(training.steps_us, 0.5),
+        "training_p99_us": quantile(training.steps_us, 0.99),
+        "training_p999_us": quantile(training.steps_us, 0.999),
+        "training_max_us": quantile(training.steps_us, 1.0),
+        "noop_p999_us": quantile(training.noop_us, 0.999),
+        "on_cpu": training.on_cpu,
+        "rss_mb": round(memory / 2**20, 1),
+    }
+
+
+async def _logged(url: str, credentials: Credentials) -> list[int]:
+    """The number of each of the learner's messages, as the log has them."""
+    async with Bus.connect(url, credentials) as bus:
+        head = await bus.head(RUN)
+        return [e.body.n async for e in bus.read(RUN, until=head) if isinstance(e.body, LearnerMessage)]
+
+
+def _own(server: EmbeddedServer) -> list[psutil.Process]:
+    """nats-server itself, below its guard."""
+    found = psutil.Process(server.child.pid).children(recursive=True)
+    return [process for process in found if "nats-server" in process.name()]
+
+
+@contextlib.contextmanager
+def _killed(server: EmbeddedServer) -> Iterator[None]:
+    for process in _own(server):
+        process.kill()
+    yield
+
+
+@contextlib.contextmanager
+def _frozen(server: EmbeddedServer) -> Iterator[None]:
+    frozen = _own(server)
+    for process in frozen:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in frozen:
+            process.send_signal(signal.SIGCONT)
+
+
+BENCH = Outage()

@@ -1,0 +1,327 @@
+"""`bench overhead`: what `observe` and `poll` cost the training thread, and what the whole stack costs a training step.
+
+One process trains a small transformer on one thread, some 5 ms a step, with the real client; nats-server, the mesh and
+the four shipped agents run beside it as processes of their own, on the same cores. Blocks of steps take turns (off, on,
+on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it is up,
+and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies away.
+
+`step_slowdown` is the mean step of the one over that of the other, in wall time: waiting for a core that the stack has
+is part of it. Its interval is the 95 % percentile bootstrap over pairs of neighbouring blocks (Efron & Tibshirani
+1993), because steps of one block are not independent. `step_floor_low` and `_high` are the interval of off-blocks over
+one another, where there is nothing to find: what the machine's own unrest comes to.
+
+`step_slowdown_on_cpu` leaves out what the step waited in the run queue, so it is nearer to what a trainer pays that has
+a core to itself: the calls, the interpreter's lock, the caches. The costs of the calls are on-CPU, too. `step_bare_ms`
+is the same step before the stack is started, and `step_idle_ms` that of the off-blocks: those two were not measured
+side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.home import Home, RunFolder
+from oven_controller.mesh.identity import code_hash
+from oven_controller.messages import AgentStatus, MetricSpec
+from oven_controller.rules import Rules
+from oven_controller.server import KEYS, EmbeddedServer
+from oven_controller.settings import agent_spec
+from oven_controller.signing import Keyring, load_keys
+from oven_controller.stack.plan import Plan, pools
+from oven_controller.stack.processes import Processes
+from oven_controller.stack.watch import Watch
+from oven_learner.actuators import Actuators
+from oven_learner.bench.oncpu import OnCpu, nothing, quantile
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+
+RUN = "bench"
+AGENTS = ("lr", "curriculum", "teacher", "committee")
+STEP_MS = 5.0
+WARM_UP = 200
+SETTLE = 10
+"""Steps at the beginning of a block that are not counted."""
+BARE = 300
+DRAWS = 10_000
+WIDTH, HEADS, TOKENS = 64, 4, 32
+
+
+@dataclass
+class Arm:
+    """Of one kind of block. `blocks`: wall seconds of its counted steps, block by block; `on_cpu`: the same on-CPU."""
+
+    blocks: list[list[float]] = field(default_factory=list)
+    on_cpu: list[list[float]] = field(default_factory=list)
+    observe_us: list[float] = field(default_factory=list)
+    poll_us: list[float] = field(default_factory=list)
+    noop_us: list[float] = field(default_factory=list)
+
+
+class Overhead:
+    """The bench behind the entry point `overhead`."""
+
+    summary = "observe and poll on the training thread, and a training step with the whole stack at work and without"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench overhead",
+            description=self.summary,
+            epilog="example: oven-controller bench overhead --json",
+        )
+        parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
+        parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        if options.block < 1 or options.pairs < 4 * options.block:
+            parser.error("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
+        found = json.dumps(asyncio.run(_measure(options.pairs // options.block, options.block)))
+        if options.json:
+            print(found)
+        else:
+            Console().print_json(found)
+        return 0
+
+
+def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> tuple[float, float, float]:
+    """Mean step of `on` over that of `off` and its 95 % interval; block i of one stands beside block i of the other."""
+    sums = [(sum(ours), sum(theirs)) for ours, theirs in zip(on, off, strict=True)]
+    chance = random.Random(0)
+
+    def ratio(pairs: list[tuple[float, float]]) -> float:
+        return sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs)
+
+    drawn = sorted(ratio(chance.choices(sums, k=len(sums))) for _ in range(draws))
+    return ratio(sums), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
+
+
+async def _measure(pairs: int, block: int) -> dict[str, float | bool]:
+    """Raises ProcessError when the stack did no work: then nothing was compared."""
+    step = await asyncio.to_thread(_training_step)
+    bare = await asyncio.to_thread(_bare, step)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Home(Path(scratch)).create(RUN, "custom")
+        async with _stack(folder) as url:
+            link = BusLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+            arms, dropped = await asyncio.to_thread(
+                _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
+            )
+            dealt_with = await _dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+    said = WARM_UP + pairs * (block + SETTLE)
+    if dropped or dealt_with < said / 2:
+        raise ProcessError(
+            f"the agents dealt with {dealt_with} of {said} ticks, {dropped} were dropped: too few to tell"
+        )
+    on, off = arms[True], arms[False]
+    ratio, low, high = slowdown(on.blocks, off.blocks)
+    in_process, in_process_low, in_process_high = slowdown(on.on_cpu, off.on_cpu)
+    half = len(off.blocks) // 2
+    _, floor_low, floor_high = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
+    return {
+        "observe_p50_us": quantile(on.observe_us, 0.5),
+        "observe_p99_us": quantile(on.observe_us, 0.99),
+        "poll_p50_us": quantile(on.poll_us, 0.5),
+        "poll_p99_us": quantile(on.poll_us, 0.99),
+        "noop_p99_us": quantile(on.noop_us + off.noop_us, 0.99),
+        "step_slowdown": round(ratio, 4),
+        "step_slowdown_low": round(low, 4),
+        "step_slowdown_high": round(high, 4),
+        "step_floor_low": round(floor_low, 4),
+        "step_floor_high": round(floor_high, 4),
+        "step_slowdown_on_cpu": round(in_process, 4),
+        "step_slowdown_on_cpu_low": round(in_process_low, 4),
+        "step_slowdown_on_cpu_high": round(in_process_high, 4),
+        "step_on_ms": _mean_ms(on.blocks),
+        "step_idle_ms": _mean_ms(off.blocks),
+        "step_bare_ms": round(1e3 * fmean(bare), 3),
+        "pairs": sum(len(steps) for steps in on.blocks),
+        "blocks": len(on.blocks),
+        "ticks_dealt_with": dealt_with,
+        "on_cpu": bool(on.noop_us) and _known(),
+    }
+
+
+def _training_step() -> Callable[[], float]:
+    """A step of AdamW on one transformer layer, on random tokens of a batch so large that it takes about STEP_MS.
+    Returns the gradient's norm."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+
+    def step(batch: int) -> float:
+        x = torch.randn(batch, TOKENS, WIDTH)  # (B, T, WIDTH)
+        loss = (layer(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        return float(norm)
+
+    batch = 1
+    while min(_seconds(partial(step, batch)) for _ in range(20)) < STEP_MS / 1e3 and batch < 512:
+        batch += max(1, batch // 4)
+    return partial(step, batch)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _bare(step: Callable[[], float]) -> list[float]:
+    return [_seconds(step) for _ in range(BARE)]
+
+
+def _train(
+    link: BusLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
+) -> tuple[dict[bool, Arm], int]:
+    arms = {True: Arm(), False: Arm()}
+    client = _client(link, keys)
+    client.start()
+    done = 0
+
+    def train(speaking: bool, count: int, arm: Arm | None) -> None:
+        nonlocal done
+        spent: list[float] = []
+        held: list[float] = []
+        for _ in range(count):
+            done += 1
+            began, waited = time.perf_counter(), clock.waited_ns()
+            norm = step()
+            observed = clock.us(partial(client.observe, done, _gauges(done, norm)) if speaking else nothing)
+            polled = clock.us(client.poll if speaking else nothing)
+            idle = clock.us(nothing)
+            spent.append(time.perf_counter() - began)
+            held.append(spent[-1] - (clock.waited_ns() - waited) / 1e9)
+            if arm is not None:
+                arm.noop_us.append(idle)
+                if speaking:
+                    arm.observe_us.append(observed)
+                    arm.poll_us.append(polled)
+        if arm is not None:
+            arm.blocks.append(spent)
+            arm.on_cpu.append(held)
+
+    try:
+        with OnCpu() as clock:
+            train(True, WARM_UP, None)
+            for number in range(2 * pairs):
+                speaking = number % 4 in (1, 2)
+                train(speaking, SETTLE, None)
+                train(speaking, block, arms[speaking])
+    finally:
+        sent = client.close("completed", timeout_s=30)
+    if not sent:
+        raise ProcessError(f"{link.unsent} messages did not reach the log: the stack did not keep up")
+    return arms, link.dropped
+
+
+def _client(link: BusLink, keys: Mapping[str, str]) -> OvenClient:
+    """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
+    now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
+    knobs = Actuators()
+    for name in now:
+        knobs.scalar(
+            name, partial(now.__getitem__, name), partial(now.__setitem__, name), low=0.01, high=10, scale="log"
+        )
+    teacher = ["small"]
+    knobs.choice("teacher.active", lambda: teacher[0], partial(teacher.__setitem__, 0), ("small", "large"))
+    mixture = {"easy": 0.5, "hard": 0.5}
+    knobs.simplex("data.mixture", lambda: mixture, mixture.update)
+    weights = {"format": 0.5, "answer": 0.5}
+    knobs.simplex("reward.weights", lambda: weights, weights.update)
+    held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0)
+    return OvenClient(
+        link, knobs, recipe="bench", metrics=(held_out, MetricSpec(name="reward", better="up", ceiling=1.0)),
+        rules=Rules(autonomy="auto"), mesh_code=code_hash(), keys=keys,
+    )  # fmt: skip
+
+
+def _gauges(step: int, norm: float) -> dict[str, float]:
+    """What a GRPO run says of itself: 25 numbers, those among them that the four agents read."""
+    wave = (step % 17) / 170
+    gauges = {
+        "loss": 0.5 + wave, "grad_norm": norm, "learning_rate": 1e-4, "reward": 0.5 + wave, "reward_std": 0.2,
+        "kl": 0.1 + wave / 10, "entropy": 1.0 - wave, "frac_reward_zero_std": 0.1,
+        "optim/grad_momentum_cos": wave - 0.05, "reward/easy": 0.7 + wave, "reward/hard": 0.3 + wave,
+        "rewards/format/mean": 0.9, "rewards/answer/mean": 0.4 + wave,
+        "rewards/format/std": 0.1, "rewards/answer/std": 0.4,
+    }  # fmt: skip
+    if step % 20 == 0:
+        gauges["eval/accuracy"] = 0.5 + wave
+    return gauges | {f"timing/{number}": wave / (number + 1) for number in range(25 - len(gauges))}
+
+
+@contextlib.asynccontextmanager
+async def _stack(folder: RunFolder) -> AsyncIterator[str]:
+    """nats-server, the mesh and the four agents, by their entry points. Nobody reads the log in this process."""
+    for role in ("admin", "learner", "mesh", "history"):
+        folder.add_user(role, role)
+    specs = [agent_spec(name) for name in AGENTS]
+    for spec in specs:
+        folder.add_user("agent", spec.name)
+    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
+    said: list[str] = []
+    async with Bus.connect(server.url, Credentials.load(folder.add_user("admin", "admin"))) as bus:
+        await streams.create(bus.jetstream, RUN)
+        async with contextlib.AsyncExitStack() as reading:
+            watch = await reading.enter_async_context(Watch(bus, RUN, Keyring(folder.pin()), 0, _ignore, _ignore))
+            processes = Processes(
+                Plan(folder, server.url), bus, watch, asyncio.Event(), said.append, lambda name, pid: None
+            )
+            processes.keep_server(server)
+            try:
+                await processes.start_meshes(1)
+                await processes.start_agents(pools(specs, 1))
+                await reading.aclose()
+                yield server.url
+            finally:
+                await processes.end_others()
+                await processes.end_server()
+    if said:
+        raise ProcessError(f"the stack did not hold: {'; '.join(said)}")
+
+
+def _ignore(_: object) -> None: ...
+
+
+async def _dealt_with(url: str, credentials: Credentials) -> int:
+    """The newest tick that all four agents have dealt with, as far as the log has it."""
+    newest: dict[str, int] = {}
+    async with Bus.connect(url, credentials) as bus:
+        async for event in bus.read(RUN, until=await bus.head(RUN)):
+            if isinstance(event.body, AgentStatus):
+                newest[event.author] = max(newest.get(event.author, 0), event.body.tick)
+    return min(newest.get(name, 0) for name in AGENTS)
+
+
+def _known() -> bool:
+    with OnCpu() as clock:
+        return clock.known
+
+
+def _mean_ms(blocks: list[list[float]]) -> float:
+    return round(1e3 * fmean(step for block in blocks for step in block), 3)
+
+
+BENCH = Overhead()

@@ -1,0 +1,135 @@
+"""The floor of `bench latency`: the same hops between as many processes, with bare messages and nothing decided.
+
+    learner ─ relay.step ─► N agents ─ relay.vote ─► mesh, which answers the N-th ─ relay.decision ─► learner
+
+Core NATS only. A message is a number and padding; the learner's side hands over by the same polling as the real link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter, deque
+from pathlib import Path
+
+from nats.aio.msg import Msg
+
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.stack.process import Child, follow_parent
+
+STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
+SIZES = {STEP: 624, VOTE: 209, DECISION: 1070}
+"""Bytes of the observation, the vote and the decision on four votes that `bench latency` exchanges, without headers."""
+_NUMBER = 12
+
+
+def packed(subject: str, number: int) -> bytes:
+    return f"{number:0{_NUMBER}d}".encode().ljust(SIZES[subject], b" ")
+
+
+def unpacked(data: bytes) -> int:
+    return int(data[:_NUMBER])
+
+
+async def start(url: str, creds: Path, agents: int, logs: Path) -> list[Child]:
+    """One process for each agent and one for the mesh."""
+    env = {"OVEN_URL": url, "OVEN_CREDS": str(creds)}
+    roles = [("mesh", str(agents)), *[("agent", str(number)) for number in range(agents)]]
+    return [
+        await Child.start(
+            f"relay-{role}-{number}",
+            [sys.executable, "-P", "-m", "oven_learner.bench.relay", role, number],
+            logs / f"relay-{role}-{number}.log",
+            env=env,
+        )
+        for role, number in roles
+    ]
+
+
+class RelayLink:
+    """The learner's side: a thread that owns the connection and polls, like BusLink."""
+
+    def __init__(self, url: str, credentials: Credentials, poll_s: float) -> None:
+        self._url, self._credentials, self._poll_s = url, credentials, poll_s
+        self._outbox: deque[int] = deque()
+        self._inbox: deque[int] = deque()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="relay-link", daemon=True)
+        self._thread.start()
+
+    def send(self, number: int) -> None:
+        self._outbox.append(number)
+
+    def receive(self) -> int | None:
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            return None
+
+    def wait(self, timeout_s: float) -> int:
+        """Until all relays have subscribed and a number came back; that number. Raises ProcessError."""
+        deadline, number = time.monotonic() + timeout_s, 0
+        while time.monotonic() < deadline:
+            number += 1
+            self.send(number)
+            time.sleep(0.1)
+            while (back := self.receive()) is not None:
+                if back == number:
+                    return number
+        raise ProcessError(f"nothing came through the relay within {timeout_s:g} s")
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        async def hear(message: Msg) -> None:
+            self._inbox.append(unpacked(message.data))
+
+        async with Bus.connect(self._url, self._credentials) as bus:
+            await bus.subscribe(DECISION, hear)
+            await bus.flush()
+            while not self._closing.is_set():
+                if self._outbox:
+                    await bus.publish(STEP, packed(STEP, self._outbox.popleft()))
+                else:
+                    await asyncio.sleep(self._poll_s)
+
+
+async def _agent(bus: Bus) -> None:
+    async def hear(message: Msg) -> None:
+        await bus.publish(VOTE, packed(VOTE, unpacked(message.data)))
+
+    await bus.subscribe(STEP, hear)
+
+
+async def _mesh(bus: Bus, agents: int) -> None:
+    votes: Counter[int] = Counter()
+
+    async def hear(message: Msg) -> None:
+        number = unpacked(message.data)
+        votes[number] += 1
+        if votes[number] == agents:
+            del votes[number]
+            await bus.publish(DECISION, packed(DECISION, number))
+
+    await bus.subscribe(VOTE, hear)
+
+
+async def _main(role: str, number: int) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Bus.connect(os.environ["OVEN_URL"], Credentials.load(Path(os.environ["OVEN_CREDS"]))) as bus:
+        await (_mesh(bus, number) if role == "mesh" else _agent(bus))
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    follow_parent()
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,144 @@
+"""What `bench latency` and `bench throughput` measure: a server, a mesh and agents, started as `up` starts them, and a
+learner that is the bench itself. Every agent is the SDK's own host around `oven_agents/bench.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.home import Home, RunFolder
+from oven_controller.messages import Body, Decision, MetricSpec
+from oven_controller.rules import Rules
+from oven_controller.server import KEYS, EmbeddedServer
+from oven_controller.settings import AgentSpec
+from oven_controller.signing import Keyring, load_keys
+from oven_controller.stack.plan import Plan, pools
+from oven_controller.stack.processes import Processes
+from oven_controller.stack.watch import Watch
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.link import BusLink
+
+RUN = "bench"
+KNOB = "bench.knob"
+ASKED = "bench/asked"
+GAUGES = {f"gauge/{number}": 1.0 / (number + 3) for number in range(24)}
+"""With `bench/asked` 25 metrics, about as many as the GRPO recipe publishes."""
+RULES = Rules(
+    window_ticks=1000,  # a ballot closes when all have voted, and not before
+    silent_ticks=1_000_000,
+    expire_ticks=100_000,
+    cooldown_ticks=0,
+    max_interventions=1_000_000_000,
+    contradictions=(),
+)
+_REQUEST = re.compile(r"request (\d+)")
+
+
+@dataclass
+class Swarm:
+    folder: RunFolder
+    url: str
+    bus: Bus
+    agents: tuple[str, ...]
+    told: list[str] = field(default_factory=list)
+    """What the supervisor said: each line is a process that died."""
+
+    def credentials(self, role: str) -> Credentials:
+        return Credentials.load(self.folder.server.creds / f"{role}.nk")
+
+    def check(self) -> None:
+        """Raises ProcessError when a process died: what was measured then is something else."""
+        if self.told:
+            raise ProcessError("; ".join(self.told))
+
+
+@contextlib.asynccontextmanager
+async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True) -> AsyncIterator[Swarm]:
+    """Up and joined; ended with the context. Raises OvenError when a process does not come up."""
+    folder = Home(scratch).create(RUN, "bench")
+    for role in ("admin", "learner", "mesh", "history"):
+        folder.server.add_user(role, role)
+    found = importlib.util.find_spec("oven_agents.bench")
+    if found is None or found.origin is None:
+        raise ProcessError("the package oven_agents is not installed beside this one: there are no agents to measure")
+    hosts = pools([AgentSpec(f"bench-{number:02d}", found.origin) for number in range(agents)], per_process)
+    for pool in hosts:
+        folder.server.add_user("agent", pool.key, pool.names)
+    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
+    try:
+        admin = Credentials.load(folder.server.creds / "admin.nk")
+        async with Bus.connect(server.url, admin) as bus:
+            await streams.create(bus.jetstream, RUN)
+            names = tuple(name for pool in hosts for name in pool.names)
+            made = Swarm(folder, server.url, bus, names)
+            plan = Plan(folder, server.url)
+            async with Watch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
+                processes = Processes(plan, bus, watch, asyncio.Event(), made.told.append, lambda name, pid: None)
+                try:
+                    if mesh:
+                        await processes.start_meshes(1)
+                    await processes.start_agents(hosts)
+                except BaseException:
+                    await processes.end_others()
+                    raise
+            try:
+                yield made
+            finally:
+                await processes.end_others()
+    finally:
+        await server.stop()
+
+
+class Stamped(BusLink):
+    """A link that notes when the decision on each request was taken from its inbox."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        super().__init__(url, RUN, credentials)
+        self.at: dict[int, float] = {}
+        """Request → `time.perf_counter()`."""
+        self.tick = 0
+        """The tick of the newest decision: what the mesh had dealt with."""
+
+    def receive(self) -> Body | None:
+        body = super().receive()
+        if isinstance(body, Decision):
+            self.tick = max(self.tick, body.tick)
+            found = _REQUEST.search(body.reason)
+            if found is not None and body.verdict == "adopted":
+                self.at.setdefault(int(found[1]), time.perf_counter())
+        return body
+
+
+class Learner:
+    """The client as a training loop has it, with one knob."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        knob = [1.0]
+        actuators = Actuators()
+        actuators.scalar(KNOB, lambda: knob[0], lambda value: knob.__setitem__(0, value), low=0.5, high=4, scale="log")
+        self.stamped = Stamped(swarm.url, swarm.credentials("learner"))
+        metrics = tuple(MetricSpec(name=name) for name in (ASKED, *GAUGES))
+        keys = load_keys(swarm.folder.server.creds / KEYS)
+        self.client = OvenClient(self.stamped, actuators, rules=RULES, metrics=metrics, keys=keys)
+        self.asked = 0
+
+    @property
+    def answered(self) -> bool:
+        """Whether the newest request was decided. While one is in flight agents propose nothing: the next is lost."""
+        return self.asked == 0 or self.asked in self.stamped.at
+
+    def observe(self, ask: bool) -> None:
+        self.asked += ask
+        self.client.observe(self.client.tick + 1, GAUGES | {ASKED: float(self.asked)})

@@ -1,0 +1,25 @@
+"""`bench latency` and `bench throughput` in small: a real server, mesh and agents; no figure is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oven_learner.bench import latency, throughput
+
+
+async def test_every_decision_of_latency_is_measured_beside_the_relay(tmp_path: Path) -> None:
+    found = await latency.measure(tmp_path, agents=2, blocks=2, trips=3)
+    assert set(found) == {
+        "decision_p50_ms", "decision_p99_ms", "relay_p50_ms", "relay_p99_ms", "ratio_p50", "ratio_low", "ratio_high",
+        "agents", "decisions",
+    }  # fmt: skip
+    assert found["decisions"] == 6 and found["ratio_low"] <= found["ratio_p50"] <= found["ratio_high"]
+
+
+async def test_throughput_climbs_with_few_agents_and_with_many_in_one_process(tmp_path: Path) -> None:
+    found = await throughput.measure(tmp_path, [20], 2.0, many=6, processes=2)
+    assert set(found) == {
+        "steps_per_s_4", "steps_per_s_6", "lag_p99_steps_at_100hz", "lag_p50_steps_at_100hz", "publisher_per_s",
+        "processes_of_many",
+    }  # fmt: skip
+    assert found["publisher_per_s"]

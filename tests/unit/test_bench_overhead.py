@@ -1,0 +1,73 @@
+"""The arithmetic of the benches that watch the training thread, and their clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_learner.bench import outage, overhead
+from oven_learner.bench.oncpu import OnCpu, quantile
+from oven_learner.bench.overhead import slowdown
+
+
+def test_a_slowdown_that_every_block_shows_has_a_narrow_interval() -> None:
+    off = [[0.005 + block / 1e5] * 10 for block in range(20)]
+    on = [[step * 1.02 for step in block] for block in off]
+    ratio, low, high = slowdown(on, off, draws=500)
+    assert (ratio, low, high) == pytest.approx((1.02, 1.02, 1.02))
+
+
+def test_one_block_among_many_widens_it() -> None:
+    off = [[0.005] * 10 for _ in range(20)]
+    on = [[0.005] * 10 for _ in range(19)] + [[0.05] * 10]
+    ratio, low, high = slowdown(on, off, draws=2000)
+    assert ratio == pytest.approx(1.45)
+    assert low == pytest.approx(1.0) and high > 1.8
+
+
+@given(st.lists(st.lists(st.floats(1e-3, 1e-1), min_size=3, max_size=3), min_size=4, max_size=8))
+def test_the_interval_holds_the_ratio_of_equal_arms(blocks: list[list[float]]) -> None:
+    ratio, low, high = slowdown(blocks, blocks, draws=50)
+    assert ratio == low == high == 1.0
+
+
+def test_quantiles_are_values_that_were_seen() -> None:
+    values = [5.0, 1.0, 3.0, 2.0, 4.0]
+    assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 3.0, 5.0, 5.0]
+
+
+def test_the_clock_leaves_out_the_run_queue_where_the_kernel_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.bench.oncpu.SCHEDSTAT", "/nowhere/schedstat")
+    with OnCpu() as wall:
+        assert not wall.known
+        assert wall.us(partial(time.sleep, 0.002)) >= 2000
+
+
+def test_wrong_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        overhead.BENCH.run(["--pairs", "10", "--block", "5"])
+    assert ended.value.code == 2 and "four pairs of blocks" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        outage.BENCH.run(["--rate", "0"])
+    assert ended.value.code == 2 and "--rate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wrong", "code"), [({}, 0), ({"doubled": 1}, 1), ({"lost_acknowledged": 2}, 1)])
+def test_a_log_that_lost_or_doubled_something_is_a_no(
+    wrong: dict[str, int], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"lost_acknowledged": 0, "doubled": 0, "out_of_order": 0, "unaccounted": 0} | wrong
+
+    async def measured(*_: object) -> dict[str, int]:
+        return found
+
+    monkeypatch.setattr(outage, "_measure", measured)
+    assert outage.BENCH.run(["--json"]) == code
+    said = capsys.readouterr()
+    assert json.loads(said.out) == found
+    assert all(name in said.err for name in wrong)

@@ -1,0 +1,65 @@
+"""Agents that share a process: who is with whom, and what the key that they share may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oven_controller.credentials import Credentials, permissions
+from oven_controller.errors import ConfigError
+from oven_controller.home import Home
+from oven_controller.server import ServerFolder
+from oven_controller.settings import AgentSpec
+from oven_controller.stack.plan import Plan, pools
+
+
+def specs(*names: str) -> list[AgentSpec]:
+    return [AgentSpec(name, f"{name}.py") for name in names]
+
+
+def test_one_agent_a_process_keeps_its_own_name() -> None:
+    (one, two) = pools(specs("lr", "agents-1"), 1)
+    assert (one.key, one.process, one.names) == ("lr", "agent-lr", ("lr",))
+    assert two.process == "agent-agents-1"
+
+
+def test_several_go_together_in_their_order() -> None:
+    found = pools(specs("a", "b", "c", "d", "e"), 2)
+    assert [pool.names for pool in found] == [("a", "b"), ("c", "d"), ("e",)]
+    assert [(pool.key, pool.process) for pool in found] == [(f"agents-{n}", f"agents-{n}") for n in (1, 2, 3)]
+    assert found[0].arguments == ["a.py", "b.py", "--name", "a", "--name", "b"]
+
+
+def test_an_agent_cannot_have_the_name_of_a_key() -> None:
+    with pytest.raises(ConfigError, match="agent 'agents-2' has the name of a process of agents; rename its file"):
+        pools(specs("a", "b", "agents-2"), 2)
+
+
+def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
+    allowed = permissions("agent", "agents-1", "r", ("a", "b"))
+    assert allowed["publish"]["allow"] == [
+        "oven.r.vote.a", "oven.r.vote.b", "oven.r.agent.a", "oven.r.agent.b", "oven.r.history", "oven.kg.*",
+    ]  # fmt: skip
+    assert "_INBOX_.agents-1.>" in allowed["subscribe"]["allow"]
+    with pytest.raises(ConfigError, match=r"agent 'a\.>' is not a usable name"):
+        permissions("agent", "agents-1", "r", ("a.>",))
+
+
+def test_a_key_stays_when_those_that_it_speaks_for_change(tmp_path: Path) -> None:
+    files = ServerFolder(tmp_path, "r")
+    seed = files.add_user("agent", "agents-1", ("a", "b")).read_bytes()
+    assert files.add_user("agent", "agents-1", ("a", "c")).read_bytes() == seed
+    assert [user.agents for user in files.users()] == [("a", "c")]
+    files.add_user("agent", "agents-1")
+    assert [user.agents for user in files.users()] == [("a", "c")], "asking for the key changes nothing"
+
+
+def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
+    folder = Home(tmp_path).create("r", "x")
+    (pool,) = pools(specs("a", "b"), 2)
+    folder.add_user("agent", pool.key, pool.names)
+    service = Plan(folder, "nats://x").agents(pool)
+    assert service.name == "agents-1" and service.command[-6:] == ("a.py", "b.py", "--name", "a", "--name", "b")
+    assert Credentials.load(Path(service.env["OVEN_CREDS"])).name == "agents-1"
+    assert [user.agents for user in folder.server.users()] == [("a", "b")]

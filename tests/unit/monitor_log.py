@@ -167,7 +167,9 @@ def recorded() -> list[Event]:
     log.say("lr", "for", "run.rollback", confidence=0.7, rationale="as above")
     log.observe(40)
     log.operator("one", "hold")
+    log.obeyed("one")
     log.operator("two", "resume")
+    log.obeyed("two")
     log.observe(10)
     log.say(
         "supervisor-with-a-long-name",

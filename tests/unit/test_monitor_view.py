@@ -126,7 +126,8 @@ def test_the_state_of_a_run() -> None:
     view = fold(EVENTS)
     assert (view.state(1.0), view.state(1e4), MonitorView().state(0)) == ("live", "stalled", "waiting")
     hold = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, OperatorCommand))
-    assert fold(EVENTS[: hold + 1]).state(1.0) == "held"
+    assert fold(EVENTS[: hold + 1]).state(1.0) == "live", "it was asked to hold, and has not said yet that it does"
+    assert fold(EVENTS[: hold + 2]).state(1.0) == "held"
     assert fold(ended()).state(1e6) == "ended"
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from oven_controller.messages import BallotOpened, Decision, Receipt, Vote
+from oven_controller.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 
-Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected"]
+Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision with the votes behind it, and its receipt once there is one."""
+    """A decision with the votes behind it, and its receipt and its outcome once there are any."""
 
     seq: int
     step: int
@@ -22,11 +22,16 @@ class Decided:
     opened: BallotOpened | None
     votes: Mapping[str, Vote]
     receipt: Receipt | None = None
+    outcome: Outcome | None = None
+    approved: bool = False
+    """An operator approved what was advised; that is a decision of its own."""
 
     @property
     def fate(self) -> Fate:
-        if self.decision.verdict == "rejected":
-            return "rejected"
+        if self.decision.verdict == "advised":
+            return "approved" if self.approved else "advised"
+        if self.decision.verdict != "adopted":
+            return self.decision.verdict
         if self.receipt is None:
             return "pending"
         return self.receipt.status if self.receipt.status in ("applied", "noop") else "failed"

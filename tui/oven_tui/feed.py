@@ -17,6 +17,7 @@ from oven_controller.bus import Bus
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.events import Event
 from oven_controller.home import RunFolder
+from oven_controller.signing import Keyring
 from oven_controller.stack import reading
 
 GAP_S = 0.2
@@ -29,15 +30,17 @@ Link = Literal["connecting", "reading", "connected", "no mesh", "reconnecting", 
 
 
 class Feed:
-    """Hands each batch of new events to `take`, in order, and each change of the connection to `say` with a detail."""
+    """Hands each batch of new events to `take`, in order and judged, and each change of the connection to `say` with a
+    detail."""
 
     def __init__(
-        self, folder: RunFolder, take: Callable[[list[Event]], None], say: Callable[[Link, str], None], after: int = 0
+        self, folder: RunFolder, take: Callable[[list[Event]], None], say: Callable[[Link, str], None]
     ) -> None:
         self._folder = folder
         self._take = take
         self._say = say
-        self._last = after
+        self._last = 0
+        self._keyring: Keyring | None = None
 
     async def run(self) -> None:
         """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
@@ -55,8 +58,9 @@ class Feed:
     def _give(self, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq > self._last]
         if fresh:
+            keyring = self._keyring = self._keyring or Keyring(self._folder.pin())
             self._last = fresh[-1].seq
-            self._take(fresh)
+            self._take([keyring.judge(event) for event in fresh])
 
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""
@@ -91,7 +95,7 @@ class Feed:
         except BusError as error:
             if not bus.client.is_connected:
                 raise
-            events = await reading.stored(self._folder, self._last)
+            events = [event async for event in reading.stored(self._folder, self._last)]
             self._say("no mesh", str(error))
             yield events
             await asyncio.sleep(LOOK_S)
@@ -99,12 +103,12 @@ class Feed:
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
         if self._folder.export.exists():
-            lines = reading.exported(self._folder.export)
+            lines = reading.exported(self._folder)
             while events := list(islice(lines, BATCH)):
                 self._give(events)
                 await asyncio.sleep(0)
         elif not self._last:
-            for events in _parts(await reading.whole_log(self._folder)):
+            for events in _parts(await reading.whole_log(self._folder, check=False)):
                 self._give(events)
                 await asyncio.sleep(0)
         if not self._last:

@@ -10,20 +10,22 @@ from collections import deque
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from oven_controller.events import Event
 from oven_controller.messages import (
     BallotOpened,
+    CommandAnswer,
     Decision,
     Observation,
     OperatorCommand,
+    Outcome,
     Receipt,
     RunEnded,
     RunStarted,
     Vote,
 )
-from oven_controller.stack.view import RunView, training_signal
+from oven_controller.stack.view import RunView, text, training_signal
 from oven_controller.wire import Malformed
 from oven_tui.entries import Decided, Entry, Note, Open
 from oven_tui.plot import Style
@@ -55,6 +57,8 @@ class MonitorView:
         """Decision (or command) id → tick, author, fate: what charts mark."""
         self.agents: list[str] = []
         """In the order in which they were first heard, which is also the order of their glyphs."""
+        self.reputations: dict[str, float] = {}
+        """Agent → its weight after the last outcome; absent before the first."""
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.pace_s = 0.0
@@ -93,10 +97,13 @@ class MonitorView:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)
                 self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
+            case Outcome() as body:
+                self._outcome(body)
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                text = f"{body.action} {body.reason}".strip()
-                self._enter(Note(event.seq, self.run.step, f"operator {event.author}", text))
+                self._enter(Note(event.seq, self.run.step, f"operator {event.author}", asked(body)))
+            case CommandAnswer() as body if not body.done:
+                self._enter(Note(event.seq, self.run.step, "mesh", f"{body.action} refused: {body.reason}"))
             case Malformed() as body:
                 self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
@@ -156,17 +163,31 @@ class MonitorView:
         self._enter(entry)
         if body.verdict == "adopted":
             self._mark(body.id, body.apply_at_tick, entry.proposer, "pending")
+        if body.of:
+            self._amend(body.of, approved=True)
 
     def _receipt(self, body: Receipt) -> None:
         self._knobs()
-        if body.decision_id not in self._place:
-            return
-        place = self._place[body.decision_id] - self.forgotten
-        decided = self.entries[place]
+        entry = self._amend(body.decision_id, receipt=body)
+        if entry is not None:
+            self._mark(body.decision_id, body.tick, entry.proposer, entry.fate)
+
+    def _outcome(self, body: Outcome) -> None:
+        for line in body.lines:
+            if line.agent in self.run.agents:
+                self.reputations[line.agent] = line.after
+        self._amend(body.decision_id, outcome=body)
+
+    def _amend(self, decision_id: str, **change: Any) -> Decided | None:
+        """What became of a decision that is still in the list."""
+        place = self._place.get(decision_id)
+        if place is None:
+            return None
+        decided = self.entries[place - self.forgotten]
         assert isinstance(decided, Decided)
-        self.entries[place] = entry = replace(decided, receipt=body)
+        self.entries[place - self.forgotten] = entry = replace(decided, **change)
         self.version += 1
-        self._mark(body.decision_id, body.tick, entry.proposer, entry.fate)
+        return entry
 
     def _enter(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -238,10 +259,19 @@ class MonitorView:
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
-        for field in ("metrics", "held_out_start", "knobs", "receipts"):
+        for field in ("metrics", "held_out_start", "knobs", "receipts", "advised", "autonomy", "muted", "commands"):
             setattr(made.run, field, dict(getattr(self.run, field)))
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
+        made.reputations = dict(self.reputations)
         made.agents, made.faults = list(self.agents), self.faults.copy()
         return made
+
+
+def asked(command: OperatorCommand) -> str:
+    """What an operator asked for, in a few words."""
+    value = "" if command.value is None else text(command.value)
+    parts = (command.action, command.of, command.actuator, command.agent, command.autonomy or "", value)
+    said = " ".join(part for part in parts if part)
+    return f"{said}: {command.reason}" if command.reason else said

@@ -20,6 +20,9 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "noop": ("=", "no-op", "dim"),
     "failed": ("✗", "not applied", "bad"),
     "rejected": ("–", "rejected", "dim"),
+    "advised": ("?", "to approve", "warn"),
+    "approved": ("✓", "approved", "dim"),
+    "withheld": ("○", "withheld", "dim"),
 }
 """Fate → glyph, words, kind of text."""
 

@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_controller.messages import TallyLine, Vote
+from oven_controller.messages import Outcome, TallyLine, Vote
 from oven_controller.stack.view import text
 from oven_tui.entries import Decided, Entry, Note, Open
 from oven_tui.words import FATES, clean
@@ -73,7 +73,7 @@ def _decided(entry: Decided) -> list[RenderableType]:
     decision = entry.decision
     merged = f"{text(decision.before)} → {text(decision.value)}"
     parts: list[RenderableType] = [
-        _fact("merged value" if decision.verdict == "adopted" else "asked for", merged),
+        _fact("asked for" if decision.verdict == "rejected" else "merged value", merged),
         _fact(
             "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
         ),
@@ -82,6 +82,10 @@ def _decided(entry: Decided) -> list[RenderableType]:
         risky = ", after a snapshot: it is risky" if decision.snapshot_first else ""
         due = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{risky}"
         parts += [_fact("in force", due), _fact("receipt", _receipt(entry))]
+    if decision.verdict == "advised":
+        parts.append(_fact("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
+    if entry.outcome is not None:
+        parts += [_fact("outcome", _outcome(entry.outcome))]
     parts += [
         _section("Why"),
         Text(clean(decision.reason)),
@@ -105,6 +109,14 @@ def _receipt(entry: Decided) -> str:
     return f"{FATES[entry.fate][0]} {receipt.status}  {change}{why}"
 
 
+def _outcome(outcome: Outcome) -> str:
+    if not outcome.scored or outcome.gain is None:
+        return f"{outcome.target}: not scored, {outcome.reason}"
+    forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
+    moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
+    return f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}" + (f"; {moved}" if moved else "")
+
+
 def _tally(lines: tuple[TallyLine, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("agent", "stance", "value"):
@@ -112,7 +124,7 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
     for name in ("confidence", "reputation", "weight"):
         table.add_column(name, justify="right")
     for line in lines:
-        cells = (line.agent, line.stance, text(line.value))
+        cells = (line.agent, f"{line.stance} (shadow)" if line.shadow else line.stance, text(line.value))
         figures = ("", "", "") if line.stance == "silent" else _figures(line)
         table.add_row(*(Text(clean(cell)) for cell in (*cells, *figures)), style="dim" if not line.weight else "")
     for name, side in (("for", ("propose", "for")), ("against", ("against",))):

@@ -37,7 +37,7 @@ class Agents(Lines):
             return [row(width, [("no agent has joined", "dim")])]
         if height <= len(self.view.agents):
             return self._closely(width, height)
-        head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed  last vote"
+        head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         made = [row(width, [(head, "dim")])]
         for place, name in enumerate(self.view.agents):
             made.append(self._agent(width, place, name, self.view.run.agents[name]))
@@ -67,11 +67,20 @@ class Agents(Lines):
         state, kind = _state(agent, standing)
         left.append((fit(state, 9), kind))
         left.append((f"{agent.proposals:>4}  {agent.against:>4}  {agent.backed:>6}  ", "text"))
+        left.append(self._reputation(name))
         if agent.cannot_fire:
             left.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
             left.append((said(agent.last_vote), "dim"))
         return row(width, left)
+
+    def _reputation(self, name: str) -> Run:
+        """1 at the start; below the run's least it counts for no quorum and is no veto."""
+        found = self.view.reputations.get(name)
+        if found is None:
+            return "   –  ", "dim"
+        least = self.view.run.started.rules.least_reputation if self.view.run.started else 0.0
+        return f"{found:>4.2f}  ", "bad" if found < least else "text"
 
 
 def _state(agent: AgentView, standing: Standing) -> Run:

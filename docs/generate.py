@@ -5,6 +5,8 @@ A table stands between `<!-- generated: NAME -->` and `<!-- end -->`; tests/unit
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -14,11 +16,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller import messages, server, streams, wire
+from oven_controller.asyncapi import asyncapi
 from oven_controller.credentials import Role, permissions
 from oven_controller.history import REPLY_BYTES
 from oven_controller.rules import Rules
 
-PAGES = ("protocol.md", "deciding.md")
+PAGES = ("protocol.md", "protocol/messages.md", "deciding.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LOGGED = (
     messages.RunStarted,
@@ -79,11 +82,17 @@ def who() -> str:
     for role in get_args(Role):
         allowed = permissions(role, "NAME", "RUN")
         cells = [
-            "<br>".join("`" + s.replace("NAME", "<name>").replace("RUN", "<run>") + "`" for s in allowed[verb]["allow"])
+            "<br>".join(
+                (*map(_subject, allowed[verb]["allow"]), *(f"not {_subject(s)}" for s in allowed[verb].get("deny", ())))
+            )
             for verb in ("publish", "subscribe")
         ]
         rows.append(f"| {role} | {cells[0]} | {cells[1]} |")
     return "\n".join(rows)
+
+
+def _subject(text: str) -> str:
+    return "`" + text.replace("NAME", "<name>").replace("RUN", "<run>") + "`"
 
 
 def logged() -> str:
@@ -146,7 +155,7 @@ def _model(model: type[BaseModel]) -> str:
     rows = [
         f"#### {model.__name__}",
         "",
-        (model.__doc__ or "").strip(),
+        inspect.cleandoc(model.__doc__ or ""),
         "",
         "| field | type | default | meaning |",
         "|---|---|---|---|",
@@ -184,7 +193,9 @@ def _pairs(default: Any) -> str:
 def _type(spec: dict[str, Any]) -> str:
     if "$ref" in spec:
         name = spec["$ref"].rsplit("/", 1)[-1]
-        return "[Rules](deciding.md#rules)" if name == "Rules" else f"[{name}](#{name.lower()})"
+        return "[Rules](../deciding.md#rules)" if name == "Rules" else f"[{name}](#{name.lower()})"
+    if spec.get("anyOf", [])[1:2] == [{"enum": ["NaN", "Infinity", "-Infinity"]}]:
+        return "number" + _bounds(spec)
     if "anyOf" in spec:
         return " or ".join(_type(part) for part in spec["anyOf"])
     if "const" in spec:
@@ -213,16 +224,19 @@ def _bounds(spec: dict[str, Any]) -> str:
     return f", {', '.join(found)}" if found else ""
 
 
+def documents() -> dict[str, str]:
+    """Whole files: path under docs/ → contents."""
+    made = {"log.schema": wire.json_schema(), "requests.schema": wire.service_schema(), "asyncapi": asyncapi()}
+    return {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
+
+
 def main(args: list[str]) -> int:
-    stale = []
-    for page in PAGES:
-        path = Path(__file__).parent / page
-        text = path.read_text()
-        fresh = renewed(text)
-        if fresh != text:
-            stale.append(page)
-            if "--check" not in args:
-                path.write_text(fresh)
+    here = Path(__file__).parent
+    wanted = {page: renewed((here / page).read_text()) for page in PAGES} | documents()
+    stale = [name for name, text in wanted.items() if not (here / name).exists() or (here / name).read_text() != text]
+    if "--check" not in args:
+        for name in stale:
+            (here / name).write_text(wanted[name])
     print(f"{'stale' if '--check' in args else 'rewrote'}: {', '.join(stale) or 'nothing'}")
     return 1 if stale and "--check" in args else 0
 

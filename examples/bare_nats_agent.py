@@ -115,7 +115,7 @@ async def history(bus: Client) -> list[dict[str, Any]]:
         except NatsError:
             return found  # no mesh yet: this agent knows what comes from now on
         batch = json.loads(reply.data)
-        found += [entry["data"] for entry in batch["events"]]
+        found += [json.loads(entry["body"]) for entry in batch["events"]]
         after = batch["events"][-1]["seq"] if batch["events"] else batch["head"]
         if after >= batch["head"]:
             return found

@@ -30,6 +30,8 @@ learner = oven_standins:learner
 [oven.agents]
 lr = oven_agents.learning_rate:LearningRate
 curriculum = oven_agents.curriculum:Curriculum
+[oven.commands]
+backtest = oven_agents.backtest_command:main
 """
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60

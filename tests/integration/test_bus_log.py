@@ -11,7 +11,8 @@ from oven_controller import streams
 from oven_controller.bus import AlreadyLoggedError, Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.messages import AgentStatus, Observation, Vote
+from oven_controller.history import serve_history
+from oven_controller.messages import AgentStatus, HistoryRequest, Observation, Vote
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
 from oven_controller.stack.reading import export, exported
@@ -132,6 +133,25 @@ async def test_an_agent_cannot_listen_where_it_does_not_belong(admin: Bus, serve
         await refused(agent, 4)
 
 
+@pytest.mark.parametrize("subject", [ON.history, ON.all, "oven.*.history"])
+async def test_who_may_listen_to_everything_cannot_draw_requests_off(
+    admin: Bus, server: EmbeddedServer, subject: str
+) -> None:
+    """Requests to history go to one of the replicas' queue; whoever else joined it would swallow some."""
+    swallowed: list[object] = []
+
+    async def swallow(message: object) -> None:
+        swallowed.append(message)
+
+    async with connected(server, "history") as history, connected(server, "monitor") as monitor:
+        await serve_history(history, "r")
+        await monitor.subscribe(subject, swallow, queue="history")
+        await monitor.flush()
+        for _ in range(20):
+            await admin.request(ON.history, HistoryRequest(limit=1).wire(), 0.5)
+    assert not swallowed
+
+
 async def test_an_agent_has_no_way_to_the_log_but_history(admin: Bus, server: EmbeddedServer) -> None:
     async with connected(server, "lr") as agent:
         with pytest.raises(BusError):
@@ -163,7 +183,7 @@ async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: Em
     for data in stored:
         await admin.append(ON.observation, data)
     assert await export(admin, folder) == 3
-    events = list(exported(folder.export))
+    events = list(exported(folder))
     assert events[0].data == stored[0]
     assert [type(event.body).__name__ for event in events] == ["Observation", "Malformed", "Malformed"]
     assert not list(folder.path.glob("*.partial"))

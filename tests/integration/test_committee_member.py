@@ -25,7 +25,7 @@ from oven_agents.committee.judge import Judge
 from oven_agents.committee.member import Member
 from oven_controller import names
 from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.credentials import Credentials, score_inbox
 from oven_controller.errors import BusError
 from oven_controller.messages import Completion, ScoreReply, ScoreRequest
 from oven_controller.server import EmbeddedServer, ServerFolder
@@ -94,8 +94,18 @@ def right(asked: ScoreRequest) -> dict[str, float]:
 
 
 async def score(bus: Bus, member: str, asked: ScoreRequest) -> ScoreReply:
-    reply = await bus.request(names.reward(member), asked.wire(), asked.deadline_s)
-    return ScoreReply.model_validate_json(reply)
+    """As the learner asks: into an inbox for scores, where alone a member may answer."""
+    inbox = f"{score_inbox('learner')}.{os.urandom(8).hex()}"
+    answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+    await bus.client.subscribe(inbox, future=answer, max_msgs=1)
+    await bus.client.publish(names.reward(member), asked.wire(), reply=inbox)
+    try:
+        message = await asyncio.wait_for(answer, asked.deadline_s)
+    except TimeoutError as error:
+        raise BusError(f"{member} did not answer") from error
+    if (message.headers or {}).get("Status") == "503":
+        raise BusError(f"{member} is not there")
+    return ScoreReply.model_validate_json(message.data)
 
 
 async def once_there(bus: Bus, member: str) -> ScoreReply:
@@ -226,7 +236,7 @@ async def test_what_is_under_way_does_not_hold_up_the_end(server: EmbeddedServer
     async with connection(server, "learner") as learner, asyncio.timeout(WAIT_S):
         async with serving(server, endpoint, "critic", "hangx9") as critic:
             asked = request(1, deadline_s=600)
-            await learner.client.publish(names.reward("critic"), asked.wire(), reply="_INBOX_.learner.1")
+            await learner.client.publish(names.reward("critic"), asked.wire(), reply="_INBOX_.learner.score.1")
             while not endpoint.served["hang"]:
                 await asyncio.sleep(0.02)
         assert critic.groups == 0

@@ -4,6 +4,7 @@ this machine's folders and ports in the place of volumes and names. What only an
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -70,8 +71,7 @@ class Containers:
             (" /store", f" {self.folder}/store"),
         ):
             text = text.replace(there, here)
-        parts = text.split("/keys")
-        return f"{self.folder}/keys".join(parts)
+        return re.sub(r"/keys(?!\.json)", f"{self.folder}/keys", text)
 
     def start(self, name: str, command: list[str] | None = None) -> subprocess.Popen[str]:
         service = SERVICES[name]
@@ -119,7 +119,7 @@ def test_the_services_work_together(containers: Containers) -> None:
     code, said = stack.end_of(bootstrap)
     assert code == 0, said
     folder: Path = containers.folder
-    assert [path.name for path in (folder / "learner-key").iterdir()] == ["learner.nk"]
+    assert [path.name for path in sorted((folder / "learner-key").iterdir())] == ["keys.json", "learner.nk"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*key*/**/*.nk"))
 
     nats = containers.start("nats")

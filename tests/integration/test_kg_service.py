@@ -212,7 +212,7 @@ async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list
     async with connected(server, "admin") as admin:
         await streams.create(admin.jetstream, "r")
         await serve_history(admin, "r")
-        hosting = asyncio.create_task(host(Session(Eager(), "lr"), server.url, "r", key(server, "lr")))
+        hosting = asyncio.create_task(host([Session(Eager(), "lr")], server.url, "r", key(server, "lr")))
         try:
             async with asyncio.timeout(30):
                 async for event in admin.read("r"):

@@ -92,7 +92,7 @@ async def mesh_and_agents(nats: Server, agents: Sequence[Agent]) -> AsyncIterato
         tasks = [asyncio.create_task(serve(mesh, RUN))]
         for session in sessions:
             key = Credentials.load(nats.creds(session.name))
-            tasks.append(asyncio.create_task(host(session, nats.url, RUN, key)))
+            tasks.append(asyncio.create_task(host([session], nats.url, RUN, key)))
         try:
             for session in sessions:
                 await nats.logged(partial(is_on, f"oven.{RUN}.agent.{session.name}"))

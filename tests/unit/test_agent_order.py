@@ -11,6 +11,7 @@ from oven_agents import Agent, Window
 from oven_agents.session import Session
 from oven_controller.messages import (
     ActuatorSpec,
+    AgentStatus,
     BallotOpened,
     Body,
     Decision,
@@ -80,6 +81,28 @@ def said(events: Sequence[Body]) -> list[str]:
     for event in events:
         session.absorb(event)
     return [message.wire().decode() for message in session.react()]
+
+
+def test_what_changes_no_setting_moves_no_agents_mind() -> None:
+    """A hold, and the refusal of somebody's vote: the window is not reset, and nothing cools down."""
+    log = a_run(1, answered=True)
+    refusal = Decision(
+        id="000000000009-00", ballot="", actuator=CLIP, verdict="rejected", value=99.0, reason="outside its bounds",
+        tally=(), tick=5, apply_at_tick=6, expires_at_tick=9,
+    )  # fmt: skip
+    held = Receipt(
+        incarnation=1, n=90, tick=5, step=5, command="c", actuator="run.hold", status="applied", reason="a look"
+    )
+    assert said([*log, refusal, held]) == said(log)
+    operators = refusal.model_copy(update={"verdict": "adopted"})
+    assert said([*log, operators]) != said(log), "what an operator set is in flight"
+
+
+def test_a_shadow_says_so_when_it_joins() -> None:
+    (joined,) = Session(Tells(), "me", shadow=True).react()
+    assert isinstance(joined, AgentStatus) and joined.shadow
+    (joined,) = Session(Tells(), "me").react()
+    assert isinstance(joined, AgentStatus) and not joined.shadow
 
 
 @given(st.integers(1, 5), st.booleans(), st.booleans(), st.randoms(use_true_random=False))

@@ -214,7 +214,7 @@ class Eager(Agent):
     def vote(self, window: Window) -> Vote:
         return window.propose("optimizer.lr_scale", 2.0, confidence=0.9, why="always")
 
-    def review(self, ballot: BallotOpened, window: Window) -> Vote:
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return window.answer(ballot, "against", confidence=0.8, why="never")
 
 
@@ -286,25 +286,88 @@ def test_in_lockstep_the_last_word_can_be_said_again() -> None:
     assert session.awaited is None, "nobody waits any more"
 
 
-def test_a_new_ballot_is_answered_at_once_and_marked_as_seen() -> None:
+BALLOT = BallotOpened(
+    id="7",
+    actuator="optimizer.lr_scale",
+    proposal=3.0,
+    opened_by="other",
+    tick=1,
+    closes_at_tick=4,
+    eligible=("me", "other"),
+)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_new_ballot_is_answered_at_once_and_marked_as_seen(lockstep: bool) -> None:
+    """The mesh waits for the mark only where the answer is not enough."""
     session = Session(Eager(), "me")
+    session.absorb(started().model_copy(update={"lockstep": lockstep}))
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(BALLOT)
+    answer, *rest = session.react()
+    assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")
+    assert [(said.state, said.seen) for said in rest if isinstance(said, AgentStatus)] == [("done", "7")] * lockstep
+    assert session.react() == []
+
+
+class Wordy(Agent):
+    moves = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return {"optimizer.lr_scale": 2.0}  # type: ignore[return-value]
+
+
+def test_what_is_no_vote_is_the_agents_own_fault() -> None:
+    session = Session(Wordy(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    assert not any(isinstance(said, Vote) for said in session.react())
+    assert "AttributeError" in session.problems[0]
+
+
+class Unasked(Eager):
+    """It proposes, and has nothing to say to others."""
+
+    def review(self, ballot: BallotOpened, window: Window) -> None:
+        return None
+
+
+def test_who_says_nothing_on_a_ballot_says_that_it_has_seen_it() -> None:
+    session = Session(Unasked(), "me")
+    elsewhere = BALLOT.model_copy(update={"actuator": "grad.clip"})
     session.absorb(started())
     session.absorb(observe(1, reward=0.1))
     session.react()
-    ballot = BallotOpened(
-        id="7",
-        actuator="optimizer.lr_scale",
-        proposal=3.0,
-        opened_by="other",
-        tick=1,
-        closes_at_tick=4,
-        eligible=("me", "other"),
-    )
-    session.absorb(ballot)
-    answer, done = session.react()
-    assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")
+    session.absorb(elsewhere)
+    (done,) = session.react()
     assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "7")
-    assert session.react() == []
+
+
+def test_a_vote_in_one_ballot_is_none_in_the_next() -> None:
+    session = Session(Unasked(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    assert any(isinstance(said, Vote) for said in session.react())
+    session.absorb(BALLOT)
+    assert session.react() == [], "its proposal counts there"
+    session.absorb(
+        Decision(
+            id="8",
+            ballot="7",
+            actuator="optimizer.lr_scale",
+            verdict="rejected",
+            value=2.0,
+            reason="",
+            tally=(),
+            tick=1,
+            apply_at_tick=2,
+            expires_at_tick=9,
+        )
+    )
+    session.absorb(BALLOT.model_copy(update={"id": "9"}))
+    (done,) = session.react()
+    assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "9")
 
 
 def test_duplicates_change_nothing() -> None:

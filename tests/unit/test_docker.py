@@ -134,7 +134,7 @@ def test_the_health_check_is_python() -> None:
 
 def test_variables_are_ones_that_somebody_reads() -> None:
     settings = {ENVIRONMENT + name.upper().replace(".", "__") for name in dotted_names(Settings)}
-    ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_OTLP"}
+    ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_KEYS", "OVEN_OTLP"}
     theirs = {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN"}
     for name, service in SERVICES.items():
         for variable, value in service.get("environment", {}).items():
@@ -154,7 +154,8 @@ def test_volumes_are_declared_and_each_has_its_first_owner() -> None:
     assert made and set(mounts["bootstrap"].values()) <= set(made[0].split())
     assert "keys" not in mounts["learner"] and "keys" not in mounts["monitor"], "each has its own key and no other"
     for role in ("learner", "monitor"):
-        assert role in get_args(Role) and f"/keys/creds/{role}.nk" in " ".join(SERVICES["bootstrap"]["command"])
+        assert role in get_args(Role)
+        assert f"/keys/creds/{role}.nk /keys/creds/keys.json /{role}-key/" in " ".join(SERVICES["bootstrap"]["command"])
 
 
 def test_nothing_starts_before_what_it_needs() -> None:

@@ -34,7 +34,7 @@ from oven_controller.messages import (
 from oven_controller.rules import Rules
 from oven_controller.settings import Settings, dotted_names
 from oven_learner.connection import Connection
-from oven_learner.link import Past
+from oven_learner.past import Past
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -67,6 +67,8 @@ def test_generated_tables_are_fresh(generate: ModuleType) -> None:
         used |= {found[2] for found in generate.BLOCK.finditer(text)}
         assert generate.renewed(text) == text, f"docs/{page} is stale: run `python docs/generate.py`"
     assert used == set(generate.GENERATORS)
+    for name, text in generate.documents().items():
+        assert (DOCS / name).read_text() == text, f"docs/{name} is stale: run `python docs/generate.py`"
 
 
 def anchors(page: Path) -> set[str]:
@@ -240,7 +242,7 @@ class OneDecision:
 
 def test_the_loop_example_applies_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     link = OneDecision()
-    there = SimpleNamespace(link=lambda: link, rules=Rules(), lockstep=False)
+    there = SimpleNamespace(link=lambda: link, rules=Rules(), lockstep=False, keys={})
     monkeypatch.setattr(Connection, "find", lambda *_: there)
     source = next(block for block in blocks("plugging-in.md", "python") if "oven.connect" in block)
     exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})

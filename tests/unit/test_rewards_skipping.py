@@ -250,8 +250,9 @@ def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_pa
     trainer.train()
     assert len(line.held) == 1, "steps 2, 3 and 4; 5 and 6 are but two more"
     assert "in 3 steps in a row (abstentions: not_applicable 6)" in line.held[0] and "resume" in line.held[0]
-    (receipt,) = line.receipts()
+    receipt, resumed = line.receipts()
     assert (receipt.actuator, receipt.status, receipt.tick, receipt.reason) == ("run.hold", "applied", 4, line.held[0])
+    assert (resumed.command, resumed.status) == ("resume 1", "applied")
     assert [seen.metrics["committee/skipped_steps"] for seen in line.observed()] == [0, 1, 1, 1, 1, 1, 0, 0]
     end = line.sent[-1]
     assert isinstance(end, RunEnded) and end.reason == "completed"

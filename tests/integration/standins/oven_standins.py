@@ -26,6 +26,7 @@ from oven_controller.messages import (
     RunStarted,
 )
 from oven_controller.names import Subjects
+from oven_controller.signing import load_keys
 
 
 class ToySettings(BaseModel):
@@ -92,6 +93,7 @@ async def _learn(mode: str, steps: int) -> int:
                 MetricSpec(name="reward", better="up"),
                 MetricSpec(name="eval/accuracy", better="up", held_out=True),
             ),
+            keys=load_keys(Path(os.environ["OVEN_KEYS"])),
         )
         await say(on.run, started)
         for step in range(1, steps + 1):

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Any
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import DEFAULT_SUB_PENDING_MSGS_LIMIT
 from nats.errors import Error as NatsError
@@ -26,7 +25,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.micro.request import ERROR_HEADER
 
 from oven_controller import telemetry, tls, watchdog
-from oven_controller.connecting import TlsClient, final
+from oven_controller.connecting import BusClient, final
 from oven_controller.credentials import Credentials, inbox_prefix
 from oven_controller.errors import BusError
 from oven_controller.events import MESSAGE_ID, SIGNATURE, Event
@@ -66,7 +65,7 @@ class AlreadyLoggedError(BusError):
 class Bus:
     """A connection. Make one with `async with Bus.connect(url, credentials) as bus`."""
 
-    def __init__(self, client: Client, name: str, signer: Signer | None = None) -> None:
+    def __init__(self, client: BusClient, name: str, signer: Signer | None = None) -> None:
         self.client = client
         self.name = name
         self.signer = signer
@@ -117,7 +116,7 @@ class Bus:
         """Like `connect`, for who closes or aborts it themselves. `reconnect` False: a connection that is lost stays
         lost, and its owner makes another."""
         who = credentials.name if credentials else name or "anonymous"
-        client = TlsClient()
+        client = BusClient()
         bus = cls(client, who, Signer(credentials) if credentials else None)
         problems = bus.errors
         failures: list[BusError] = []  # those that trying again does not mend
@@ -347,7 +346,7 @@ class Bus:
         """Send it and wait for the log's word: the sequence. `batch`: it ends one of so many. Raises AlreadyLoggedError
         and BusError."""
         try:
-            answer = json.loads((await self.client.request(subject, data, ACK_S, headers=headers or None)).data)
+            answer = json.loads(await self.client.asked(subject, data, headers, ACK_S))
         except NoRespondersError as error:
             raise BusError(
                 f"no log takes {subject}: the server's JetStream is off, e.g. because its disk is full, or the run's "

@@ -92,7 +92,10 @@ class LearningRate(Agent):
             values = window.series(name, after=since)
             if len(values) < 4:
                 continue
-            was, last = max(best_level(values[:-3]), values[0]), values[-3:]
+            last = values[-3:]
+            if len(names) == 1 and max(last) >= 0.5 * max(values):
+                return []  # no level was above the greatest value: most ticks end here
+            was = max(best_level(values[:-3]), values[0])
             if was < self.TELLING:
                 continue  # half of almost nothing is within the noise
             if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):

@@ -88,7 +88,7 @@ class TeacherEscalation(Agent):
         last = next((r for r in reversed(window.receipts) if r.status == "applied" and r.actuator in RESETS), None)
         if last is None or not (_up(window, last) or _lowered(last)):
             return None
-        before = [r for tick, r in _series(window) if tick <= since][-self.HALF :]
+        before = _last_rewards(window, self.HALF, until=since)
         if len(before) < self.HALF or seen.rise > 0 or last.before is None:
             return None
         was = fmean(before)
@@ -138,7 +138,7 @@ class TeacherEscalation(Agent):
 
     def _read(self, window: Window, since: int) -> _Reading | None:
         """None until both halves are full, some held-out metric was measured, and all of it is finite."""
-        rewards = [reward for tick, reward in _series(window) if tick > since][-2 * self.HALF :]
+        rewards = _last_rewards(window, 2 * self.HALF, after=since)
         kls = window.series("kl", after=since, last=2 * self.HALF)
         held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
         if min(len(rewards), len(kls)) < 2 * self.HALF or not held_out:
@@ -170,11 +170,19 @@ def _held_out(run: RunStarted) -> list[MetricSpec]:
     return sorted(found, key=lambda spec: (spec.name.count("/"), spec.name))
 
 
-def _series(window: Window) -> list[tuple[int, float]]:
-    """(tick, reward): the reward, or the mean of its parts that were measured at the tick."""
+def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | None = None) -> list[float]:
+    """The last `count` rewards of ticks after one and until another, oldest first: the reward, or the mean of its parts
+    that were measured at the tick."""
     names = [spec.name for spec in _rewards(window.run)]
-    parts = [(o.tick, [o.metrics[name] for name in names if name in o.metrics]) for o in window.observations]
-    return [(tick, fmean(values)) for tick, values in parts if values]
+    found: list[float] = []
+    for observation in reversed(window.observations):  # from the newest: it is asked at every tick
+        if observation.tick <= after or len(found) == count:
+            break
+        values = [observation.metrics[name] for name in names if name in observation.metrics]
+        if values and (until is None or observation.tick <= until):
+            found.append(fmean(values))
+    found.reverse()
+    return found
 
 
 def _stronger(window: Window) -> str:

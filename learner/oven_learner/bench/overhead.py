@@ -87,11 +87,15 @@ class Overhead:
         )
         parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
         parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
+        parser.add_argument("--agents-per-process", type=int, default=1, help="of the four agents (1)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         options = parser.parse_args(args)
+        if options.agents_per_process < 1:
+            parser.error("--agents-per-process is 1 at least")
         if options.block < 1 or options.pairs < 4 * options.block:
             parser.error("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
-        found = json.dumps(asyncio.run(_measure(options.pairs // options.block, options.block)))
+        blocks = options.pairs // options.block
+        found = json.dumps(asyncio.run(_measure(blocks, options.block, options.agents_per_process)))
         if options.json:
             print(found)
         else:
@@ -111,13 +115,13 @@ def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) 
     return ratio(sums), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
 
 
-async def _measure(pairs: int, block: int) -> dict[str, float | bool]:
+async def _measure(pairs: int, block: int, per_process: int) -> dict[str, float | bool]:
     """Raises ProcessError when the stack did no work: then nothing was compared."""
     step = await asyncio.to_thread(_training_step)
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with _stack(folder) as url:
+        async with _stack(folder, per_process) as url:
             link = BusLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
@@ -251,9 +255,11 @@ def _client(link: BusLink, keys: Mapping[str, str]) -> OvenClient:
     weights = {"format": 0.5, "answer": 0.5}
     knobs.simplex("reward.weights", lambda: weights, weights.update)
     held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0)
+    reward = MetricSpec(name="reward", better="up", ceiling=1.0)
+    others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
     return OvenClient(
-        link, knobs, recipe="bench", metrics=(held_out, MetricSpec(name="reward", better="up", ceiling=1.0)),
-        rules=Rules(autonomy="auto"), mesh_code=code_hash(), keys=keys,
+        link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
+        mesh_code=code_hash(), keys=keys,
     )  # fmt: skip
 
 
@@ -273,13 +279,14 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def _stack(folder: RunFolder) -> AsyncIterator[str]:
+async def _stack(folder: RunFolder, per_process: int) -> AsyncIterator[str]:
     """nats-server, the mesh and the four agents, by their entry points. Nobody reads the log in this process."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.add_user(role, role)
     specs = [agent_spec(name) for name in AGENTS]
-    for spec in specs:
-        folder.add_user("agent", spec.name)
+    hosts = pools(specs, per_process)
+    for pool in hosts:
+        folder.add_user("agent", pool.key, pool.names)
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
     said: list[str] = []
     async with Bus.connect(server.url, Credentials.load(folder.add_user("admin", "admin"))) as bus:
@@ -292,7 +299,7 @@ async def _stack(folder: RunFolder) -> AsyncIterator[str]:
             processes.keep_server(server)
             try:
                 await processes.start_meshes(1)
-                await processes.start_agents(pools(specs, 1))
+                await processes.start_agents(hosts)
                 await reading.aclose()
                 yield server.url
             finally:

@@ -62,7 +62,8 @@ async def watch(client: Client) -> None:
 def abort(client: Client) -> None:
     """End the connection without waiting for the peer; whoever waits for it in nats-py goes on with an error."""
     if (writer := _writer(client)) is not None:
-        writer.transport.abort()
+        with contextlib.suppress(AttributeError):  # asyncio's TLS transport, once it is closed
+            writer.transport.abort()
 
 
 class _Ping:

@@ -309,3 +309,18 @@ def _only_the_owner_reads_secrets(folder: Path) -> None:
             seen += 1
             assert mode == 0o600, f"{path} has mode {mode:o}"
     assert seen > 5
+
+
+async def test_a_tls_connection_is_cut_off_twice(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
+    """The transport of one that is closed has nothing left to abort, and says so by an AttributeError."""
+    pytest.importorskip("cryptography")
+    assert own.make("--tls", "--host", "127.0.0.1") == 0
+    capsys.readouterr()
+    own.start()
+    bus = await Bus.open(
+        f"tls://127.0.0.1:{own.port}", own.key("lr"), trust=tls.trusting(own.folder / "tls" / "ca.pem")
+    )
+    await bus.close()
+    await bus.abort()
+    await bus.abort()
+    assert bus.closed.is_set()

@@ -15,8 +15,6 @@ from oven_controller.errors import BusError, RefusedError
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """What nats-server 2.15 says of credentials that it does not take (server/errors.go)."""
-
-
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 
@@ -27,7 +25,8 @@ class _NoTlsError(NatsError):
 
 class BusClient(Client):
     """nats-py with two things settled: a tls:// address means it (whoever stands between could otherwise say that there
-    is no TLS), and `asked`, a request at half the cost, for those that go out once a step beside a training thread."""
+    is no TLS), and `asked`, a request with fewer turns of the event loop, for what goes out once a step beside a training
+    thread."""
 
     def __init__(self) -> None:
         super().__init__()

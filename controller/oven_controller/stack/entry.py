@@ -5,6 +5,7 @@ It ends when the stack that started it does, and what goes wrong on purpose is o
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -20,10 +21,12 @@ NICENESS = 10
 
 def give_way() -> None:
     """Be scheduled after the training, and never in its place: six processes wake at each observation, and on a machine
-    whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only)."""
-    os.nice(NICENESS)
-    if hasattr(os, "SCHED_BATCH"):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only). A sandbox
+    that forbids it is no reason not to start."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+        if hasattr(os, "SCHED_BATCH"):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +35,7 @@ def main(argv: list[str]) -> int:
         give_way()
     try:
         process = plugins.load("processes", "process", argv[0])
-        gc.freeze()  # what was imported stays: without it a full collection takes 30 ms out of a decision
+        gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms
         return int(process(argv[1:]))
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

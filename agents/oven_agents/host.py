@@ -10,7 +10,6 @@ import os
 import signal
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from nats.aio.msg import Msg
@@ -23,7 +22,7 @@ from oven_controller import names, telemetry
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
-from oven_controller.events import Event
+from oven_controller.events import UNKNOWN, Event
 from oven_controller.messages import BallotOpened, Body, HistoryBatch, HistoryRequest, Observation
 from oven_controller.signing import Keyring
 from oven_controller.wire import Malformed
@@ -34,8 +33,6 @@ REPEAT_S = 0.25
 """In lockstep, how long to wait for the next event before saying `done` again."""
 REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
-UNKNOWN = datetime.min.replace(tzinfo=UTC)
-"""When what is heard live was stored: nobody says, and no agent asks."""
 HISTORY_S = 15.0
 """How long to go on asking for history when nobody answers."""
 

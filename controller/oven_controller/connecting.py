@@ -25,8 +25,7 @@ class _NoTlsError(NatsError):
 
 class BusClient(Client):
     """nats-py with two things settled: a tls:// address means it (whoever stands between could otherwise say that there
-    is no TLS), and `asked`, a request with fewer turns of the event loop, for what goes out once a step beside a training
-    thread."""
+    is no TLS), and `asked`, a request with fewer turns of the event loop, for what goes out once a step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,6 +18,10 @@ MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 _DATA = ', "data": '
 
 
+UNKNOWN = datetime.min.replace(tzinfo=UTC)
+"""When an event was stored that was heard live: the log alone could say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     seq: int

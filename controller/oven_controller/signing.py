@@ -83,6 +83,14 @@ class Keyring:
         self.keys: Mapping[str, str] | None = None
         """Name → public key, by the newest RunStarted; empty in an unsigned run; None before it began."""
 
+    @classmethod
+    def knowing(cls, keys: Mapping[str, str]) -> Keyring:
+        """One that has the keys from elsewhere (keys.json of a run), for who cannot wait for RunStarted; without any it
+        is an unsigned run's. Raises ValueError for a key that is none."""
+        made = cls(keys.get(LEARNER))
+        made.keys, made._verify = dict(keys), {name: public_key(text) for name, text in keys.items()}
+        return made
+
     def judge(self, event: Event) -> Event:
         """The event itself if it counts, else with a Malformed body that says why not."""
         if isinstance(event.body, Malformed):

@@ -40,6 +40,7 @@ from oven_controller.replay import replay
 from oven_controller.rules import Rules
 from oven_controller.signing import Keyring, judged, load_keys
 from oven_controller.stack import reading
+from oven_controller.stack.command import carried_out
 from oven_controller.wire import Malformed
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
@@ -296,6 +297,28 @@ async def test_a_learner_goes_on_with_the_keys_of_the_run_and_with_no_other(run:
     stranger = BusLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
     with pytest.raises(ConfigError, match="signed by another learner's key"):
         await asyncio.to_thread(stranger.open)
+
+
+async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_does(run: Run) -> None:
+    learner = run.learner([1.0])
+    await asyncio.to_thread(learner.start)
+    await run.until(lambda event: isinstance(event.body, RunStarted))
+    stop = OperatorCommand(id="c", action="stop")
+    telling = asyncio.create_task(carried_out(run.folder, stop, 30))
+    await run.until(lambda event: event.body == stop)
+    no = Receipt(incarnation=1, n=9, command="c", actuator="run.stop", status="rejected", tick=1, step=1)
+    for signed in (True, False):
+        await run.forge(ON.receipt, no.wire(), signed=signed)
+
+    def stopping() -> bool:
+        learner.poll()
+        return learner.stopping
+
+    await until(stopping)
+    told = await telling
+    assert told.code == 0 and told.receipt is not None and told.receipt.status == "applied"
+    assert await asyncio.to_thread(learner.close, "stopped")
+    assert faults(await run.judged()) == [(ON.receipt, "signature"), (ON.receipt, "unsigned")]
 
 
 async def test_an_operator_is_believed_under_the_own_name_only(run: Run) -> None:

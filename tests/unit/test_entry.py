@@ -10,7 +10,12 @@ import pytest
 
 from oven_controller.stack import entry
 
-SHOW = "import os; from oven_controller.stack.entry import give_way; give_way(); print(os.nice(0), os.sched_getscheduler(0))"
+SHOW = """
+import os
+from oven_controller.stack.entry import give_way
+give_way()
+print(os.nice(0), os.sched_getscheduler(0))
+"""
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")

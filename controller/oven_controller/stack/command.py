@@ -12,11 +12,13 @@ from nats.aio.msg import Msg
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError
+from oven_controller.events import UNKNOWN, Event
 from oven_controller.home import RunFolder
 from oven_controller.messages import Body, CommandAnswer, Decision, OperatorCommand, Receipt
+from oven_controller.signing import Keyring, load_keys
 from oven_controller.stack.reading import connected, history
 from oven_controller.stack.view import text
-from oven_controller.wire import Malformed, decode
+from oven_controller.wire import Malformed
 
 AGAIN_S = 0.1
 TO_LEARNER = ("hold", "resume", "stop")
@@ -119,14 +121,17 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
     """Log the command, and wait at most `limit_s` for what becomes of it.
 
     What is heard on its way into the log counts: a hold has to work without the mesh, and without it there is no
-    `history`. Only the mesh may publish answers and decisions, and only the learner receipts. Raises BusError when the
+    `history`. It counts if it is signed by whom it should be, by the keys in the run's folder. Raises BusError when the
     command does not get into the log within the limit.
     """
     result, news = Result(folder.run, command, limit_s), asyncio.Event()
     on = names.Subjects(folder.run)
+    path = folder.keys()
+    keyring = Keyring.knowing(load_keys(path) if path else {})
 
     async def hear(message: Msg) -> None:
-        result.take(decode(names.kind(message.subject), message.data))
+        said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+        result.take(keyring.judge(said).body)
         news.set()
 
     async with connected(folder, "operator") as bus:
@@ -144,7 +149,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(1):
                     for event in await history(bus, folder.run, result.logged):
-                        result.take(event.body)
+                        result.take(keyring.judge(event).body)
     return result
 
 

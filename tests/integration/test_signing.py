@@ -310,7 +310,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
     for signed in (True, False):
         await run.forge(ON.receipt, no.wire(), signed=signed)
 
-    def stopping() -> bool:
+    def stopping() -> str | None:
         learner.poll()
         return learner.stopping
 

@@ -281,6 +281,10 @@ class Outcome(Message):
     lines: tuple[OutcomeLine, ...] = ()
 
 
+TO_LEARNER: Final = ("hold", "resume", "stop")
+"""The actions that the learner obeys; the mesh deals with the others."""
+
+
 class OperatorCommand(Message):
     """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
 

@@ -333,14 +333,15 @@ class BusLink:
         self._outbox.settle(letters[-1].n)
 
     async def _ask(self, bus: Bus) -> None:
-        """Settle what the log has of what is under way. It went there in order: the last one found speaks for all."""
+        """Settle what the log has of what is under way. It went there in order: the last one found speaks for all. They
+        are known by their message ids: nobody else can make those, whatever says that it is of this learner."""
         if not self._outbox.flying:
             return
-        mine, head = self._outbox.flying[0].incarnation, await bus.head(self._run)
+        head = await bus.head(self._run)
         wanted = [self._on.run, self._on.observation, self._on.receipt]
         if head > self._last_sent:
             async for event in bus.read(self._run, after=self._last_sent, until=head, subjects=wanted):
-                if isinstance(event.body, LearnerMessage) and event.body.incarnation == mine:
+                if isinstance(event.body, LearnerMessage) and event.message_id == self._identity(event.body):
                     self._last_sent = event.seq
                     self._outbox.settle(event.body.n)
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from oven_controller.bus import Bus
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted, Value
+from oven_controller.messages import (
+    TO_LEARNER,
+    Decision,
+    Observation,
+    OperatorCommand,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    Value,
+)
 from oven_controller.names import Subjects
 from oven_controller.signing import LEARNER, Keyring
 
@@ -60,7 +69,7 @@ async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[
                 if body.id not in decided:
                     unanswered[body.id] = body
                 decided.add(body.id)
-            elif isinstance(body, OperatorCommand) and body.action in ("hold", "resume", "stop"):
+            elif isinstance(body, OperatorCommand) and body.action in TO_LEARNER:
                 commands.setdefault(body.id, body)
             elif isinstance(body, Receipt):
                 unanswered.pop(body.decision_id, None)

@@ -19,12 +19,13 @@ from oven_controller.bus import Bus, Entry
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.names import log_stream
+from oven_controller.names import Subjects, log_stream
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import BATCH_FROM, BusLink
 
 BATCH = 3 * BATCH_FROM
+ON = Subjects(RUN)
 
 
 @pytest.fixture
@@ -194,12 +195,10 @@ async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch:
 async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log took it and the word was lost. Without message ids, as if the log had forgotten them meanwhile."""
+    """The log took it and the word was lost. Message ids stand in a header that says nothing to the server, as if it
+    had forgotten them meanwhile."""
     lost: list[str] = []
-    all_of, one_of, headers_of = Bus.append_all, Bus.append, Bus._stamped
-
-    def headers(bus: Bus, *args: Any) -> dict[str, str]:
-        return {name: value for name, value in headers_of(bus, *args).items() if name != "Nats-Msg-Id"}
+    all_of, one_of = Bus.append_all, Bus.append
 
     async def append_all(bus: Bus, *args: Any, **kwargs: Any) -> int:
         taken = await all_of(bus, *args, **kwargs)
@@ -216,7 +215,8 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
         return taken
 
     monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
-    monkeypatch.setattr(Bus, "_stamped", headers)
+    for module in ("bus", "events"):
+        monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)
     learner = client(nats)
@@ -231,6 +231,30 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
     assert await off_loop(learner.close, "completed", timeout_s=30)
     assert sorted(lost) == ["batch", "batch", "one", "one"]
     assert await in_log(nats) == list(range(1, step + 3))
+
+
+async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
+    nats: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing went out, and when the log is asked it holds something newer of this incarnation."""
+    real, kept = Bus.append, list[str]()
+
+    async def append(bus: Bus, subject: str, data: bytes, **kwargs: Any) -> int:
+        if subject == ON.observation and not kept:
+            kept.append(subject)
+            forged = Observation(incarnation=1, n=10**6, tick=10**6, step=10**6, progress=0, metrics={})
+            async with nats.bus() as admin:
+                await real(admin, ON.observation, forged.wire(), message_id="1-1000000-0123456789abcdef")
+            raise BusError("no word came back")
+        return await real(bus, subject, data, **kwargs)
+
+    monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
+    monkeypatch.setattr(Bus, "append", append)
+    learner = client(nats)
+    await off_loop(learner.start)
+    learner.observe(1, {"loss": 1.0})
+    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert kept and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
 
 
 async def test_a_batch_that_arrives_late_after_all_doubles_nothing(

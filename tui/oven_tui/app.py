@@ -106,6 +106,8 @@ class MonitorApp(App[None]):
 
     def say(self, link: str, detail: str) -> None:
         """What the connection is doing."""
+        if not self.screen_stack:
+            return
         header = self.screen_stack[0].query_one(Header)
         if header.link != (link, detail):
             header.link = (link, detail)
@@ -122,12 +124,16 @@ class MonitorApp(App[None]):
             self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
 
     def _tick(self) -> None:
+        if not self.screen_stack:  # it is closing: the screens go before the timers
+            return
         header = self.screen_stack[0].query_one(Header)
         header.silent_s = self.silent_s()
         header.redraw()
 
     def paint(self) -> None:
         """Have every widget redraw what changed."""
+        if not self.screen_stack:
+            return
         self._due, first = False, not self._painted
         self._painted = time.monotonic()
         board = self.screen_stack[0]

@@ -301,7 +301,7 @@ class Mesh:
         decision = self.outcomes.expect(decision, staked)
         if ballot:
             del self.ballots[actuator]
-        state.take_decision(decision, direction(decision.before, decision.value))
+        state.take_decision(decision)
         self._emit(self.subjects.decision(decision.id), decision)
         return decision
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, met
-from oven_controller.mesh.state import State, matches
+from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, covers, met, spelt
+from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
 from oven_controller.mesh.values import clip, direction, number, outside, rounded, shares, show, variation
 from oven_controller.messages import ActuatorSpec, Value
@@ -100,7 +100,7 @@ def _limit_shares(
 def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
     """Held against what the learner announced, so that the log alone decides it."""
     for change, need in state.rules.requires:
-        if not matches(change, spec.name, direction):
+        if not covers(change, spelt(spec.name, direction)):
             continue
         metrics = [metric.name for metric in state.metrics]
         if not met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
@@ -168,9 +168,10 @@ def _spent(state: State) -> str:
 
 
 def contradicted(state: State, spec: ActuatorSpec, direction: str) -> str:
+    change = spelt(spec.name, direction)
     for flight in state.flying():
         for pair in state.rules.contradictions:
             for mine, theirs in (pair, pair[::-1]):
-                if matches(mine, spec.name, direction) and flight.matches(theirs):
+                if covers(mine, change) and covers(theirs, flight.change):
                     return f"contradiction: {theirs} is in flight (decision {flight.decision.id}), {mine} must wait"
     return ""

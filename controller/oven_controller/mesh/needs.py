@@ -28,7 +28,11 @@ def met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: b
 
 def change(actuator: str, before: Value, value: Value) -> str:
     """ "optimizer.lr_scale:down", or the bare name where the kind has no direction or the value now is unknown."""
-    way = direction(before, value)
+    return spelt(actuator, direction(before, value))
+
+
+def spelt(actuator: str, way: str) -> str:
+    """The same from its parts."""
     return f"{actuator}:{way}" if way in ("up", "down") else actuator
 
 

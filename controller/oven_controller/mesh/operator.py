@@ -13,10 +13,7 @@ from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.guardrails import barred, contradicted, unmet
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import Fault, clip, direction, outside, shaped, show
-from oven_controller.messages import ActuatorSpec, Decision, OperatorCommand, Value
-
-LEARNERS = ("hold", "resume", "stop")
-"""Commands that the learner answers with a receipt."""
+from oven_controller.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def heard(state: State, ballots: Mapping[str, Ballot], name: str, command: Opera
 
     `ballots` holds the open one of each actuator. Never raises, whatever the command holds.
     """
-    if command.action in LEARNERS:
+    if command.action in TO_LEARNER:
         return None
     if not state.started or state.ended:
         when = "has ended" if state.ended else "has not started"

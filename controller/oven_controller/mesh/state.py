@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
+from oven_controller.mesh.needs import change
 from oven_controller.mesh.values import Fault, shaped, show
 from oven_controller.messages import (
     ActuatorSpec,
@@ -42,15 +43,8 @@ class InFlight:
     """An adopted decision that has no receipt yet."""
 
     decision: Decision
-    direction: str
-
-    def matches(self, pattern: str) -> bool:
-        return matches(pattern, self.decision.actuator, self.direction)
-
-
-def matches(pattern: str, actuator: str, direction: str) -> bool:
-    """Whether one half of a contradiction pair, "name" or "name:up", names this change."""
-    return pattern in (actuator, f"{actuator}:{direction}")
+    change: str
+    """Spelt as in `needs`: "name:up"."""
 
 
 class Numbers:
@@ -204,7 +198,7 @@ class State:
         """Adopted, no receipt yet, not lapsed."""
         return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
 
-    def take_decision(self, decision: Decision, direction: str) -> None:
+    def take_decision(self, decision: Decision) -> None:
         """What passed starts the cool-down, and nothing older on its actuator can be approved any more; what is
         adopted is in flight."""
         if decision.verdict == "rejected":
@@ -218,7 +212,7 @@ class State:
         if decision.verdict == "advised":
             self.advised[actuator] = decision
         elif decision.verdict == "adopted":
-            self.in_flight[decision.id] = InFlight(decision, direction)
+            self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
             self.adopted += not decision.command or bool(decision.of)
-            change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
-            self.fates[decision.id] = f"was adopted at tick {decision.tick} ({change})"
+            moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
+            self.fates[decision.id] = f"was adopted at tick {decision.tick} ({moved})"

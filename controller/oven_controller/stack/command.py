@@ -14,14 +14,13 @@ from oven_controller.bus import Bus
 from oven_controller.errors import BusError
 from oven_controller.events import UNKNOWN, Event
 from oven_controller.home import RunFolder
-from oven_controller.messages import Body, CommandAnswer, Decision, OperatorCommand, Receipt
+from oven_controller.messages import TO_LEARNER, Body, CommandAnswer, Decision, OperatorCommand, Receipt
 from oven_controller.signing import Keyring, load_keys
 from oven_controller.stack.reading import connected, history
 from oven_controller.stack.view import text
 from oven_controller.wire import Malformed
 
 AGAIN_S = 0.1
-TO_LEARNER = ("hold", "resume", "stop")
 """What the learner answers itself; anything else is the mesh's."""
 
 

@@ -103,7 +103,12 @@ class Settings(BaseModel):
         default=None,
         description="names of the group oven.agents, files, or {name: …, shadow: true}; none: all that are installed",
     )
-    agents_per_process: int = Field(default=1, ge=1, description="agents that share a process and a connection")
+    agents_per_process: int | None = Field(
+        default=None,
+        ge=1,
+        description="agents that share a process and a connection; none: the installed ones share one, and each file "
+        "has its own (at a server that is there already all have)",
+    )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
     kg: bool = Field(default=True, description="start the prior service")
@@ -236,6 +241,10 @@ class AgentSpec:
     name: str
     target: str  # an entry point's name, or a file's path
 
+    @property
+    def installed(self) -> bool:
+        return not self.target.endswith(".py")
+
 
 def _wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
@@ -250,6 +259,11 @@ def _with_shadows(settings: Settings) -> Settings:
     agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in settings.agents or ())
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(names))})
     return settings.model_copy(update={"agents": agents, "rules": rules})
+
+
+def per_process(settings: Settings) -> int | None:
+    """For `stack.plan.pools`. Keys that were made elsewhere are an agent's each."""
+    return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 
 def agent_spec(agent: str | AgentSettings) -> AgentSpec:

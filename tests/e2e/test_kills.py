@@ -24,10 +24,7 @@ from oven_controller.replay import replay
 pytestmark = pytest.mark.e2e
 
 CANARY = "sk-canary-9f3a71c2e5"
-KILLED = (
-    *("agent-lr", "agent-curriculum", "agent-teacher", "agent-committee"),
-    *("mesh", "kg", "member-critic", "nats-server"),
-)
+KILLED = ("agents-1", "mesh", "kg", "member-critic", "nats-server")
 
 
 class Sorted(Endpoint):

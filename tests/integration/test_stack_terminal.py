@@ -124,7 +124,7 @@ def test_kill_minus_nine_of_up_leaves_nothing_not_even_the_monitor(stack: Stack,
     wait_for(lambda: "learner" in stack.run_folder("four").info().children, "the learner")
     processes = family(terminal.process.pid)
     names = stack.run_folder("four").info().children
-    assert {"kg", "member-judge", "monitor", "mesh", "agent-lr", "nats-server", "learner"} <= set(names)
+    assert {"kg", "member-judge", "monitor", "mesh", "agents-1", "nats-server", "learner"} <= set(names)
     terminal.process.kill()
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 

@@ -95,9 +95,9 @@ def test_a_learner_that_dies(stack: Stack) -> None:
 
 def test_an_agent_that_dies_does_not_end_the_run(stack: Stack) -> None:
     up = stack.up("five", "--set", "recipe_options.mode=wait", until="step   12/12")
-    psutil.Process(stack.run_folder("five").info().children["agent-lr"]).kill()
-    said = stack.read_until(up, "agent-lr ended")
-    assert "killed by SIGKILL): training goes on without it" in said
+    psutil.Process(stack.run_folder("five").info().children["agents-1"]).kill()
+    said = stack.read_until(up, "agents-1 ended")
+    assert "killed by SIGKILL): training goes on without curriculum, lr until it is back" in said
     code, said = stack.command("down", "five")
     assert code == 0, said
     assert stack.end_of(up)[0] == 0
@@ -117,7 +117,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
     status = stack.json("status")
     assert status["run"] == "seven"
     assert {p["name"]: p["alive"] for p in status["processes"]} == dict.fromkeys(
-        ("up", "nats-server", "mesh", "agent-lr", "agent-curriculum", "learner"), True
+        ("up", "nats-server", "mesh", "agents-1", "learner"), True
     )
     assert status["agents"]["lr"]["live"]
     assert "reward" in status["metrics"]

@@ -11,6 +11,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.home import Home
 from oven_controller.server import ServerFolder
 from oven_controller.settings import AgentSpec
+from oven_controller.stack import admit
 from oven_controller.stack.plan import Plan, pools
 
 
@@ -29,6 +30,17 @@ def test_several_go_together_in_their_order() -> None:
     assert [pool.names for pool in found] == [("a", "b"), ("c", "d"), ("e",)]
     assert [(pool.key, pool.process) for pool in found] == [(f"agents-{n}", f"agents-{n}") for n in (1, 2, 3)]
     assert found[0].arguments == ["a.py", "b.py", "--name", "a", "--name", "b"]
+
+
+def test_installed_ones_go_together_and_each_file_alone() -> None:
+    installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
+    found = pools([installed[0], *specs("mine"), installed[1]], None)
+    assert [(pool.process, pool.names) for pool in found] == [
+        ("agents-1", ("lr", "curriculum")),
+        ("agent-mine", ("mine",)),
+    ]
+    alone = pools([installed[0], *specs("mine")], None)
+    assert [(pool.process, pool.names) for pool in alone] == [("agent-lr", ("lr",)), ("agent-mine", ("mine",))]
 
 
 def test_an_agent_cannot_have_the_name_of_a_key() -> None:
@@ -63,3 +75,10 @@ def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
     assert service.name == "agents-1" and service.command[-6:] == ("a.py", "b.py", "--name", "a", "--name", "b")
     assert Credentials.load(Path(service.env["OVEN_CREDS"])).name == "agents-1"
     assert [user.agents for user in folder.server.users()] == [("a", "b")]
+
+
+def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
+    files = ServerFolder(tmp_path, "r")
+    files.add_user("agent", "agents-1", ("lr", "curriculum"))
+    with pytest.raises(ConfigError, match="'lr' is one of lr, curriculum, with the key 'agents-1'"):
+        admit.revoke_there(files, "lr")

@@ -82,6 +82,12 @@ def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
     """None where the file is gone already: nobody can try then whether the server still takes it."""
     found = {user.name: user.role for user in server.users()}
     if name not in found:
+        for user in server.users():
+            if name in user.agents:
+                raise ConfigError(
+                    f"{name!r} is one of {', '.join(user.agents)}, with the key {user.name!r}: revoke that, or `mute` "
+                    "the agent; with --set agents_per_process=1 each has a key of its own"
+                )
         raise UnknownNameError("key", name, (known for known, role in found.items() if role in LETTABLE))
     if found[name] not in LETTABLE:
         raise ConfigError(f"{name!r} is the stack's own key; only those of agents and committee members are revoked")

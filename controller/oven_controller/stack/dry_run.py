@@ -6,7 +6,7 @@ import yaml
 
 from oven_controller.home import Home
 from oven_controller.server import binary
-from oven_controller.settings import agent_specs
+from oven_controller.settings import agent_specs, per_process
 from oven_controller.stack import plugins
 from oven_controller.stack.headless import first_line
 from oven_controller.stack.plan import pools
@@ -24,7 +24,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
     if settings.kg:
         processes["kg"] = f"{own} kg" if "kg" in installed else "not started; it is not installed"
-    for pool in pools(agent_specs(settings), settings.agents_per_process):
+    for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.members:
         processes[f"member-{name}"] = f"{own} member --name {name}"

@@ -5,28 +5,16 @@ It ends when the stack that started it does, and what goes wrong on purpose is o
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import sys
 
 from oven_controller.errors import OvenError
 from oven_controller.stack import plugins
+from oven_controller.stack.aside import give_way
 from oven_controller.stack.process import follow_parent
 
 OWNED = ("learner", "monitor")
 """What trains, and what somebody looks at. The others make way for them."""
-NICENESS = 10
-
-
-def give_way() -> None:
-    """Be scheduled after the training, and never in its place: six processes wake at each observation, and on a machine
-    whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only). A sandbox
-    that forbids it is no reason not to start."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-        if hasattr(os, "SCHED_BATCH"):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def main(argv: list[str]) -> int:

@@ -1,8 +1,8 @@
-"""`python -m oven_controller.stack.guard FD -- COMMAND…`: run a command that cannot watch a pipe by itself.
+"""`python -m oven_controller.stack.guard FD [aside] -- COMMAND…`: run a command that cannot watch a pipe by itself.
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
 after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
-it stands beside every foreign process.
+it stands beside every foreign process. `aside`: the command keeps off the trainer's cores.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import sys
 import threading
 import types
 
+from oven_controller.stack.aside import keep_off
+
 GRACE_S = 10.0
 
 
 def main() -> int:
-    fd, command = int(sys.argv[1]), sys.argv[3:]
+    at = sys.argv.index("--")
+    fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
+    if "aside" in sys.argv[2:at]:
+        keep_off()
     handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     early: list[int] = []
     for number in handled:

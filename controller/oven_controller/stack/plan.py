@@ -60,17 +60,24 @@ class Pool:
         return [*(spec.target for spec in self.agents), *(part for name in self.names for part in ("--name", name))]
 
 
-def pools(specs: Sequence[AgentSpec], size: int) -> list[Pool]:
-    """The agents in their order, `size` to a process. Raises ConfigError for an agent that has the name of a key."""
+def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
+    """The agents in their order, `size` to a process. None: the installed ones share a process, for each process costs
+    the training's machine as much as what its agents compute; each of the others has one, for nobody knows how long it
+    thinks. Raises ConfigError for an agent that has the name of a key."""
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
-    parts = [tuple(specs[at : at + size]) for at in range(0, len(specs), size)]
-    found = [Pool(f"agents-{number}", part) for number, part in enumerate(parts, 1)]
-    keys = {pool.key for pool in found}
+    if size is None:
+        installed = tuple(spec for spec in specs if spec.installed)
+        parts = [installed] if len(installed) > 1 else []
+        alone = [Pool(spec.name, (spec,)) for spec in specs if not parts or spec not in installed]
+    else:
+        parts, alone = [tuple(specs[at : at + size]) for at in range(0, len(specs), size)], []
+    shared = [Pool(f"agents-{number}", part) for number, part in enumerate(parts, 1)]
+    keys = {pool.key for pool in shared}
     for spec in specs:
         if spec.name in keys:
             raise ConfigError(f"agent {spec.name!r} has the name of a process of agents; rename its file")
-    return found
+    return shared + alone
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,22 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         foreign: bool = False,
+        aside: bool = False,
     ) -> Child:
+        """`foreign`: it cannot watch a pipe. `aside`: such a one keeps off the trainer's cores."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
-            command = [sys.executable, "-P", "-m", "oven_controller.stack.guard", str(reader), "--", *command]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "oven_controller.stack.guard",
+                str(reader),
+                *(["aside"] if aside else []),
+                "--",
+                *command,
+            ]
             environment.pop(PARENT_FD)
         log.parent.mkdir(parents=True, exist_ok=True)
         try:

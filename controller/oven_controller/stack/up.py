@@ -18,7 +18,7 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.home import Home, RunFolder, Status
-from oven_controller.settings import Resolved, agent_specs
+from oven_controller.settings import Resolved, agent_specs, per_process
 from oven_controller.signing import Keyring
 from oven_controller.stack import exposure, foreground, plugins, priors
 from oven_controller.stack.headless import Headless, first_line
@@ -63,7 +63,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
         raise ConfigError(
             f"port {settings.port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
         )
-    pools(agent_specs(settings), settings.agents_per_process)
+    pools(agent_specs(settings), per_process(settings))
     folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
     if request.resume and folder.status() == "completed" and not request.command and request.learner:
         raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
@@ -222,7 +222,7 @@ class _Up:
                 self.out(f"  {line}")
 
     def _pools(self) -> list[Pool]:
-        return pools(agent_specs(self.settings), self.settings.agents_per_process)
+        return pools(agent_specs(self.settings), per_process(self.settings))
 
     async def _take_priors(self, processes: Processes, bus: Bus) -> None:
         """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads

@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from nats.aio.msg import Msg
-
 from oven_agents.loader import load
 from oven_agents.prior import Prior
 from oven_agents.session import Session
 from oven_agents.speech import Speech, belonging, react
 from oven_controller import names, telemetry
 from oven_controller.bus import Bus
+from oven_controller.connecting import Heard
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.events import UNKNOWN, Event
@@ -93,13 +92,13 @@ async def host(
         prior = Prior(bus)
         speeches = [Speech(session, bus, on, prior, contexts) for session in sessions]
 
-        async def hear(message: Msg) -> None:
+        def hear(message: Heard) -> None:
             context = telemetry.carried(message.headers)
             inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
             news.set()
 
         for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
-            await bus.subscribe(subject, hear)
+            await bus.hear(subject, hear)
         await bus.flush()
         known, filled = 0, -1  # the log's sequence up to which history told, and the loss of connection it made good
         while not stop.is_set():

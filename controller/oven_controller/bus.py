@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.micro.request import ERROR_HEADER
 
 from oven_controller import telemetry, tls, watchdog
-from oven_controller.connecting import BusClient, final
+from oven_controller.connecting import BusClient, Heard, final
 from oven_controller.credentials import Credentials, inbox_prefix
 from oven_controller.errors import BusError
 from oven_controller.events import MESSAGE_ID, SIGNATURE, Event
@@ -41,10 +41,10 @@ LOOK_S = 0.5
 """How often it looks whether the connection was lost meanwhile."""
 ACK_S = 2.0
 """How long an append waits for the log's word."""
-AT_ONCE = 16
-"""Messages of a batch that are handed to the connection before a rest."""
-AHEAD = 256
-"""Messages that wait beside the reader; what comes beyond waits in nats-py, whose limits hold for it."""
+AHEAD = 65_536
+"""Messages that wait for a reader of the log."""
+TURN = 256
+"""After so many the reader lets others have their turn."""
 _WRONG_LAST_SEQUENCE = 10071
 
 
@@ -268,6 +268,14 @@ class Bus:
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
+    async def hear(self, subject: str, take: Callable[[Heard], object]) -> None:
+        """Subscribe with the least between: `take` is called by the connection's reader, for each message in order, so
+        it must be quick and not raise."""
+        try:
+            await self.client.hear(subject, take)
+        except (NatsError, OSError) as error:
+            raise BusError(f"cannot subscribe to {subject}: {error}") from error
+
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Until the server has answered a ping, and so has read all that was sent before. Raises BusError."""
         try:
@@ -319,15 +327,12 @@ class Bus:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(over)
         return await self._confirmed(subject, data, headers)
 
-    async def append_all(
-        self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = (), rest_s: float = 0.0
-    ) -> int:
+    async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
         """Append all of them, next to each other and in order, or none; return the last one's sequence. At most 1,000.
 
         An atomic batch (nats-architecture-and-design, ADR-50) by the name `batch`, which no other that is under way may
         have. One message that the log has already makes it refuse all of them. Raises BusError when it did not take
-        them, or did not say so: then it may have. `rest_s`: the thread sleeps so long after every few messages, for
-        another thread that wants the interpreter.
+        them, or did not say so: then it may have.
         """
         last = len(entries)
         contexts = traceparents or [""] * last
@@ -338,8 +343,6 @@ class Bus:
                 headers["Nats-Batch-Commit"] = "1"
                 return await self._confirmed(entry.subject, entry.data, headers, last)
             await self.publish(entry.subject, entry.data, headers)
-            if rest_s and number % AT_ONCE == 0:
-                time.sleep(rest_s)
         raise ValueError("a batch of no messages")
 
     async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
@@ -397,15 +400,15 @@ class Bus:
         while until is None or last < until:
             await self._connected()
             inbox, losses, silent_s = self.client.new_inbox(), self.losses, 0.0
-            arrived: asyncio.Queue[Msg] = asyncio.Queue(AHEAD)  # full, it holds up what fills it, not the connection
-            subscription = await self.client.subscribe(inbox, cb=arrived.put, pending_msgs_limit=65536)
+            arrived = _Arrived()
+            subscription = await self.client.hear(inbox, arrived.put)
             try:
                 consumer, waiting = await self._consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
                     return  # nothing that the filter lets through: no message would ever say so
                 expected = 1
                 while until is None or last < until:
-                    message = await _next(arrived)
+                    message = await arrived.next()
                     if message is None:
                         silent_s += LOOK_S
                         if silent_s >= SILENT_S or self.losses != losses or self.client.is_closed:
@@ -418,7 +421,7 @@ class Bus:
                         if delivered is not None and int(delivered) >= expected:
                             break
                         continue
-                    meta = message.metadata
+                    meta = Msg.Metadata._from_reply(message.reply)
                     if meta.sequence.consumer != expected:
                         break
                     expected += 1
@@ -461,13 +464,38 @@ class Bus:
         return str(info.name), info.num_pending or 0
 
 
-async def _next(arrived: asyncio.Queue[Msg]) -> Msg | None:
-    """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so nobody waits for what is
-    there."""
-    if not arrived.empty():
-        return arrived.get_nowait()
-    try:
-        async with asyncio.timeout(LOOK_S):
-            return await arrived.get()
-    except TimeoutError:
-        return None
+class _Arrived:
+    """What the connection has for one reader of the log. Beyond AHEAD it is dropped, which the reader sees as a gap."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Heard] = deque()
+        self._news: asyncio.Future[None] | None = None
+        self._taken = 0
+
+    def put(self, message: Heard) -> None:
+        if len(self._messages) < AHEAD:
+            self._messages.append(message)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def next(self) -> Heard | None:
+        """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so nobody waits for what
+        is there; but now and then the connection has its turn."""
+        self._taken += 1
+        if self._taken % TURN == 0:
+            await asyncio.sleep(0)
+        if not self._messages:
+            loop = asyncio.get_running_loop()
+            self._news = news = loop.create_future()
+            timer = loop.call_later(LOOK_S, _done, news)
+            try:
+                await news
+            finally:
+                timer.cancel()
+                self._news = None
+        return self._messages.popleft() if self._messages else None
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

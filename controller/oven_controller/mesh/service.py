@@ -125,11 +125,14 @@ class _Replica:
                     self._outbox.put_nowait(output)
 
     async def publish(self) -> None:
-        """One after another, so that they enter in their order whatever fails."""
-        while True:
-            output = await self._outbox.get()
-            if self._mesh.pending.get(output.subject) is output:  # or another replica's copy has been read meanwhile
-                await _publish(self._bus, output, self._traces, self._forged.get(output.subject, 0))
+        """Sent in their order, the next without waiting for the log's word on the last: a decision does not wait for
+        its ballot's. Who tries again comes later; nothing rests on the order of what the mesh says."""
+        async with asyncio.TaskGroup() as under_way:
+            while True:
+                output = await self._outbox.get()
+                if self._mesh.pending.get(output.subject) is output:  # or another replica's copy has been read
+                    over = self._forged.get(output.subject, 0)
+                    under_way.create_task(_publish(self._bus, output, self._traces, over))
 
 
 def _same_code(started: RunStarted) -> bool:

@@ -12,8 +12,8 @@ from oven_controller.errors import BusError, OvenError, UnknownNameError
 from oven_controller.messages import (
     Decision,
     Horizon,
+    LearnerMessage,
     MetricSpec,
-    Observation,
     OperatorCommand,
     Receipt,
     RunEnded,
@@ -23,7 +23,7 @@ from oven_controller.messages import (
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.course import LOCAL, OBEYED, Course, told
-from oven_learner.link import Link
+from oven_learner.link import Link, Reading
 from oven_learner.past import Past
 from oven_learner.snapshots import Snapshots
 from oven_learner.spans import Answer
@@ -152,7 +152,7 @@ class OvenClient:
         self.tick += 1
         self._step = step
         self._link.send(
-            partial(_observation, self._incarnation, self._next(), self.tick, step, self.progress(step), dict(metrics)),
+            Reading(self._incarnation, self._next(), self.tick, step, self.progress(step), dict(metrics)),
             droppable=True,
         )
 
@@ -197,18 +197,16 @@ class OvenClient:
                 self._decided.add(order.id)
                 self._receipt(order, too_late)
         self._waiting.clear()
-        n = self._next()
-        self._link.send(  # made in its turn, when all that had to be dropped is counted
-            lambda: RunEnded(
+        self._send(
+            RunEnded(
                 incarnation=self._incarnation,
-                n=n,
+                n=self._next(),
                 reason=reason,
                 detail=detail,
                 tick=self.tick,
                 step=self._step,
                 metrics=dict(metrics or {}),
                 lockstep_timeouts=self._timeouts,
-                dropped_observations=self._link.dropped,
             )
         )
         sent = self._link.close(timeout_s)
@@ -389,22 +387,13 @@ class OvenClient:
         )
         self._link.send(Answer(receipt, began_ns or ended_ns, ended_ns))
 
-    def _send(self, message: RunStarted) -> None:
-        self._link.send(lambda: message)
+    def _send(self, message: RunStarted | RunEnded) -> None:
+        self._link.send(partial(_as_it_is, message))
 
     def _next(self) -> int:
         self._n += 1
         return self._n
 
 
-def _observation(
-    incarnation: int, n: int, tick: int, step: int, progress: float, metrics: Mapping[str, float]
-) -> Observation:
-    return Observation(
-        incarnation=incarnation,
-        n=n,
-        tick=tick,
-        step=step,
-        progress=progress,
-        metrics={name: float(value) for name, value in metrics.items()},
-    )
+def _as_it_is(message: LearnerMessage) -> LearnerMessage:
+    return message

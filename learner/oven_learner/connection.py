@@ -13,8 +13,9 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError
 from oven_controller.rules import Rules
 from oven_controller.settings import CommitteeSettings
-from oven_controller.signing import LEARNER, Keyring, Signer, load_keys
-from oven_learner.link import POLL_S, BusLink
+from oven_controller.signing import LEARNER, Signer, load_keys
+from oven_learner.apart import ApartLink
+from oven_learner.link import POLL_S, Link
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Connection:
         keys = _keys(credentials)
         return cls(url, run, credentials, rules, lockstep, committee, keys)
 
-    def link(self) -> BusLink:
+    def link(self) -> Link:
         """Raises ConfigError when traces are wanted and cannot be made."""
         telemetry.start("learner", self.run)
         poll_s = 0.001 if self.lockstep else POLL_S
-        return BusLink(self.url, self.run, self.credentials, poll_s=poll_s, keyring=Keyring(self.keys.get(LEARNER)))
+        return ApartLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER))
 
 
 def _keys(credentials: Credentials | None) -> dict[str, str]:

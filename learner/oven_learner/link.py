@@ -1,8 +1,4 @@
-"""Between the training thread and the bus: a thread that owns the connection and polls.
-
-Nothing on the training thread wakes another thread: a wake-up lets the scheduler run the woken thread on the trainer's
-core, milliseconds at the 99th percentile on a busy machine, where an append to a deque is microseconds.
-"""
+"""Between the learner and the bus: what a link is, and the one that owns the connection."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ import hashlib
 import logging
 import secrets
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from oven_controller import telemetry
@@ -28,6 +24,7 @@ from oven_controller.messages import (
     Observation,
     OperatorCommand,
     Receipt,
+    RunEnded,
     StepClosed,
 )
 from oven_controller.names import Subjects
@@ -37,19 +34,14 @@ from oven_controller.wire import Malformed
 from oven_learner import spans
 from oven_learner.outbox import AT_ONCE, Letter, Make, Outbox
 from oven_learner.past import Past, check_signer, read_past
-from oven_learner.rhythm import Rhythm
 from oven_learner.trouble import Trouble
 
 log = logging.getLogger("oven.learner")
 
 POLL_S = 0.005
-"""Each look costs a cold thread some 80 µs, in which the training thread may want the interpreter: 4 % of a core every
-2 ms. A decision waits for the next step boundary anyway."""
-REST_S = 0.0001
-"""After every few messages of many the link's thread sleeps, or the training thread would wait for the interpreter
-until all are made and sent. It has to be a sleep: who only yields has it back before the other thread is awake."""
-BURSTS = 8
-"""So often, before the connection has its turn again."""
+"""Between two looks for what the training thread has said, while nothing is due. Nothing on the training thread wakes
+another thread: a wake-up lets the scheduler run the woken thread on the trainer's core, milliseconds at the 99th
+percentile on a busy machine, where an append to a deque is microseconds."""
 RETRY_S = 0.25
 RETRY_MOST_S = 2.0
 OPEN_S = 30.0
@@ -79,8 +71,10 @@ class Link(Protocol):
     def begin(self) -> None:
         """Take in decisions from now on."""
 
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        """Hand over a message to be made and sent later, in order. Never blocks, never raises."""
+    def send(self, make: Make, *, droppable: bool = False) -> None:
+        """Hand over the learner's next message (the n-th time its number n), to be made and sent later, in order. What
+        makes it can be pickled. The link tells in RunEnded how many observations were dropped. Never blocks, never
+        raises."""
 
     def receive(self) -> Body | None:
         """The next decision, operator command or closed step, if one has come."""
@@ -89,8 +83,34 @@ class Link(Protocol):
         """Send what is left, within the limit. False when something stayed unsent."""
 
 
+@dataclass(slots=True)
+class Reading:
+    """An observation that is not made yet."""
+
+    incarnation: int
+    n: int
+    tick: int
+    step: int
+    progress: float
+    metrics: dict[str, float]
+
+    @property
+    def atoms(self) -> tuple[int, int, int, int, float, dict[str, float]]:
+        return self.incarnation, self.n, self.tick, self.step, self.progress, self.metrics
+
+    def __call__(self) -> Observation:
+        return Observation(
+            incarnation=self.incarnation,
+            n=self.n,
+            tick=self.tick,
+            step=self.step,
+            progress=self.progress,
+            metrics={name: float(value) for name, value in self.metrics.items()},
+        )
+
+
 class BusLink:
-    """The real one.
+    """The one that speaks to the bus, from a thread of its own.
 
     It never lets nats-py reconnect: a connection that is lost, silent or stuck is cut off and another is made. What was
     under way then may be in the log or not, so the log is asked before it is sent again. (Message ids alone would not
@@ -105,7 +125,9 @@ class BusLink:
         *,
         poll_s: float = POLL_S,
         keyring: Keyring | None = None,
+        secret: bytes = b"",
     ) -> None:
+        """`secret`: message ids are made with it; of its own making if there is none."""
         self._keyring = keyring or Keyring()
         self._url, self._run, self._credentials = url, run, credentials
         self._on = Subjects(run)
@@ -125,7 +147,8 @@ class BusLink:
         self._closing = threading.Event()
         self._given_up = threading.Event()
         self._progress = 0
-        self._secret = secrets.token_bytes(16)
+        self._logged = 0  # observations
+        self._secret = secret or secrets.token_bytes(16)
         self._thread = threading.Thread(target=self._main, name="oven-link", daemon=True)
 
     @property
@@ -182,12 +205,10 @@ class BusLink:
     async def _serve(self) -> None:
         bus = await self._connect()
         try:
-            self._past = await read_past(bus, self._run, self._keyring, self._note_progress)
-            check_signer(bus, self._run, self._past)
+            self._past = await self._begin(bus)
         except BaseException:
             await bus.abort()
             raise
-        self._last_read = self._last_sent = self._past.last_seq
         self._opened.set()
         collecting = asyncio.create_task(self._collect())
         try:
@@ -198,6 +219,13 @@ class BusLink:
                 bus = again
         finally:
             collecting.cancel()
+
+    async def _begin(self, bus: Bus) -> Past:
+        """What the log says of earlier incarnations."""
+        past = await read_past(bus, self._run, self._keyring, self._note_progress)
+        check_signer(bus, self._run, past)
+        self._last_read = self._last_sent = past.last_seq
+        return past
 
     async def _connect(self) -> Bus:
         return await Bus.open(self._url, self._credentials, name="learner", reconnect=False)
@@ -242,20 +270,15 @@ class BusLink:
 
     async def _collect(self) -> None:
         """The one poller. It goes on while the bus is away, so that memory stays bounded."""
-        rhythm, clock = Rhythm(self._poll_s), asyncio.get_running_loop().time
         while True:
-            more = False
-            for _ in range(BURSTS):
-                made = self._outbox.collect()
-                more = more or made > 0
-                if made < AT_ONCE:
-                    break
-                time.sleep(REST_S)
-            if more or self._closing.is_set() or self._given_up.is_set():
+            made = self._outbox.collect()
+            if made or self._closing.is_set() or self._given_up.is_set():
                 self._more.set()
-            if more:
-                rhythm.found(clock())
-            await asyncio.sleep(0 if made == AT_ONCE else rhythm.pause_s(clock()))
+            await (asyncio.sleep(0) if made == AT_ONCE else self._spoken())
+
+    async def _spoken(self) -> None:
+        """Until there may be something new to say."""
+        await asyncio.sleep(self._poll_s)
 
     async def _watch(self, bus: Bus) -> None:
         """Come back when the connection is lost, and raise BusError when it is of no use."""
@@ -316,7 +339,7 @@ class BusLink:
             self._last_sent = await bus.append(
                 letter.subject, letter.data, message_id=letter.message_id, traceparent=span.traceparent
             )
-        self._outbox.settle(letter.n)
+        self._settle(letter.n)
 
     async def _send_all(self, bus: Bus, letters: list[Letter]) -> None:
         with contextlib.ExitStack() as open_spans:
@@ -328,26 +351,35 @@ class BusLink:
                 letters,
                 f"{letters[0].incarnation}-{letters[0].n}-{self._batches}",
                 traceparents=contexts,
-                rest_s=REST_S,
             )
-        self._outbox.settle(letters[-1].n)
+        self._settle(letters[-1].n)
 
     async def _ask(self, bus: Bus) -> None:
         """Settle what the log has of what is under way. It went there in order: the last one found speaks for all. They
         are known by their message ids: nobody else can make those, whatever says that it is of this learner."""
-        if not self._outbox.flying:
-            return
-        head = await bus.head(self._run)
-        wanted = [self._on.run, self._on.observation, self._on.receipt]
+        if self._outbox.flying:
+            async for message in self._mine(bus):
+                self._settle(message.n)
+
+    async def _mine(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
+        """This learner's messages behind the last that it knows to be in the log, which moves on with them."""
+        head, wanted = await bus.head(self._run), [self._on.run, self._on.observation, self._on.receipt]
         if head > self._last_sent:
             async for event in bus.read(self._run, after=self._last_sent, until=head, subjects=wanted):
                 if isinstance(event.body, LearnerMessage) and event.message_id == self._identity(event.body):
                     self._last_sent = event.seq
-                    self._outbox.settle(event.body.n)
+                    yield event.body
+
+    def _settle(self, n: int) -> None:
+        """The log has everything up to the learner's message `n`."""
+        self._logged += sum(letter.n <= n and letter.subject == self._on.observation for letter in self._outbox.flying)
+        self._outbox.settle(n)
 
     def _write(self, make: Make) -> Letter:
         """Raises ValueError for what the log would never take."""
         message = make()
+        if isinstance(message, RunEnded):
+            message = message.model_copy(update={"dropped_observations": self.dropped})
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
@@ -381,7 +413,10 @@ class BusLink:
             if isinstance(event.body, Decision):
                 self._contexts.keep(event.body.id, event.traceparent)
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
-                self._inbox.append(event.body)
+                self._hand_over(event.seq, event.body)
+
+    def _hand_over(self, seq: int, body: Body) -> None:
+        self._inbox.append(body)
 
 
 async def _within(limit_s: float, event: asyncio.Event) -> bool:

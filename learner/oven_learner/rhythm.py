@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-SOON_S = 0.001
+SOON_S = 0.0005
 """Between two looks while a message is due."""
-LOOKS = 4
+LOOKS = 10
 """So many of those; whoever is later than that has changed its pace, and is waited for at leisure."""
-EARLY_S = 0.001
-"""Before it is due. A look that aims at the moment itself finds it late, and would aim later each time."""
+EARLY_S = 0.0005
+"""Before it is due: steps are not that regular."""
 FORGET = 0.25
 """Weight of the newest interval in the mean of them."""
 
 
 class Rhythm:
-    """A look costs a thread some 80 µs and may cost the training thread the interpreter for as long; a message that
-    waits for a look costs its decision as much. So few looks, just when a message is due. No clock of its own."""
+    """A look may cost the training thread the interpreter for a moment; a message that waits for a look costs its
+    decision as much. So few looks, just when a message is due. No clock of its own."""
 
     def __init__(self, leisure_s: float) -> None:
         """`leisure_s`: between two looks while nothing is due."""
@@ -23,13 +23,13 @@ class Rhythm:
         self._period_s: float | None = None
         self._looks = 0
 
-    def found(self, now_s: float) -> None:
-        """A look found something, at a time in seconds."""
-        if self._last is not None and now_s - self._last > 2 * SOON_S:  # less is what came with it: a receipt
-            interval = now_s - self._last
+    def found(self, said_s: float) -> None:
+        """A look found something, which was said at a time in seconds."""
+        if self._last is not None and said_s - self._last > 2 * SOON_S:  # less is what came with it: a receipt
+            interval = said_s - self._last
             known = self._period_s
             self._period_s = interval if known is None else known + FORGET * (interval - known)
-        self._last, self._looks = now_s, 0
+        self._last, self._looks = said_s, 0
 
     def pause_s(self, now_s: float) -> float:
         """Until the next look."""

@@ -19,7 +19,7 @@ def looks(times: list[float], leisure_s: float = LEISURE_S) -> tuple[list[float]
         if found:
             late += [now - at for at in found]
             waiting = waiting[len(found) :]
-            rhythm.found(now)
+            rhythm.found(found[-1])
         now += rhythm.pause_s(now)
     return late, count
 

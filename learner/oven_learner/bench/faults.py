@@ -38,8 +38,8 @@ from oven_controller.stack.plan import own_command
 from oven_controller.stack.process import Child
 from oven_controller.streams import VOTE_BYTES
 from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
 from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
 
 RUN = "faults"
 KNOBS = 40
@@ -163,7 +163,7 @@ def training(url: str, credentials: Credentials) -> Any:
     actuators, values = Actuators(), dict.fromkeys((f"knob.{n}" for n in range(KNOBS)), 1.0)
     for name in values:
         actuators.scalar(name, lambda n=name: values[n], lambda v, n=name: values.update({n: v}), low=0.1, high=10)  # type: ignore[misc]
-    learner = OvenClient(BusLink(url, RUN, credentials), actuators, rules=RULES)
+    learner = OvenClient(ApartLink(url, RUN, credentials), actuators, rules=RULES)
     learner.start()
     stop = threading.Event()
 

@@ -50,7 +50,8 @@ class Latency:
             description=self.summary,
             epilog="example: oven-controller bench latency --json",
         )
-        parser.add_argument("--agents", type=int, default=4, help="agents, a process each (4)")
+        parser.add_argument("--agents", type=int, default=4, help="agents (4)")
+        parser.add_argument("--agents-per-process", type=int, default=4, help="so many to a process (4)")
         parser.add_argument("--blocks", type=int, default=20, help="blocks of each arm, taking turns (20)")
         parser.add_argument("--trips", type=int, default=50, help="decisions in a block (50)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -58,7 +59,11 @@ class Latency:
         if min(options.agents, options.blocks, options.trips) < 2:
             parser.error("--agents, --blocks and --trips are 2 at least: an interval needs several of each")
         with tempfile.TemporaryDirectory() as scratch:
-            found = json.dumps(asyncio.run(measure(Path(scratch), options.agents, options.blocks, options.trips)))
+            found = json.dumps(
+                asyncio.run(
+                    measure(Path(scratch), options.agents, options.blocks, options.trips, options.agents_per_process)
+                )
+            )
         if options.json:
             print(found)
         else:
@@ -66,11 +71,11 @@ class Latency:
         return 0
 
 
-async def measure(scratch: Path, agents: int, blocks: int, trips: int) -> dict[str, float]:
+async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_process: int = 4) -> dict[str, float]:
     """Raises ProcessError when a decision does not come, or a process dies."""
-    async with swarm(scratch, agents) as made:
+    async with swarm(scratch, agents, per_process) as made:
         admin = made.folder.server.creds / "admin.nk"
-        hops = await relay.start(made.url, admin, agents, made.folder.logs)
+        hops = await relay.start(made.url, admin, agents, per_process, made.folder.logs)
         try:
             real, bare = await asyncio.to_thread(_alternate, made, agents, blocks, trips)
             made.check()

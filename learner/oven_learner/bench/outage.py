@@ -33,10 +33,9 @@ from oven_controller.messages import LearnerMessage
 from oven_controller.server import KEYS, EmbeddedServer, ServerFolder
 from oven_controller.signing import load_keys
 from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
 from oven_learner.bench.oncpu import OnCpu, nothing, quantile
 from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
-from oven_learner.outbox import Outbox
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0
@@ -74,16 +73,6 @@ class Outage:
         if wrong:
             print(f"the log does not hold what was said: {', '.join(wrong)} above 0", file=sys.stderr)
         return 1 if wrong else 0
-
-
-class _Recorded(Outbox):
-    """One that remembers what the log has confirmed."""
-
-    confirmed: set[int]
-
-    def settle(self, n: int) -> None:
-        self.confirmed.update(letter.n for letter in self.flying if letter.n <= n)
-        super().settle(n)
 
 
 class _Training(threading.Thread):
@@ -124,10 +113,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         try:
             async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
                 await streams.create(bus.jetstream, RUN)
-            link = BusLink(server.url, RUN, Credentials.load(keys["learner"]))
-            link._outbox.__class__ = _Recorded  # the same queue, and it remembers
-            confirmed: set[int] = set()
-            link._outbox.confirmed = confirmed  # type: ignore[attr-defined]
+            link = ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)
@@ -141,7 +127,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
                 if not freeze:
                     await server.restart()
                 limit = back + CAUGHT_UP_S
-                while link.unsent > max(8, rate / 50) and time.monotonic() < limit:
+                while link.unsent > max(8, rate) and time.monotonic() < limit:
                     await asyncio.sleep(0.01)
                 back_s = time.monotonic() - back
                 await asyncio.sleep(AFTER_S)
@@ -160,13 +146,14 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         finally:
             await server.stop()
     sent, once = client._n, set(logged)
+    acknowledged = sent - link.unsent - link.dropped
     return {
         "seconds": seconds,
         "rate": rate,
         "sent": sent,
-        "acknowledged": len(confirmed),
+        "acknowledged": acknowledged,
         "in_log": len(logged),
-        "lost_acknowledged": len(confirmed - once),
+        "lost_acknowledged": max(0, acknowledged - len(once)),
         "doubled": len(logged) - len(once),
         "out_of_order": sum(later <= sooner for sooner, later in pairwise(logged)),
         "dropped": link.dropped,

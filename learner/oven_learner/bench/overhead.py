@@ -48,9 +48,9 @@ from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_controller.stack.watch import Watch
 from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
 from oven_learner.bench.oncpu import OnCpu, nothing, quantile
 from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
 
 RUN = "bench"
 AGENTS = ("lr", "curriculum", "teacher", "committee")
@@ -87,10 +87,10 @@ class Overhead:
         )
         parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
         parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
-        parser.add_argument("--agents-per-process", type=int, default=1, help="of the four agents (1)")
+        parser.add_argument("--agents-per-process", type=int, help="of the four agents (all: as `up` starts them)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         options = parser.parse_args(args)
-        if options.agents_per_process < 1:
+        if options.agents_per_process is not None and options.agents_per_process < 1:
             parser.error("--agents-per-process is 1 at least")
         if options.block < 1 or options.pairs < 4 * options.block:
             parser.error("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
@@ -115,14 +115,14 @@ def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) 
     return ratio(sums), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
 
 
-async def _measure(pairs: int, block: int, per_process: int) -> dict[str, float | bool]:
+async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
     """Raises ProcessError when the stack did no work: then nothing was compared."""
     step = await asyncio.to_thread(_training_step)
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
         async with _stack(folder, per_process) as url:
-            link = BusLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+            link = ApartLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
@@ -197,7 +197,7 @@ def _bare(step: Callable[[], float]) -> list[float]:
 
 
 def _train(
-    link: BusLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
+    link: ApartLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
 ) -> tuple[dict[bool, Arm], int]:
     arms = {True: Arm(), False: Arm()}
     client = _client(link, keys)
@@ -240,7 +240,7 @@ def _train(
     return arms, link.dropped
 
 
-def _client(link: BusLink, keys: Mapping[str, str]) -> OvenClient:
+def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
     """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
     now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()
@@ -279,7 +279,7 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def _stack(folder: RunFolder, per_process: int) -> AsyncIterator[str]:
+async def _stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
     """nats-server, the mesh and the four agents, by their entry points. Nobody reads the log in this process."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.add_user(role, role)

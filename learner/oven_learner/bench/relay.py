@@ -2,7 +2,8 @@
 
     learner ─ relay.step ─► N agents ─ relay.vote ─► mesh, which answers the N-th ─ relay.decision ─► learner
 
-Core NATS only. A message is a number and padding; the learner's side hands over by the same polling as the real link.
+Core NATS only. A message is a number and padding; the learner's side hands over by polling, as the real link does. The
+processes run where the stack's do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nats.aio.msg import Msg
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import ProcessError
+from oven_controller.stack.aside import give_way
 from oven_controller.stack.process import Child, follow_parent
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
@@ -37,18 +39,18 @@ def unpacked(data: bytes) -> int:
     return int(data[:_NUMBER])
 
 
-async def start(url: str, creds: Path, agents: int, logs: Path) -> list[Child]:
-    """One process for each agent and one for the mesh."""
+async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path) -> list[Child]:
+    """One process for the mesh, and one for each `per_process` agents."""
     env = {"OVEN_URL": url, "OVEN_CREDS": str(creds)}
-    roles = [("mesh", str(agents)), *[("agent", str(number)) for number in range(agents)]]
+    roles = [("mesh", agents), *[("agent", min(per_process, agents - at)) for at in range(0, agents, per_process)]]
     return [
         await Child.start(
-            f"relay-{role}-{number}",
-            [sys.executable, "-P", "-m", "oven_learner.bench.relay", role, number],
-            logs / f"relay-{role}-{number}.log",
+            f"relay-{at}",
+            [sys.executable, "-P", "-m", "oven_learner.bench.relay", role, str(count)],
+            logs / f"relay-{at}.log",
             env=env,
         )
-        for role, number in roles
+        for at, (role, count) in enumerate(roles)
     ]
 
 
@@ -102,9 +104,10 @@ class RelayLink:
                     await asyncio.sleep(self._poll_s)
 
 
-async def _agent(bus: Bus) -> None:
+async def _agents(bus: Bus, count: int) -> None:
     async def hear(message: Msg) -> None:
-        await bus.publish(VOTE, packed(VOTE, unpacked(message.data)))
+        for _ in range(count):
+            await bus.publish(VOTE, packed(VOTE, unpacked(message.data)))
 
     await bus.subscribe(STEP, hear)
 
@@ -122,14 +125,15 @@ async def _mesh(bus: Bus, agents: int) -> None:
     await bus.subscribe(VOTE, hear)
 
 
-async def _main(role: str, number: int) -> None:
+async def _main(role: str, count: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Bus.connect(os.environ["OVEN_URL"], Credentials.load(Path(os.environ["OVEN_CREDS"]))) as bus:
-        await (_mesh(bus, number) if role == "mesh" else _agent(bus))
+        await (_mesh(bus, count) if role == "mesh" else _agents(bus, count))
         await stop.wait()
 
 
 if __name__ == "__main__":
     follow_parent()
+    give_way()
     asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

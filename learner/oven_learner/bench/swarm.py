@@ -27,8 +27,8 @@ from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_controller.stack.watch import Watch
 from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
 from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
 
 RUN = "bench"
 KNOB = "bench.knob"
@@ -101,7 +101,7 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
         await server.stop()
 
 
-class Stamped(BusLink):
+class Stamped(ApartLink):
     """A link that notes when the decision on each request was taken from its inbox."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:

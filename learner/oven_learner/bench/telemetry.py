@@ -1,26 +1,30 @@
-"""`bench telemetry`: what traces cost the training thread, and what the thread beside it spends on them.
+"""`bench telemetry`: what traces cost the training thread, and what its link's process spends on them.
 
-One process trains (a matrix product a step stands in for it), with the real client, nats-server and log, and a
-collector in a process of its own. Blocks of steps with traces and without take turns, so that both arms meet the same
-machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the machine's business.
+One process trains (a matrix product a step stands in for it), with two real clients, each with a nats-server and a log
+of its own: the link of one traces into a collector, the other's does not. Blocks of steps take turns between them, so
+that both arms meet the same machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the
+machine's business.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
 import tempfile
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from oven_controller import streams, telemetry
@@ -29,9 +33,9 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ProcessError
 from oven_controller.server import EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
 from oven_learner.bench.oncpu import OnCpu, nothing, quantile
 from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
 
 RUN = "bench"
 SIDE = 256
@@ -48,7 +52,7 @@ class Arm:
     observe_us: list[float] = field(default_factory=list)
     noop_us: list[float] = field(default_factory=list)
     background_us: float = 0.0
-    """CPU time of the process outside the training thread."""
+    """CPU time of the link's process."""
 
 
 class Telemetry:
@@ -79,18 +83,10 @@ class Telemetry:
 async def _measure(steps: int, blocks: int) -> dict[str, float]:
     """Raises ProcessError when the traces did not arrive: then nothing was measured."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = ServerFolder(Path(scratch) / "nats", RUN)
-        keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
-        server = await EmbeddedServer.start(folder, Path(scratch) / "nats-server.log")
-        try:
-            async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
-                await streams.create(bus.jetstream, RUN)
-            link = BusLink(server.url, RUN, Credentials.load(keys["learner"]))
+        async with _site(Path(scratch) / "on") as traced, _site(Path(scratch) / "off") as bare:
             with _Collector() as collector:
-                arms = await asyncio.to_thread(_train, link, collector.url, steps, blocks)
+                arms = await asyncio.to_thread(_train, {True: traced, False: bare}, collector.url, steps, blocks)
                 posts = collector.posts()
-        finally:
-            await server.stop()
     if not posts:
         raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
     on, off = arms[True], arms[False]
@@ -107,50 +103,74 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
     }
 
 
-def _train(link: BusLink, url: str, steps: int, blocks: int) -> dict[bool, Arm]:
+@contextlib.asynccontextmanager
+async def _site(scratch: Path) -> AsyncIterator[ApartLink]:
+    """A link to a server and a log of its own."""
+    folder = ServerFolder(scratch / "nats", RUN)
+    keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
+    server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
+    try:
+        async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
+            await streams.create(bus.jetstream, RUN)
+        yield ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+    finally:
+        await server.stop()
+
+
+def _train(links: Mapping[bool, ApartLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:
     import torch
 
     torch.set_num_threads(1)
     a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)  # (SIDE, SIDE)
     arms = {True: Arm(), False: Arm()}
-    step = 0
-    client = OvenClient(link, Actuators())
-    client.start()
+    clients = {tracing: OvenClient(link, Actuators()) for tracing, link in links.items()}
 
-    def train(count: int, arm: Arm | None) -> None:
-        nonlocal step
+    def train(tracing: bool, count: int, arm: Arm | None) -> None:
+        client, link = clients[tracing], links[tracing]
+        spent = _cpu_us(link)
         with OnCpu() as clock:
-            spent = time.process_time_ns() - time.thread_time_ns()
             for _ in range(count):
-                step += 1
                 (a @ b).sum().item()
-                seen = clock.us(partial(client.observe, step, METRICS))
+                seen = clock.us(partial(client.observe, client.tick + 1, METRICS))
                 idle = clock.us(nothing)
                 client.poll()
                 if arm is not None:
                     arm.observe_us.append(seen)
                     arm.noop_us.append(idle)
-            if arm is not None:
-                arm.background_us += (time.process_time_ns() - time.thread_time_ns() - spent) / 1e3
+        _empty(link)
+        if arm is not None:
+            arm.background_us += _cpu_us(link) - spent
 
-    train(WARM_UP, None)
-    os.environ[telemetry.VARIABLE] = url
     try:
+        for tracing, client in clients.items():
+            with _traces(url if tracing else ""):
+                client.start()
+            train(tracing, WARM_UP, None)
         for block in range(2 * blocks):
             tracing = block % 4 in (1, 2)  # off, on, on, off: neither arm is always the later one
-            if tracing:
-                telemetry.start("learner", RUN)
-            _empty(link)
-            train(steps, arms[tracing])
-            _empty(link)
-            telemetry.shutdown()
+            train(tracing, steps, arms[tracing])
     finally:
-        del os.environ[telemetry.VARIABLE]
-        client.close("completed")
+        for client in clients.values():
+            client.close("completed")
     return arms
 
 
-def _empty(link: BusLink) -> None:
+@contextlib.contextmanager
+def _traces(url: str) -> Iterator[None]:
+    """What is started within sends its traces there; nowhere, if it is empty."""
+    os.environ[telemetry.VARIABLE] = url
+    try:
+        yield
+    finally:
+        del os.environ[telemetry.VARIABLE]
+
+
+def _cpu_us(link: ApartLink) -> float:
+    times = psutil.Process(link.pid).cpu_times()
+    return (times.user + times.system) * 1e6
+
+
+def _empty(link: ApartLink) -> None:
     """What one block said is sent before the other arm begins."""
     limit = time.monotonic() + SETTLE_S
     while link.unsent:

@@ -63,6 +63,7 @@ class Throughput:
             epilog="example: oven-controller bench throughput --json",
         )
         parser.add_argument("--seconds", type=float, default=6.0, help="of a rung (6)")
+        parser.add_argument("--agents-per-process", type=int, default=4, help="of the first four (4)")
         parser.add_argument("--ladder", default=",".join(map(str, LADDER)), help="steps a second, rising")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         options = parser.parse_args(args)
@@ -73,22 +74,19 @@ class Throughput:
         if ladder != sorted(set(ladder)) or ladder[0] < 10 or options.seconds < 2:
             parser.error("--ladder rises, from 10 at least, and --seconds is 2 at least")
         with tempfile.TemporaryDirectory() as scratch:
-            found = json.dumps(asyncio.run(measure(Path(scratch), ladder, options.seconds)))
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
+            found = asyncio.run(measure(Path(scratch), ladder, options.seconds, options.agents_per_process))
+        print(json.dumps(found)) if options.json else Console().print_json(json.dumps(found))
         return 0
 
 
 async def measure(
-    scratch: Path, ladder: Sequence[int], seconds: float, *, many: int = 64, processes: int = 4
+    scratch: Path, ladder: Sequence[int], seconds: float, per_process: int = 4, *, many: int = 64, processes: int = 4
 ) -> dict[str, float | None]:
     """A rate of None: not even the lowest rung was followed. Raises ProcessError when a process dies, or no decision
     comes at all."""
     async with swarm(scratch / "alone", 0, mesh=False) as made:
         publisher = await _publisher(made)
-    async with swarm(scratch / "few", 4) as made:
+    async with swarm(scratch / "few", 4, per_process) as made:
         lags, few = await _climb(made, ladder, seconds, lag_steps=int(100 * LAG_RUNGS * seconds))
     async with swarm(scratch / "many", many, many // processes) as made:
         _, most = await _climb(made, ladder, seconds, lag_steps=0)

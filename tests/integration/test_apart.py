@@ -1,0 +1,201 @@
+"""The link in a process of its own: what it does when that process is killed, frozen, or left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.integration.learner_side import RUN, Server, serving, until
+from tests.integration.test_learner_link import decide, decision, off_loop, polled
+
+from oven_controller.credentials import Credentials
+from oven_controller.errors import BusError, RefusedError
+from oven_controller.messages import LearnerMessage, Observation, Receipt, RunEnded
+from oven_controller.server import free_port
+from oven_learner import apart
+from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
+from oven_learner.client import OvenClient
+
+LEFT_BEHIND = """
+import os, signal, sys
+from pathlib import Path
+from oven_controller.credentials import Credentials
+from oven_learner.actuators import Actuators
+from oven_learner.apart import ApartLink
+from oven_learner.client import OvenClient
+
+link = ApartLink(sys.argv[1], "r", Credentials.load(Path(sys.argv[2])))
+client = OvenClient(link, Actuators())
+client.start()
+for step in range(1, 6):
+    client.observe(step, {"loss": 1.0})
+while link._unsent or link._new:
+    pass
+print(link.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path) as server:
+        yield server
+
+
+class Training:
+    """A client whose knob can be turned, on a link apart."""
+
+    def __init__(self, server: Server) -> None:
+        self.rate = [1.0]
+        knobs = Actuators()
+        knobs.scalar("rate", lambda: self.rate[0], lambda v: self.rate.__setitem__(0, v), low=0.1, high=10)
+        self.link = ApartLink(server.url, RUN, Credentials.load(server.creds("learner")))
+        self.client = OvenClient(self.link, knobs, max_steps=1000)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.client.observe(self.client.tick + 1, {"loss": 1.0})
+            self.client.poll()
+
+    def turned(self, value: float) -> bool:
+        return polled(self.client) and self.rate[0] == value
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.link.pid is not None
+        os.kill(self.link.pid, number)
+
+
+async def said(server: Server) -> list[LearnerMessage]:
+    return [body for body in await server.bodies() if isinstance(body, LearnerMessage)]
+
+
+async def test_everything_once_in_order_and_decisions_are_applied(nats: Server) -> None:
+    run = Training(nats)
+    await off_loop(run.client.start)
+    run.steps(100)
+    run.client.observe(101, {"loss": np.float32(0.5), "accuracy": np.float64(0.25)})  # type: ignore[dict-item]
+    async with nats.bus("mesh") as mesh:
+        await decide(mesh, decision(3, value=3.0))
+    await until(lambda: run.turned(3.0))
+    assert await off_loop(run.client.close, "completed")
+    messages = await said(nats)
+    assert [message.n for message in messages] == list(range(1, 105))
+    observed = [message for message in messages if isinstance(message, Observation)]
+    assert observed[-1].metrics == {"loss": 0.5, "accuracy": 0.25}
+    assert [(r.status, r.after) for r in messages if isinstance(r, Receipt)] == [("applied", 3.0)]
+    assert not psutil.pid_exists(run.link.pid or 0)
+
+
+async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
+    nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apart, "AGAIN_S", 0.01)
+    run = Training(nats)
+    await off_loop(run.client.start)
+    async with nats.bus("mesh") as mesh:
+        for life in (1, 2, 3):
+            run.steps(50)
+            await decide(mesh, decision(10 * life, value=1.0 + life))
+            await until(lambda life=life: run.turned(1.0 + life))  # type: ignore[misc]
+            nats.freeze(True)  # so that what is said now is under way when it dies
+            run.steps(20)
+            before = run.link.pid
+            run.signal(signal.SIGKILL)
+            await until(lambda before=before: run.link.pid != before)  # type: ignore[misc]
+            nats.freeze(False)
+            await decide(mesh, decision(10 * life + 5, value=5.0 + life))
+            await until(lambda life=life: run.turned(5.0 + life))  # type: ignore[misc]
+    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    messages = await said(nats)
+    numbers = [message.n for message in messages]
+    assert numbers == sorted(set(numbers)), "in order, and nothing twice"
+    assert sum(isinstance(message, Receipt) for message in messages) == 6
+    end = messages[-1]
+    assert isinstance(end, RunEnded) and end.n == run.client._n
+    lost = run.client.tick - sum(isinstance(message, Observation) for message in messages)
+    assert run.link.dropped == end.dropped_observations == lost
+    assert "training goes on" in caplog.text
+
+
+async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
+    nats: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "KEPT_BYTES", 100_000)
+    run = Training(nats)
+    await off_loop(run.client.start)
+    run.steps(10)
+    run.signal(signal.SIGSTOP)
+    run.steps(20_000)
+    await until(lambda: not run.link._new)
+    run.signal(signal.SIGCONT)
+    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    messages = await said(nats)
+    end = messages[-1]
+    assert isinstance(end, RunEnded) and 1_000 < end.dropped_observations < 20_000
+    assert len(messages) == 20_012 - end.dropped_observations
+    numbers = [message.n for message in messages]
+    assert numbers == sorted(set(numbers)) and numbers[-2] == 20_011, "the newest are there"
+
+
+async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server) -> None:
+    run = Training(nats)
+    await off_loop(run.client.start)
+    run.signal(signal.SIGSTOP)
+    run.steps(10)
+    assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
+    assert not psutil.pid_exists(run.link.pid or 0)
+
+
+async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Server, tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(LEFT_BEHIND)
+    args = [sys.executable, str(tmp_path / "left.py"), nats.url, str(nats.creds("learner"))]
+    done = await off_loop(
+        subprocess.run, args, env=nats.env("learner"), stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    await until(lambda: not psutil.pid_exists(int(done.stdout)))
+    assert [message.n for message in await said(nats)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_cannot_travel_is_left_out_and_said(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
+    run = Training(nats)
+    await off_loop(run.client.start)
+    odd: Any = object()
+    run.client.observe(1, {"loss": odd})
+    run.steps(2)
+    assert await off_loop(run.client.close, "completed")
+    assert [message.n for message in await said(nats)] == [1, 3, 4, 5]
+    assert "a message could not be made and is left out" in caplog.text
+
+
+async def test_what_is_wrong_is_raised_where_the_run_is_opened(nats: Server, tmp_path: Path) -> None:
+    nobody = ApartLink(f"nats://127.0.0.1:{free_port()}", RUN, None)
+    with pytest.raises(BusError, match="no NATS server answers"):
+        await off_loop(nobody.open)
+    stranger = Credentials.new("learner")
+    with pytest.raises(RefusedError, match="refused the credentials of 'learner'"):
+        await off_loop(ApartLink(nats.url, RUN, stranger).open)
+
+
+async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
+    run = Training(nats)
+    await off_loop(run.client.start)
+    run.steps(3)
+    await nats.kill()
+    run.steps(3)
+    await until(lambda: "the connection to" in caplog.text)
+    await nats.start()
+    await until(lambda: "the log takes messages again" in caplog.text)
+    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert [message.n for message in await said(nats)] == list(range(1, 9))
+    assert asyncio.get_running_loop().is_running()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from oven_controller import telemetry
 from oven_controller.credentials import Credentials
-from oven_controller.errors import ProcessError
+from oven_controller.errors import OvenError, ProcessError
 from oven_controller.messages import Body
 from oven_learner.link import POLL_S, Reading
 from oven_learner.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE, Make
@@ -35,7 +35,7 @@ from oven_learner.rhythm import Rhythm
 log = logging.getLogger("oven.learner")
 
 AGAIN_S = 0.25
-AGAIN_MOST_S = 30.0
+AGAIN_MOST_S = 5.0
 GRACE_S = 1.0
 """For the process to end by itself, once it was told to or the learner is gone."""
 CLOSING_S = 0.001
@@ -206,9 +206,11 @@ class ApartLink:
             try:
                 self._serve(self._mission)
             except BaseException as error:
-                if not self._opened.is_set():
+                if self._past is None:
                     self._failure = error
-                log.log(logging.ERROR if self._opened.is_set() else logging.DEBUG, "%s; training goes on", error)
+                else:
+                    trace = None if isinstance(error, OvenError) else error  # a fault of our own
+                    log.error("%s; training goes on", error, exc_info=trace)
             if self._past is None and self._failure is None:
                 told = "\n".join(self._last_words)
                 self._failure = ProcessError(f"the process that speaks to the bus ended at once:\n{told}")
@@ -247,7 +249,7 @@ class ApartLink:
             outlet.close()
             inlet.close()
             code = process.wait()
-            self._overhear(process.stderr.fileno())
+            self._overhear(process.stderr.fileno(), last=True)
             process.stderr.close()
         if self._past is not None and not self._closing.is_set():
             log.warning("the process that speaks to the bus ended (exit code %d); training goes on", code)
@@ -331,8 +333,10 @@ class ApartLink:
                     self._seen = said.last_seq
                     self._mission = replace(self._mission, said=said.last_seq)
                     self._opened.set()
-                case BaseException():
+                case BaseException() if self._past is None:
                     self._failure = said
+                case BaseException():
+                    log.warning("%s; training goes on", said)
 
     def _say_again(self, known: Known) -> None:
         """What the log lacks of what must never be lost, in its order with the observations that wait here. All others
@@ -344,12 +348,12 @@ class ApartLink:
         self._lost = self._observed - len(waiting) - known.logged
         self._status = Status(taken=known.n, said=self._mission.said, logged=known.logged)
 
-    def _overhear(self, fd: int) -> None:
+    def _overhear(self, fd: int, last: bool = False) -> None:
         """What stands in the process's log stands in this one's too."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(fd, 65536):
                 self._words += data
-        *lines, self._words = self._words.split(b"\n")
+        *lines, self._words = (self._words + b"\n" * (last and bool(self._words))).split(b"\n")
         for line in (line.decode(errors="replace") for line in lines):
             self._last_words.append(line)
             name, _, text = line.partition(" ")

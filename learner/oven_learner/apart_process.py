@@ -105,9 +105,10 @@ class Hosted(BusLink):
         if self._arrived is None:
             self._arrived = asyncio.Event()
             loop.add_reader(self._inlet.fd, self._arrived.set)
-        full, late = not self._flushed(), self._state() != self._status
+        pressed = not self._flushed() or self._closing.is_set()
+        late = self.unsent or self._state() != self._status
         try:
-            async with asyncio.timeout(self._poll_s if full else STATUS_S if late else None):
+            async with asyncio.timeout(self._poll_s if pressed else STATUS_S if late else None):
                 if not self._said:
                     await self._arrived.wait()
         except TimeoutError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -127,6 +126,27 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
     assert "training goes on" in caplog.text
 
 
+async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_is_back(
+    nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apart, "AGAIN_S", 0.01)
+    run = Training(nats)
+    await off_loop(run.client.start)
+    run.steps(5)
+    await until(lambda: not run.link.unsent)
+    await nats.kill()
+    run.signal(signal.SIGKILL)
+    await until(lambda: "no NATS server answers" in caplog.text)
+    run.steps(5)
+    await nats.start()
+    async with nats.bus("mesh") as mesh:
+        await decide(mesh, decision(1, value=3.0))
+    await until(lambda: run.turned(3.0))
+    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert [message.n for message in await said(nats)] == list(range(1, 14))
+    assert run.link.dropped == 0
+
+
 async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +187,16 @@ async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Se
     assert [message.n for message in await said(nats)] == [1, 2, 3, 4, 5, 6]
 
 
+async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(LEFT_BEHIND.replace("print(", "input(); print("))
+    args = [sys.executable, str(tmp_path / "left.py"), nats.url, str(nats.creds("learner"))]
+    left = subprocess.Popen(args, env=nats.env("learner"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    await nats.logged(lambda event: isinstance(event.body, Observation))
+    await nats.kill()
+    told, _ = await off_loop(left.communicate, "\n", 60)
+    await until(lambda: not psutil.pid_exists(int(told)))
+
+
 async def test_what_cannot_travel_is_left_out_and_said(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
     run = Training(nats)
     await off_loop(run.client.start)
@@ -198,4 +228,3 @@ async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, ca
     await until(lambda: "the log takes messages again" in caplog.text)
     assert await off_loop(run.client.close, "completed", timeout_s=30)
     assert [message.n for message in await said(nats)] == list(range(1, 9))
-    assert asyncio.get_running_loop().is_running()

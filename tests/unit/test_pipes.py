@@ -1,0 +1,70 @@
+"""Parcels through a pipe: whole, in order and once, however little room there is and however they are looked for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oven_learner.pipes import Flag, Inlet, Outlet, packed, packed_atoms
+
+atoms = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
+parcels = st.one_of(
+    st.tuples(st.integers(-(2**63), 2**63), atoms).map(lambda said: (said, packed_atoms(said))),
+    st.binary(max_size=200_000).map(lambda said: (said, packed(said))),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(parcels, st.booleans(), st.booleans()), max_size=40))
+def test_all_of_it_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, bool]]) -> None:
+    reading, writing = os.pipe()
+    inlet, outlet = Inlet(reading), Outlet(writing)
+    came: list[Any] = []
+    try:
+        for (_, parcel), posted, looks in told:
+            if posted:
+                outlet.post(parcel)
+            else:
+                while not outlet.put(parcel):
+                    came += inlet.take()
+            if looks:
+                came += inlet.take()
+        while not outlet.flush():
+            came += inlet.take()
+        assert outlet.idle
+        outlet.close()
+        while not inlet.ended:
+            came += inlet.take()
+    finally:
+        inlet.close()
+        outlet.close()
+    assert came == [said for (said, _), _, _ in told]
+
+
+def test_nobody_reads_any_more() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    outlet = Outlet(writing)
+    assert not outlet.put(packed("word")) and outlet.idle
+    outlet.post(packed("word"))
+    assert not outlet.idle
+    outlet.close()
+
+
+def test_what_is_no_atom_is_refused() -> None:
+    with pytest.raises(ValueError, match="unmarshallable"):
+        packed_atoms((object(),))
+
+
+def test_a_flag_is_seen_where_it_is_shared() -> None:
+    mine = Flag()
+    theirs = Flag(os.dup(mine.fd))
+    before = mine.value
+    theirs.raise_()
+    assert mine.value == theirs.value != before
+    for flag in (mine, theirs):
+        flag.close()

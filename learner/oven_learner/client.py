@@ -148,7 +148,7 @@ class OvenClient:
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced. What was not measured is
-        left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent on the link's thread."""
+        left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent elsewhere."""
         self.tick += 1
         self._step = step
         self._link.send(

@@ -1,6 +1,6 @@
 """What the learner has said and the log has not confirmed: in order, bounded, and handed over a few at a time.
 
-The training thread calls `put` and nothing else, an append. All the rest is the link thread's. A message is made there
+Another thread calls `put` and nothing else, an append. All the rest is the link thread's. A message is made there
 as soon as it is seen, so that what waits is bytes, whose size is known.
 """
 

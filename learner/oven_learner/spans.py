@@ -1,4 +1,4 @@
-"""What the learner's messages tell in a trace. They are made on the link's thread, like the messages."""
+"""What the learner's messages tell in a trace. They are made where the messages are, in the link."""
 
 from __future__ import annotations
 

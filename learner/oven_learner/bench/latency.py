@@ -1,7 +1,7 @@
 """`bench latency`: how long an observation takes to become a decision, beside a bare relay through as many processes.
 
 A measurement begins with the call of `observe` on the learner's thread and ends when that thread has the decision in
-hand: so it holds the hand-over to the link's thread (which polls), the log, four agents that vote, the ballot that
+hand: so it holds the hand-over to the link (which is polled), the log, four agents that vote, the ballot that
 closes with the fourth vote, its tally, and the decision in the log. Requests come 20 to 40 ms apart.
 
 The relay passes bare messages of the same size between the same number of processes over core NATS, with the same

@@ -1,9 +1,10 @@
 """`bench overhead`: what `observe` and `poll` cost the training thread, and what the whole stack costs a training step.
 
 One process trains a small transformer on one thread, some 5 ms a step, with the real client; its link, nats-server, the
-mesh and the four shipped agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns (off, on,
-on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it is up,
-and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies away.
+mesh and the four shipped agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
+(off, on, on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it
+is up, and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies
+away.
 
 `step_slowdown` is the mean step of the one over that of the other, in wall time: waiting for a core that the stack has
 is part of it. Its interval is the 95 % percentile bootstrap over pairs of neighbouring blocks (Efron & Tibshirani

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.micro.request import ERROR_HEADER
 
 from oven_controller import telemetry, tls, watchdog
+from oven_controller.arrivals import LOOK_S, Arrivals
 from oven_controller.connecting import BusClient, Heard, final
 from oven_controller.credentials import Credentials, inbox_prefix
 from oven_controller.errors import BusError
@@ -37,14 +37,8 @@ HEARD_S = 0.5
 """The server says at once that nobody listens; who listens need not answer."""
 SILENT_S = 3.0
 """A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
-LOOK_S = 0.5
-"""How often it looks whether the connection was lost meanwhile."""
 ACK_S = 2.0
 """How long an append waits for the log's word."""
-AHEAD = 65_536
-"""Messages that wait for a reader of the log."""
-TURN = 256
-"""After so many the reader lets others have their turn."""
 _WRONG_LAST_SEQUENCE = 10071
 
 
@@ -400,7 +394,7 @@ class Bus:
         while until is None or last < until:
             await self._connected()
             inbox, losses, silent_s = self.client.new_inbox(), self.losses, 0.0
-            arrived = _Arrived()
+            arrived = Arrivals()
             subscription = await self.client.hear(inbox, arrived.put)
             try:
                 consumer, waiting = await self._consumer(run, inbox, last, subjects)
@@ -462,40 +456,3 @@ class Bus:
         )
         info = await self.jetstream.add_consumer(log_stream(run), config)
         return str(info.name), info.num_pending or 0
-
-
-class _Arrived:
-    """What the connection has for one reader of the log. Beyond AHEAD it is dropped, which the reader sees as a gap."""
-
-    def __init__(self) -> None:
-        self._messages: deque[Heard] = deque()
-        self._news: asyncio.Future[None] | None = None
-        self._taken = 0
-
-    def put(self, message: Heard) -> None:
-        if len(self._messages) < AHEAD:
-            self._messages.append(message)
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
-
-    async def next(self) -> Heard | None:
-        """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so nobody waits for what
-        is there; but now and then the connection has its turn."""
-        self._taken += 1
-        if self._taken % TURN == 0:
-            await asyncio.sleep(0)
-        if not self._messages:
-            loop = asyncio.get_running_loop()
-            self._news = news = loop.create_future()
-            timer = loop.call_later(LOOK_S, _done, news)
-            try:
-                await news
-            finally:
-                timer.cancel()
-                self._news = None
-        return self._messages.popleft() if self._messages else None
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

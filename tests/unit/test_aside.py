@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oven_controller.stack import aside
+from oven_controller.stack.aside import Halves
 
 SHOW = """
 import os
@@ -35,3 +40,73 @@ def test_a_sandbox_that_forbids_it_stops_nobody(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "nice", forbidden)
     monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
     aside.give_way()
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_every_core_is_the_trainers_or_the_stacks(cores: set[int]) -> None:
+    halves = Halves.of(cores)
+    assert halves.theirs | halves.ours == cores and not halves.theirs & halves.ours
+    assert halves.ours, "the stack always has one"
+    assert len(cores) == 1 or 0 <= len(halves.theirs) - len(halves.ours) <= 1
+
+
+THEN = """\
+cpu  300 50 60 1000 5 0 5 0 0 0
+cpu0 200 10 30 400 5 0 5 0 0 0
+cpu1 100 40 30 600 0 0 0 0 0 0
+intr 12345 0 0
+"""
+NOW = """\
+cpu  380 130 60 1040 5 0 5 0 0 0
+cpu0 280 20 30 410 5 0 5 0 0 0
+cpu1 100 110 30 630 0 0 0 0 0 0
+intr 12345 0 0
+"""
+
+
+def test_what_has_given_way_does_not_make_a_core_busy() -> None:
+    assert aside.busy(THEN, NOW, [0]) == 0.8
+    assert aside.busy(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
+    assert aside.busy(THEN, NOW, [0, 1]) == 0.4
+    assert aside.busy(THEN, THEN, [0]) == aside.busy(THEN, NOW, [7]) == 1.0, "not counted: nobody may count on it"
+
+
+def test_a_share_between_the_bounds_changes_nothing() -> None:
+    middle = (aside.BUSY + aside.IDLE) / 2
+    assert aside.spread(True, middle) and not aside.spread(False, middle)
+    assert not aside.spread(True, aside.BUSY) and aside.spread(False, 0.0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_it_runs_on_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A sleeping process is moved there, and off again, by what a file in the form of /proc/stat says."""
+    stat = tmp_path / "stat"
+    user = {core: 0 for core in os.sched_getaffinity(0)}
+    total = dict(user)
+
+    def say(busy: int) -> None:
+        for core in user:
+            user[core], total[core] = user[core] + busy, total[core] + 100
+        lines = (f"cpu{core} {user[core]} 0 0 {total[core] - user[core]} 0 0 0 0" for core in user)
+        (tmp_path / "new").write_text("\n".join(lines))
+        (tmp_path / "new").rename(stat)
+
+    def settle(busy: int, cores: frozenset[int]) -> None:
+        deadline = time.monotonic() + 20
+        while os.sched_getaffinity(child.pid) != cores:
+            assert time.monotonic() < deadline
+            say(busy)
+            time.sleep(0.001)
+
+    say(0)
+    monkeypatch.setattr(aside, "_STAT", stat)
+    monkeypatch.setattr(aside, "LOOK_S", 0.001)
+    monkeypatch.setattr(aside, "ENOUGH", 1 << 20)
+    halves = Halves.of(user)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        os.sched_setaffinity(child.pid, halves.ours)
+        aside.follow(child.pid, halves)
+        settle(0, halves.theirs | halves.ours)
+        settle(100, halves.ours)
+        settle(0, halves.theirs | halves.ours)
+        child.communicate(b"\n")

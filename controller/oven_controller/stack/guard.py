@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 
-from oven_controller.stack.aside import keep_off
+from oven_controller.stack.aside import follow, keep_off
 
 GRACE_S = 10.0
 
@@ -23,8 +23,7 @@ GRACE_S = 10.0
 def main() -> int:
     at = sys.argv.index("--")
     fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
-    if "aside" in sys.argv[2:at]:
-        keep_off()
+    halves = keep_off() if "aside" in sys.argv[2:at] else None
     handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     early: list[int] = []
     for number in handled:
@@ -35,6 +34,9 @@ def main() -> int:
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
+
+    if halves:
+        follow(child.pid, halves)
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)

@@ -24,13 +24,14 @@ from dataclasses import dataclass, replace
 
 from oven_controller import telemetry
 from oven_controller.credentials import Credentials
-from oven_controller.errors import OvenError, ProcessError
+from oven_controller.errors import ProcessError
 from oven_controller.messages import Body
 from oven_learner.link import POLL_S, Reading
 from oven_learner.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE, Make
 from oven_learner.past import Past
 from oven_learner.pipes import Flag, Inlet, Outlet, packed, packed_atoms
 from oven_learner.rhythm import Rhythm
+from oven_learner.trouble import Trouble
 
 log = logging.getLogger("oven.learner")
 
@@ -139,6 +140,7 @@ class ApartLink:
         self._lasting: dict[int, Make] = {}
         self._ready = False  # the process has said its first word
         self._told_begin = self._told_close = False
+        self._trouble = Trouble()
         self._words = b""
         self._last_words: deque[str] = deque(maxlen=20)
 
@@ -209,8 +211,7 @@ class ApartLink:
                 if self._past is None:
                     self._failure = error
                 else:
-                    trace = None if isinstance(error, OvenError) else error  # a fault of our own
-                    log.error("%s; training goes on", error, exc_info=trace)
+                    self._trouble.note(error, len(self._unsent))
             if self._past is None and self._failure is None:
                 told = "\n".join(self._last_words)
                 self._failure = ProcessError(f"the process that speaks to the bus ended at once:\n{told}")
@@ -223,7 +224,7 @@ class ApartLink:
             self._mission = replace(self._mission, replaces=True, seen=self._seen)
 
     def _serve(self, mission: Mission) -> None:
-        """Until the process ends. Raises ProcessError when it cannot be started."""
+        """Until the process ends. Raises ProcessError when it cannot be started, or ends unasked."""
         down, out = os.pipe()
         back, up = os.pipe()
         heard, told = os.pipe()
@@ -251,8 +252,8 @@ class ApartLink:
             code = process.wait()
             self._overhear(process.stderr.fileno(), last=True)
             process.stderr.close()
-        if self._past is not None and not self._closing.is_set():
-            log.warning("the process that speaks to the bus ended (exit code %d); training goes on", code)
+        if self._past is not None and not self._closing.is_set() and (self._ready or code):
+            raise ProcessError(f"the process that speaks to the bus ended (exit code {code})")
 
     def _carry(self, outlet: Outlet, inlet: Inlet, words: int) -> None:
         """Look for what the training thread says by the rhythm of its steps, and now and then for what the process
@@ -328,6 +329,7 @@ class ApartLink:
                 case Known():
                     self._say_again(said)
                     self._ready = True
+                    self._trouble.over(self.dropped)
                 case Past():
                     self._past, self._ready = said, True
                     self._seen = said.last_seq
@@ -336,7 +338,7 @@ class ApartLink:
                 case BaseException() if self._past is None:
                     self._failure = said
                 case BaseException():
-                    log.warning("%s; training goes on", said)
+                    self._trouble.note(said, len(self._unsent))
 
     def _say_again(self, known: Known) -> None:
         """What the log lacks of what must never be lost, in its order with the observations that wait here. All others

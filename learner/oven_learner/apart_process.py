@@ -59,6 +59,7 @@ class Hosted(BusLink):
         self._mission, self._inlet, self._outlet, self._news = mission, inlet, outlet, news
         self._flag, self._said = flag, said
         self._arrived: asyncio.Event | None = None
+        self._alone = False
         self._taken = self._elsewhere = 0
         self._status, self._status_at = Status(), 0.0
 
@@ -117,11 +118,13 @@ class Hosted(BusLink):
         for said in [*self._said, *self._inlet.take()]:
             self._take(said)
         self._said = []
-        if self._inlet.ended:
+        if self._inlet.ended and not self._alone:  # the learner is gone; what it said is delivered, if that is soon
+            self._alone = True
             loop.remove_reader(self._inlet.fd)
-            if not self._closing.is_set():  # the learner is gone; what it has said is still delivered, if that is soon
-                self._closing.set()
-                threading.Timer(GRACE_S, self._given_up.set).start()
+            self._closing.set()
+            timer = threading.Timer(GRACE_S, self._given_up.set)
+            timer.daemon = True
+            timer.start()
         self._report()
 
     def _take(self, said: Any) -> None:

@@ -38,8 +38,11 @@ client = OvenClient(link, Actuators())
 client.start()
 for step in range(1, 6):
     client.observe(step, {"loss": 1.0})
-while link._unsent or link._new:
-    pass
+def spin(wait):
+    while wait():
+        pass
+
+spin(lambda: link._unsent or link._new)
 print(link.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -187,8 +190,10 @@ async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Se
     assert [message.n for message in await said(nats)] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path) -> None:
-    (tmp_path / "left.py").write_text(LEFT_BEHIND.replace("print(", "input(); print("))
+@pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._told_close)"])
+async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path, last: str) -> None:
+    """Whether the learner was just closing it or not."""
+    (tmp_path / "left.py").write_text(LEFT_BEHIND.replace("print(", f"input(){last}; print("))
     args = [sys.executable, str(tmp_path / "left.py"), nats.url, str(nats.creds("learner"))]
     left = subprocess.Popen(args, env=nats.env("learner"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation))

@@ -115,9 +115,6 @@ class BusClient(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if (take := self._hearing.get(sid)) is not None:
-            if sid not in self._subs:  # unsubscribed meanwhile
-                del self._hearing[sid]
-                return None
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
             told = await self._process_headers(headers) if headers else None
@@ -134,6 +131,10 @@ class BusClient(Client):
             else:
                 answer.set_result(bytes(data))
         return None
+
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        self._hearing.pop(sid, None)
+        super()._remove_sub(sid, max_msgs)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         server = self._current_server

@@ -21,7 +21,6 @@ from oven_controller.stack.view import text
 from oven_controller.wire import Malformed
 
 AGAIN_S = 0.1
-"""What the learner answers itself; anything else is the mesh's."""
 
 
 @dataclass

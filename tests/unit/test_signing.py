@@ -73,7 +73,7 @@ def fault(keyring: Keyring, event: Event) -> str:
     return found.body.fault if isinstance(found.body, Malformed) else ""
 
 
-@pytest.mark.parametrize("pin", [PIN, None])
+@pytest.mark.parametrize("pin", [PIN, None], ids=["pinned", "not"])
 @pytest.mark.parametrize("kind", SAID)
 def test_only_who_speaks_there_is_believed(kind: str, pin: str | None) -> None:
     subject, body, who = SAID[kind]
@@ -159,7 +159,11 @@ def test_learner_and_mesh_are_no_operators(name: str) -> None:
     assert fault(begun(), event(ON.operator(name), HELD, name)) == "unsigned"
 
 
-@pytest.mark.parametrize("keys", [{"mesh": PUBLIC["mesh"]}, PUBLIC | {"ann": "AAAA"}, PUBLIC | {"ann": "no base64"}])
+@pytest.mark.parametrize(
+    "keys",
+    [{"mesh": PUBLIC["mesh"]}, PUBLIC | {"ann": "AAAA"}, PUBLIC | {"ann": "no base64"}],
+    ids=["without learner", "too short", "no base64"],
+)
 def test_a_start_with_keys_that_are_none_does_not_count(keys: dict[str, str]) -> None:
     for pin in (PIN, None):
         assert fault(Keyring(pin), started(keys=keys)) == "signature"

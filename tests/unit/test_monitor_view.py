@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -70,6 +71,15 @@ def test_votes_on_an_open_ballot_are_shown_as_they_come() -> None:
     last = fold(EVENTS).rows()[-1]
     assert isinstance(last, Open)
     assert set(last.votes) >= {"supervisor-with-a-long-name"}
+
+
+def test_a_ballot_that_comes_after_its_decision_is_not_open() -> None:
+    number = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, BallotOpened))
+    body = EVENTS[number].body
+    assert isinstance(body, BallotOpened)
+    rest = [event for event in EVENTS if event is not EVENTS[number]]
+    late = replace(EVENTS[number], seq=EVENTS[-1].seq + 1)
+    assert body.id not in fold([*rest, late]).open
 
 
 def test_a_decision_without_its_receipt_is_pending() -> None:

@@ -67,6 +67,7 @@ class MonitorView:
         """Grows with every event of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
         self._place: dict[str, int] = {}
+        self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
         self._observed: datetime | None = None
 
     def feed(self, event: Event) -> None:
@@ -80,7 +81,7 @@ class MonitorView:
                 self._observation(event, body)
             case Vote() as body:
                 self._vote(event.author, body)
-            case BallotOpened() as body if len(self.open) < OPEN:
+            case BallotOpened() as body if len(self.open) < OPEN and body.id not in self._closed:
                 votes = self._votes.get(body.actuator, {})
                 mine = {name: vote for name, vote in votes.items() if name in body.eligible}
                 self.open[body.id] = Open(event.seq, self.run.step, body, mine)
@@ -154,6 +155,7 @@ class MonitorView:
 
     def _decision(self, event: Event, body: Decision) -> None:
         ballot = self.open.pop(body.ballot, None)
+        self._closed.append(body.ballot)
         opened = ballot.opened if ballot else None
         said = {line.agent for line in body.tally if line.stance != "silent"}
         votes = ballot.votes if ballot else self._votes.get(body.actuator, {})

@@ -1,1 +1,1 @@
-"""`import`: last month's training as a run. A reader for each format, by entry points of `oven.importers`; one writer."""
+"""`import`: last month's training as a run. A reader a format, by entry points of `oven.importers`, and one writer."""

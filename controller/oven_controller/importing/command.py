@@ -26,7 +26,14 @@ def import_run(source: Path, home: Home, run: str | None, renamed: Mapping[str, 
             recording = importer.open(path, skipped)
             measured = rows(recording.logged, skipped, renamed)
             detail = f"imported: {name}, {path.name}"
-            found = write(folder, measured, recording.max_steps, path.stat().st_mtime, detail)
+            found = write(
+                folder,
+                measured,
+                max_steps=recording.max_steps,
+                reached=recording.reached,
+                changed=path.stat().st_mtime,
+                detail=detail,
+            )
         except OSError as error:
             raise ConfigError(f"{error.filename or path} cannot be used: {error.strerror or error}") from error
         if not found.observations:

@@ -21,7 +21,7 @@ TWICE = "values of a metric that its row had already"
 STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step", "step", "Step", "_step")
 """Where loggers keep the optimizer step, the surest first: W&B's own `_step` counts calls of its logger."""
 TIMES = ("_timestamp", "timestamp", "wall_time")
-_COUNTERS = frozenset(("step", "Step", "global_step", "epoch", "num_tokens", "total_flos", "timestamp", "wall_time"))
+_COUNTERS = frozenset((*STEPS, *TIMES, "epoch", "num_tokens", "total_flos"))
 _ALIASES = {"lr": "learning_rate", "train_loss": "loss"}
 _HELD_OUT = ("eval/", "eval_", "val/", "val_", "validation/")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -31,6 +31,8 @@ class Recording:
     logged: Iterator[Logged]
     max_steps: int | None = None
     """How far the training was meant to go, if the source says so."""
+    reached: int | None = None
+    """How far it came, likewise: the last steps need not have been logged."""
 
 
 class Importer(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from oven_controller.errors import ConfigError
+from oven_controller.importing.rows import whole
 from oven_controller.importing.source import Logged, Recording
 
 NAME = "trainer_state.json"
@@ -48,8 +49,8 @@ class TrainerState:
         history = state.get("log_history") if isinstance(state, dict) else None
         if not isinstance(history, list):
             raise ConfigError(f"{path} has no `log_history`, so no Hugging Face trainer wrote it")
-        most = state.get("max_steps")
-        return Recording(_logged(history), most if isinstance(most, int) and most > 0 else None)
+        most = whole(state.get("max_steps"))
+        return Recording(_logged(history), most or None, whole(state.get("global_step")))
 
 
 def _logged(history: list[Any]) -> Iterator[Logged]:

@@ -60,15 +60,24 @@ class Written:
     completed: bool = True
 
 
-def write(folder: RunFolder, rows: Iterable[Row], max_steps: int | None, changed: float, detail: str) -> Written:
-    """`changed`: seconds since the epoch, for rows without a time. `detail` goes into RunEnded. Whoever made the folder
-    removes it when this raises, or when there was not one row."""
+def write(
+    folder: RunFolder,
+    rows: Iterable[Row],
+    *,
+    max_steps: int | None = None,
+    reached: int | None = None,
+    changed: float,
+    detail: str,
+) -> Written:
+    """`max_steps` and `reached` are what the source says of its length, beside what its rows say. `changed`: seconds
+    since the epoch, for rows without a time. `detail` goes into RunEnded. Whoever made the folder removes it when this
+    raises, or when there was not one row."""
     with tempfile.TemporaryFile() as spool:
         found = _spool(rows, spool)
         if not found.observations:
             return found
+        found.completed = max_steps is None or max(found.max_steps, reached or 0) >= max_steps
         found.max_steps = max(found.max_steps, max_steps or 0)
-        found.completed = max_steps is None or found.last_step >= max_steps
         spool.seek(0)
         with whole(folder.export) as out:
             out.writelines(f"{line}\n" for line in _lines(folder.run, _spooled(spool), found, changed, detail))

@@ -120,8 +120,8 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
     """Of `steps` counted steps a block; the i-th blocks of all arms were neighbours."""
 
     def ratio(arm: str, of: str = "wall_s") -> tuple[float, float, float]:
-        sums = [[[getattr(block, of)] for block in blocks[name]] for name in (arm, "trl")]
-        return slowdown(*sums)
+        one, other = ([[float(getattr(block, of))] for block in blocks[name]] for name in (arm, "trl"))
+        return slowdown(one, other)
 
     def seconds(arm: str) -> float:
         return round(fmean(block.wall_s for block in blocks[arm]) / steps, 4)
@@ -151,10 +151,11 @@ def _train(
     blocks: dict[str, list[Block]] = {arm: [] for arm in ARMS}
     with ExitStack() as running, progress.status("starting") as line:
         pipes, sizes = {}, {}
-        for arm in ARMS:  # one after the other: the first fills the cache of warm policies
-            line.update(f"starting {arm}")
+        for arm in ARMS:
             pipes[arm] = running.enter_context(_arm(replace(order, environment=dict(told) if arm == "ours" else {})))
-            sizes[arm] = _answer(arm, pipes[arm])
+            if order.size == "recipe":  # the first fills the cache of warm policies
+                sizes[arm] = _answer(arm, pipes[arm])
+        sizes |= {arm: _answer(arm, pipes[arm]) for arm in ARMS if arm not in sizes}
         for number in range(rounds):
             for arm in ARMS if number % 2 == 0 else reversed(ARMS):
                 line.update(f"round {number + 1} of {rounds}: {arm}")

@@ -131,14 +131,10 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
 
     if order.size == "recipe":
         return warm_policy(settings, tokenizer, 1, Path(order.cache))
-    config = Qwen2Config(
-        **SIZES[order.size],
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen2ForCausalLM(config).to(torch.bfloat16 if order.dtype == "bf16" else torch.float32)
+    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    shape: dict[str, Any] = {**SIZES[order.size], **ends, "pad_token_id": tokenizer.pad_token_id}
+    model: Any = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **shape))
+    return model.to(torch.bfloat16 if order.dtype == "bf16" else torch.float32)
 
 
 def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:

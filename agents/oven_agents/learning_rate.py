@@ -22,10 +22,11 @@ class LearningRate(Agent):
     (the same rule, on the other side); or the reward that was there is gone, and since a collapsed policy has no
     gradient to come back by, it proposes a rollback and a cut together.
 
-    Silent while the user's own schedule moves the rate, and never back above half of a rate that collapsed.
+    Silent while the user's own schedule moves the rate, and never back above half of a rate that collapsed. Where the
+    cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
-    needs = (ALIGNMENT, "reward")
+    needs = ("reward",)
     moves = (SCALE, ROLLBACK)
     speciality = (SCALE, ROLLBACK)
 

@@ -28,6 +28,8 @@ from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError,
 from oven_controller.server import KEYS, ServerFolder
 from oven_controller.signing import LEARNER, load_keys
 
+IMPORTED = "imported"
+"""The recipe of a run that was made of another program's logs."""
 _READER = b"reader"
 """What the lock file holds while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]

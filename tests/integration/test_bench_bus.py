@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oven_learner.bench import latency, throughput
+from oven_learner.bench import latency, step, throughput
+from oven_learner.bench.step_arm import Order
 
 
 async def test_every_decision_of_latency_is_measured_beside_the_relay(tmp_path: Path) -> None:
@@ -23,3 +24,11 @@ async def test_throughput_climbs_with_few_agents_and_with_many_in_one_process(tm
         "processes_of_many",
     }  # fmt: skip
     assert found["publisher_per_s"]
+
+
+async def test_a_step_is_measured_beside_plain_trl_on_the_same_work(tmp_path: Path) -> None:
+    order = Order(cache=str(tmp_path), size="tiny", dtype="bf16", prompts=2, group=2, completion=4)
+    found = await step.measure(order, rounds=4, block=2)
+    assert found.keys() >= {"ours_s", "trl_s", "ratio", "ratio_low", "ratio_high", "floor_low", "floor_high"}
+    assert found["same_tokens"] is True and found["steps"] == 8
+    assert (found["device"], found["dtype"], found["model"]) == ("cpu", "bf16", "tiny")

@@ -187,9 +187,16 @@ def test_an_even_mixture_is_left_alone_and_so_are_mastered_levels() -> None:
 
 def test_an_agent_says_why_it_cannot_fire() -> None:
     session = Session(LearningRate(), "me")
-    session.absorb(started(missing=ALIGNMENT))
+    session.absorb(started(missing="reward"))
     statuses = [message for message in session.react() if isinstance(message, AgentStatus)]
-    assert statuses[-1].state == "cannot_fire" and ALIGNMENT in statuses[-1].reason
+    assert statuses[-1].state == "cannot_fire" and "reward" in statuses[-1].reason
+
+
+def test_without_the_gauge_of_alignment_a_collapse_is_still_seen() -> None:
+    fell = [observe(t, reward=0.6 if t < 30 else 0.0, loss=1.0) for t in range(1, 40)]
+    run = started(missing=ALIGNMENT)
+    assert [vote.actuator for vote in votes(LearningRate(), fell, run)][:2] == ["optimizer.lr_scale", "run.rollback"]
+    assert not votes(LearningRate(), fell[:29], run)
 
 
 def test_an_agent_that_always_raises_says_so_once_and_goes_quiet() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.bench import outage, overhead
+from oven_learner.bench import outage, overhead, step
 from oven_learner.bench.oncpu import OnCpu, quantile
 from oven_learner.bench.overhead import slowdown
+from oven_learner.bench.step_arm import Block
 
 
 def test_a_slowdown_that_every_block_shows_has_a_narrow_interval() -> None:
@@ -36,6 +37,19 @@ def test_the_interval_holds_the_ratio_of_equal_arms(blocks: list[list[float]]) -
     assert ratio == low == high == 1.0
 
 
+def test_a_step_is_set_beside_the_plain_one_of_its_round() -> None:
+    plain = [Block(2.0 + number, 2.0, 100) for number in range(6)]
+    ours = [Block(1.1 * block.wall_s, 2.0, 100) for block in plain]
+    found = step.figures({"trl": plain, "ours": ours, "floor": plain}, 10)
+    assert found["ratio"] == found["ratio_low"] == found["ratio_high"] == 1.1
+    assert found["floor_low"] == found["floor_high"] == found["ratio_on_cpu"] == 1.0
+    assert (found["trl_s"], found["ours_s"]) == (0.45, 0.495)
+    assert found["tokens_ratio"] == pytest.approx(1 / 1.1, abs=1e-4)
+    assert found["same_tokens"] is True and found["steps"] == 60
+    longer = [*plain[:-1], Block(7.0, 2.0, 101)]
+    assert step.figures({"trl": plain, "ours": longer, "floor": plain}, 10)["same_tokens"] is False
+
+
 def test_quantiles_are_values_that_were_seen() -> None:
     values = [5.0, 1.0, 3.0, 2.0, 4.0]
     assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 3.0, 5.0, 5.0]
@@ -52,6 +66,10 @@ def test_wrong_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         overhead.BENCH.run(["--pairs", "10", "--block", "5"])
     assert ended.value.code == 2 and "four pairs of blocks" in capsys.readouterr().err
+    for wrong, said in ((["--rounds", "3"], "four rounds"), (["--group", "1"], "no advantage")):
+        with pytest.raises(SystemExit) as ended:
+            step.BENCH.run(wrong)
+        assert ended.value.code == 2 and said in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         outage.BENCH.run(["--rate", "0"])
     assert ended.value.code == 2 and "--rate" in capsys.readouterr().err

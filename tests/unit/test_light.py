@@ -28,7 +28,8 @@ HEAVY = (
         "oven_agents.committee.host, oven_agents.committee.providers.openai, oven_agents.committee.providers.anthropic",
         "oven_agents.committee_weights",
         "oven_controller.mesh.service, oven_controller.replay",
-        "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up",
+        "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
+        "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.view, oven_tui.plot, oven_tui.feed, oven_tui.main, oven_tui.bench",
         "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_learner.bench.starts",
         "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_learner.bench.committee",

@@ -17,7 +17,7 @@ from oven_controller import streams, tls
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, OvenError
-from oven_controller.home import Home, RunFolder, Status
+from oven_controller.home import IMPORTED, Home, RunFolder, Status
 from oven_controller.settings import Resolved, agent_specs, per_process
 from oven_controller.signing import Keyring
 from oven_controller.stack import exposure, foreground, plugins, priors
@@ -65,6 +65,8 @@ async def up(request: Request, home: Home, out: Out) -> int:
         )
     pools(agent_specs(settings), per_process(settings))
     folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
+    if request.resume and folder.info().recipe == IMPORTED:
+        raise ConfigError(f"run {folder.run!r} was imported and cannot go on; start another with `oven-controller run`")
     if request.resume and folder.status() == "completed" and not request.command and request.learner:
         raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
     screen = Screen(out, folder.logs / "up.log")

@@ -122,17 +122,15 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with _stack(folder, per_process) as url:
+        async with stack(folder, per_process) as url:
             link = ApartLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
-            dealt_with = await _dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+            heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
     said = WARM_UP + pairs * (block + SETTLE)
-    if dropped or dealt_with < said / 2:
-        raise ProcessError(
-            f"the agents dealt with {dealt_with} of {said} ticks, {dropped} were dropped: too few to tell"
-        )
+    if dropped or heard < said / 2:
+        raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
     on, off = arms[True], arms[False]
     ratio, low, high = slowdown(on.blocks, off.blocks)
     in_process, in_process_low, in_process_high = slowdown(on.on_cpu, off.on_cpu)
@@ -157,7 +155,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
         "step_bare_ms": round(1e3 * fmean(bare), 3),
         "pairs": sum(len(steps) for steps in on.blocks),
         "blocks": len(on.blocks),
-        "ticks_dealt_with": dealt_with,
+        "ticks_dealt_with": heard,
         "on_cpu": bool(on.noop_us) and _known(),
     }
 
@@ -280,7 +278,7 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def _stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
+async def stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
     """nats-server, the mesh and the four agents, by their entry points. Nobody reads the log in this process."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.add_user(role, role)
@@ -313,7 +311,7 @@ async def _stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[st
 def _ignore(_: object) -> None: ...
 
 
-async def _dealt_with(url: str, credentials: Credentials) -> int:
+async def dealt_with(url: str, credentials: Credentials) -> int:
     """The newest tick that all four agents have dealt with, as far as the log has it."""
     newest: dict[str, int] = {}
     async with Bus.connect(url, credentials) as bus:

@@ -1,0 +1,111 @@
+"""What was logged, as measurements of steps: named as `attach` names them, numbers only, one row a step.
+
+Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. What counts
+(step, epoch, tokens so far) or sums a whole training up is no gauge, and left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from oven_controller.importing.source import Logged
+from oven_controller.messages import MetricSpec
+
+NO_STEP = "rows without a step"
+NO_NUMBER = "values that are no number"
+TWICE = "values of a metric that its row had already"
+
+STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step", "step", "Step", "_step")
+"""Where loggers keep the optimizer step, the surest first: W&B's own `_step` counts calls of its logger."""
+TIMES = ("_timestamp", "timestamp", "wall_time")
+_COUNTERS = frozenset((*STEPS, *TIMES, "epoch", "num_tokens", "total_flos"))
+_ALIASES = {"lr": "learning_rate", "train_loss": "loss"}
+_HELD_OUT = ("eval/", "eval_", "val/", "val_", "validation/")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
+
+
+class Row(NamedTuple):
+    """What was measured at one step."""
+
+    step: int
+    metrics: dict[str, float]
+    time: float | None
+
+
+def rows(logged: Iterable[Logged], skipped: Counter[str], renamed: Mapping[str, str]) -> Iterator[Row]:
+    """Calls that follow one another at one step become one row. What is no number, or has no step, is counted in
+    `skipped`; a value that was not measured (None) is absent; NaN and infinities stay."""
+    names: dict[str, str | None] = {}
+    waiting: Row | None = None
+    for entry in logged:
+        step = whole(entry.step)
+        if step is None:
+            skipped[NO_STEP] += 1
+            continue
+        metrics: dict[str, float] = {}
+        for name, value in entry.values.items():
+            if name not in names:
+                names[name] = renamed.get(name) or named(name)
+            called = names[name]
+            if called is None or value is None:
+                continue
+            measured = value if type(value) is float else number(value)
+            if measured is None:
+                skipped[NO_NUMBER] += 1
+            elif called in metrics:
+                skipped[TWICE] += 1
+            else:
+                metrics[called] = measured
+        if not metrics:
+            continue
+        if waiting is not None and waiting.step == step and waiting.metrics.keys().isdisjoint(metrics):
+            waiting.metrics.update(metrics)
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = Row(step, metrics, entry.time)
+    if waiting is not None:
+        yield waiting
+
+
+def named(name: str) -> str | None:
+    """What `attach` would call this metric; None: it is no gauge."""
+    bare = name.removeprefix("train/")
+    if bare in _COUNTERS or name.startswith("_") or (bare is not name and bare.startswith("train_")):
+        return None
+    for prefix in _HELD_OUT:
+        if bare.startswith(prefix) and len(bare) > len(prefix):
+            return "eval/" + bare.removeprefix(prefix)
+    return _ALIASES.get(bare, bare)
+
+
+def number(value: object) -> float | None:
+    """None for what is no number; a truth value is none."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def whole(value: object) -> int | None:
+    """A step: 0 or more, without a fraction; else None."""
+    found = number(value)
+    return int(found) if found is not None and found >= 0 and found.is_integer() else None
+
+
+def gauge(name: str) -> MetricSpec:
+    """What can be said of a metric by its name alone."""
+    last = name.rsplit("/", 1)[-1]
+    if name.startswith("eval/") and last not in _TIMINGS:
+        return MetricSpec(
+            name=name, better="down" if last == "loss" else "up" if last == "accuracy" else "neither", held_out=True
+        )
+    return MetricSpec(name=name, better="down" if name == "loss" else "up" if name == "reward" else "neither")

@@ -1,0 +1,200 @@
+"""`bench step`: what a training step costs with the whole stack attached, beside plain TRL on the same work.
+
+Three processes train by the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
+mesh and the four shipped agents beside it as under `up`; one plain; and one more that is plain, as the floor. They take
+turns, a block of steps each, in an order that is turned round every time, so that a drift of the machine falls on all
+alike; only one trains at a time. A block begins with steps that are not counted. The run is in `observe`, so nothing is
+turned and all three do the same work (`same_tokens` says whether they did, block for block).
+
+`ratio` is the attached arm's wall time per optimizer step over the plain one's, `floor` the second plain one's over the
+first's; the intervals are 95 % percentile bootstraps over rounds (Efron & Tibshirani 1993). `ratio_on_cpu` leaves out
+what the training thread waited in the run queue: the stack runs on the same cores. What is left out: evaluation,
+checkpoints, and several ranks.
+
+On a GPU, `--device cuda --dtype bf16 --model-size 0.5b` is a Qwen2 of that size with random weights: then
+`tokens_ratio` (attached over plain, prompts and completions) says what is left of the throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ProcessError
+from oven_controller.home import Home
+from oven_controller.stack.plan import Plan
+from oven_learner.bench.overhead import AGENTS, RUN, dealt_with, slowdown, stack
+from oven_learner.bench.step_arm import Block, Order, work
+
+ARMS = ("trl", "ours", "floor")
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+SETTLE = 2
+"""Steps at the beginning of a block that are not counted."""
+DEFAULTS = {"recipe": (32, 8, 7), "tiny": (2, 2, 4), "0.5b": (8, 8, 256)}
+"""Model size → prompts a step, completions a prompt, tokens a completion at most."""
+
+
+class Step:
+    """The bench behind the entry point `step`."""
+
+    summary = "an optimizer step with the whole stack attached, beside plain TRL on the same model and task"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench step",
+            description=self.summary,
+            epilog="example: oven-controller bench step --json",
+        )
+        parser.add_argument("--rounds", type=int, default=12, help="blocks of each arm (12; some 4 minutes in all)")
+        parser.add_argument("--block", type=int, default=10, help="counted steps of a block (10)")
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
+        parser.add_argument(
+            "--model-size", choices=tuple(DEFAULTS), default="recipe",
+            help="the recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights",
+        )  # fmt: skip
+        parser.add_argument("--prompts", type=int, help="a step")
+        parser.add_argument("--group", type=int, help="completions a prompt")
+        parser.add_argument("--completion", type=int, help="tokens of a completion at most")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        if options.rounds < 4 or options.block < 1:
+            parser.error("an interval needs four rounds at least, and a block a step")
+        prompts, group, completion = DEFAULTS[options.model_size]
+        order = Order(
+            cache=str(Home().cache / "bench-step"),
+            size=options.model_size,
+            device=options.device,
+            dtype=options.dtype,
+            prompts=options.prompts or prompts,
+            group=options.group or group,
+            completion=options.completion or completion,
+        )
+        if order.group < 2:
+            parser.error("--group is 2 at least: one completion has no advantage")
+        found = json.dumps(asyncio.run(measure(order, options.rounds, options.block)))
+        if options.json:
+            print(found)
+        else:
+            Console().print_json(found)
+        return 0
+
+
+async def measure(order: Order, rounds: int, block: int) -> dict[str, float | int | bool | str]:
+    """Raises ProcessError when an arm or the stack failed: then nothing was compared."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Home(Path(scratch)).create(RUN, "custom")
+        async with stack(folder, None) as url:
+            told = Plan(folder, url).environment("learner")
+            sizes, blocks = await asyncio.to_thread(_train, order, told, rounds, block)
+            heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+    said = rounds * (block + SETTLE)
+    if heard < said / 2:
+        raise ProcessError(f"the agents {', '.join(AGENTS)} dealt with {heard} of {said} ticks: too few to tell")
+    return figures(blocks, block) | {
+        "device": order.device,
+        "dtype": order.dtype,
+        "model": order.size,
+        "parameters": sizes["ours"],
+        "completions_per_step": order.prompts * order.group,
+        "ticks_dealt_with": heard,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, float | int | bool | str]:
+    """Of `steps` counted steps a block; the i-th blocks of all arms were neighbours."""
+
+    def ratio(arm: str, of: str = "wall_s") -> tuple[float, float, float]:
+        one, other = ([[float(getattr(block, of))] for block in blocks[name]] for name in (arm, "trl"))
+        return slowdown(one, other)
+
+    def seconds(arm: str) -> float:
+        return round(fmean(block.wall_s for block in blocks[arm]) / steps, 4)
+
+    def pace(arm: str) -> float:
+        return sum(block.tokens for block in blocks[arm]) / sum(block.wall_s for block in blocks[arm])
+
+    named = {"ratio": ratio("ours"), "ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor": ratio("floor")}
+    found: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
+    for name, (middle, low, high) in named.items():
+        found |= {name: round(middle, 4), f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
+    return found | {
+        "tokens_per_s_ours": round(pace("ours"), 1),
+        "tokens_per_s_trl": round(pace("trl"), 1),
+        "tokens_ratio": round(pace("ours") / pace("trl"), 4),
+        "same_tokens": all(len({block.tokens for block in turn}) == 1 for turn in zip(*blocks.values(), strict=True)),
+        "rounds": len(blocks["ours"]),
+        "steps": steps * len(blocks["ours"]),
+    }
+
+
+def _train(
+    order: Order, told: Mapping[str, str], rounds: int, block: int
+) -> tuple[dict[str, int], dict[str, list[Block]]]:
+    """Number of parameters and blocks, by arm."""
+    progress = Console(stderr=True)
+    blocks: dict[str, list[Block]] = {arm: [] for arm in ARMS}
+    with ExitStack() as running, progress.status("starting") as line:
+        pipes, sizes = {}, {}
+        for arm in ARMS:
+            pipes[arm] = running.enter_context(_arm(replace(order, environment=dict(told) if arm == "ours" else {})))
+            if order.size == "recipe":  # the first fills the cache of warm policies
+                sizes[arm] = _answer(arm, pipes[arm])
+        sizes |= {arm: _answer(arm, pipes[arm]) for arm in ARMS if arm not in sizes}
+        for number in range(rounds):
+            for arm in ARMS if number % 2 == 0 else reversed(ARMS):
+                line.update(f"round {number + 1} of {rounds}: {arm}")
+                pipes[arm].send((SETTLE, block))
+                blocks[arm].append(_answer(arm, pipes[arm]))
+        for pipe in pipes.values():
+            pipe.send(None)
+    return sizes, blocks
+
+
+def _answer(arm: str, pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise ProcessError(f"the training {arm!r} ended early; its last words stand above") from None
+
+
+@contextmanager
+def _arm(order: Order) -> Iterator[Connection]:
+    spawn = get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=work, args=(theirs, order), daemon=True)
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update({name: value for name, value in THREADS.items() if before[name] is None})
+    try:
+        process.start()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+    theirs.close()
+    try:
+        yield ours
+        process.join(60)
+    finally:
+        ours.close()
+        if process.is_alive():
+            process.terminate()
+            process.join(10)
+
+
+BENCH = Step()

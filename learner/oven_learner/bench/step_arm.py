@@ -1,0 +1,176 @@
+"""One arm of `bench step`: a process that trains by TRL's GRPOTrainer, plain or attached, whenever it is its turn.
+
+Both arms are made by the same lines: model, prompts, seed and TRL's settings are the same, so as long as nothing is
+decided they do the same work, token for token. The plain one has the reward as a function; the other has it in a
+committee, and `oven.attach(trainer)`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+from oven_learner.bench.oncpu import OnCpu
+
+Size = Literal["recipe", "tiny", "0.5b"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to train. Plain values: it travels to the process. `environment` is what an attached script is given; empty
+    for the plain arm."""
+
+    cache: str
+    size: Size = "recipe"
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["f32", "bf16"] = "f32"
+    prompts: int = 32
+    group: int = 8
+    completion: int = 7
+    threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Of the counted steps of one turn. Seconds are sums; tokens those of prompts and completions, by TRL's count."""
+
+    wall_s: float
+    on_cpu_s: float
+    tokens: int
+
+
+_SHAPE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SIZES = {
+    "tiny": {"vocab_size": 512, **dict(zip(_SHAPE, (32, 64, 1, 2, 1), strict=True))},
+    # Qwen2.5-0.5B's own.
+    "0.5b": {"vocab_size": 151_936, **dict(zip(_SHAPE, (896, 4864, 24, 14, 2), strict=True))},
+}
+
+
+def work(pipe: Connection, order: Order) -> None:
+    """The process. It says its number of parameters once it is ready; each (settling, counted) that it is then sent
+    is answered by a Block; None ends it."""
+    os.environ.update(order.environment)
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    import torch
+
+    torch.set_num_threads(order.threads)
+    trainer = _trainer(order)
+    with OnCpu() as clock:
+        turns = _turns(pipe, clock, torch.cuda.synchronize if order.device == "cuda" else lambda: None)
+        trainer.add_callback(turns)  # after that of `attach`, so that a step ends with all that it does
+        trainer.train()
+
+
+def _trainer(order: Order) -> Any:
+    import torch
+    from datasets import Dataset
+    from transformers import PrinterCallback, set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from oven_learner.attachment import attach
+    from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
+    from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
+    from oven_learner.recipes.grpo.task import pool
+    from oven_learner.recipes.grpo.tokenizer import build_tokenizer
+    from oven_learner.recipes.grpo.train import gauges
+    from oven_learner.rewards import Committee
+
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    settings, tokenizer = GrpoSettings(), build_tokenizer()
+    prompts = random.Random("prompts of bench step")
+    rows = [row for length in settings.lengths for row in pool(length, settings.train_prompts, prompts)]
+    committee = Committee(RULES, weights=WEIGHTS) if order.environment else None
+    set_seed(1)
+    trainer = GRPOTrainer(
+        model=_model(order, settings, tokenizer),
+        processing_class=tokenizer,
+        reward_funcs=[committee or exact_match],
+        train_dataset=Dataset.from_list([vars(row) for row in rows]),
+        args=GRPOConfig(
+            output_dir=str(Path(order.cache) / "unused"),
+            seed=1,
+            learning_rate=TUNED_LEARNING_RATE if order.size == "recipe" else 1e-6,
+            lr_scheduler_type="constant",
+            max_steps=1_000_000,  # it ends when it is told to
+            per_device_train_batch_size=order.prompts * order.group,
+            num_generations=order.group,
+            max_completion_length=order.completion,
+            bf16=order.dtype == "bf16",
+            gradient_checkpointing=False,
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=order.device == "cpu",
+        ),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if committee is not None:
+        committee.group_size = order.group
+        attach(trainer, recipe="bench", metrics=gauges(settings), committee=committee)
+    assert isinstance(trainer.model, torch.nn.Module)
+    return trainer
+
+
+def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from oven_learner.recipes.grpo.warmup import warm_policy
+
+    if order.size == "recipe":
+        return warm_policy(settings, tokenizer, 1, Path(order.cache))
+    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    shape: dict[str, Any] = {**SIZES[order.size], **ends, "pad_token_id": tokenizer.pad_token_id}
+    model: Any = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **shape))
+    return model.to(torch.bfloat16 if order.dtype == "bf16" else torch.float32)
+
+
+def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:
+    """The callback that lets the trainer go on for as many steps as it is told."""
+    from transformers import TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            pipe.send(sum(parameter.numel() for parameter in model.parameters()))
+            self._wait(state, control)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self.settling:
+                self.settling -= 1
+                if not self.settling:
+                    self._begin(state)
+                return
+            self.counted -= 1
+            if self.counted:
+                return
+            settle()
+            wall, waited = time.perf_counter() - self.began, (clock.waited_ns() - self.waited) / 1e9
+            pipe.send(Block(wall, wall - waited, int(state.num_input_tokens_seen - self.tokens)))
+            self._wait(state, control)
+
+        def _wait(self, state: Any, control: Any) -> None:
+            told = pipe.recv()
+            if told is None:
+                control.should_training_stop = True
+                self.settling = 1
+                return
+            self.settling, self.counted = told
+
+        def _begin(self, state: Any) -> None:
+            settle()
+            self.tokens = state.num_input_tokens_seen
+            self.began, self.waited = time.perf_counter(), clock.waited_ns()
+
+    return Turns()

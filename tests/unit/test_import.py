@@ -1,0 +1,314 @@
+"""A training's own logs become a run: real files of the real libraries, and files that are none."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.attached import THIRD_PARTY, trainer
+
+from oven_controller.cli.main import run
+from oven_controller.home import Home, RunFolder
+from oven_controller.importing.rows import NO_STEP, Row, gauge, named, rows
+from oven_controller.importing.source import Logged
+from oven_controller.messages import Observation, RunEnded, RunStarted
+from oven_controller.settings import resolve
+from oven_controller.stack import reading
+from oven_controller.stack.up import Request, up
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home of its own; and this tree's entry points, whatever is installed."""
+    metadata = tmp_path / "meta" / "oven_controller-0.dist-info"
+    metadata.mkdir(parents=True)
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    text = "".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in one.items()) for group, one in groups.items())
+    (metadata / "entry_points.txt").write_text(text)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
+    monkeypatch.syspath_prepend(str(metadata.parent))
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Home()
+
+
+def invoke(*args: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run(args)
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def imported(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    def call(*args: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert invoke("import", *args, "--json") == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return call
+
+
+def bodies(found: dict[str, Any]) -> list[Any]:
+    return [event.body for event in reading.exported(RunFolder(Path(found["folder"])))]
+
+
+def observations(found: dict[str, Any]) -> list[Observation]:
+    return [body for body in bodies(found) if isinstance(body, Observation)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Twelve steps of transformers' own Trainer, one row of them NaN: its output folder and what it logged."""
+    pytest.importorskip("tensorboard")
+    folder = tmp_path_factory.mktemp("trained")
+    one = trainer(
+        folder, logging_steps=2, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6,
+        report_to=["tensorboard"], logging_nan_inf_filter=False, learning_rate=0.02,
+    )  # fmt: skip
+    one.train()
+    history = one.state.log_history
+    for checkpoint in (6, 12):  # what a diverged training leaves: NaN, which JSON has no word for
+        path = folder / f"checkpoint-{checkpoint}" / "trainer_state.json"
+        state = json.loads(path.read_text())
+        state["log_history"][0]["loss"] = math.nan
+        path.write_text(json.dumps(state))
+    return folder, history
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_a_trainers_checkpoint(
+    trained: tuple[Path, list[dict[str, Any]]], imported: Callable[..., dict[str, Any]]
+) -> None:
+    folder, history = trained
+    found = imported(str(folder))
+    assert found["source"].endswith("checkpoint-12/trainer_state.json") and found["format"] == "trainer_state"
+    assert (found["max_steps"], found["last_step"], found["untimed"]) == (12, 12, 6)
+    started, *_, ended = bodies(found)
+    assert isinstance(started, RunStarted) and isinstance(ended, RunEnded)
+    assert (started.recipe, started.rules.autonomy, started.horizon.max_steps) == ("imported", "observe", 12)
+    assert [(s.name, s.value, s.low, s.high) for s in started.actuators] == [("optimizer.lr_scale", 1.0, 0.1, 3.0)]
+    assert {m.name for m in started.metrics if m.held_out} == {"eval/loss"}
+    assert not started.keys and ended.reason == "completed"
+    seen = observations(found)
+    assert [o.step for o in seen] == [2, 4, 6, 8, 10, 12] and [o.tick for o in seen] == [1, 2, 3, 4, 5, 6]
+    assert math.isnan(seen[0].metrics["loss"])
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert [o.metrics["loss"] for o in seen[1:]] == pytest.approx(losses[1:])
+    evaluated = {o.step: o.metrics["eval/loss"] for o in seen if "eval/loss" in o.metrics}
+    assert evaluated == pytest.approx({e["step"]: e["eval_loss"] for e in history if "eval_loss" in e})
+    assert not {"epoch", "train_runtime", "step"} & found["metrics"].keys()
+    early = imported(str(folder / "checkpoint-6"), "--run", "early")
+    assert bodies(early)[-1].reason == "stopped"
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_the_same_training_from_tensorboard(
+    trained: tuple[Path, list[dict[str, Any]]], imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
+    folder, history = trained
+    assert invoke("import", str(folder / "runs")) == 2
+    assert "name one of " in capsys.readouterr().err
+    (events,) = (folder / "runs").iterdir()
+    found = imported(str(events))
+    seen = observations(found)
+    by_step = {o.step: o.metrics for o in seen}
+    for entry in history[:-1]:  # the last sums the training up
+        wanted = {named(f"eval/{k[5:]}" if k.startswith("eval_") else k): v for k, v in entry.items()}
+        for name in ("loss", "grad_norm", "learning_rate", "eval/loss"):
+            if name in wanted:
+                assert by_step[entry["step"]][name] == pytest.approx(wanted[name], rel=1e-6)
+    times = [event.time for event in reading.exported(RunFolder(Path(found["folder"])))]
+    assert times == sorted(times) and found["untimed"] == 0
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_a_resumed_training_is_a_second_incarnation(
+    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    folder = tmp_path / "board"
+    for begins, ends in ((1, 8), (6, 12)):
+        writer = SummaryWriter(str(folder), filename_suffix=f".{begins}")
+        for step in range(begins, ends + 1):
+            writer.add_scalar("train/loss", 1 / step, step, walltime=1000 + step)
+            if step % 5 == 1 and step > 1:
+                writer.add_scalar("val/loss", 2.0, step - 1, walltime=1000 + step)  # late, and no restart
+        writer.add_text("note", "no number", 1)
+        writer.close()
+    found = imported(str(folder), "--run", "twice")
+    assert found["incarnations"] == 2 and found["skipped"] == {"values that are no number": 2}
+    starts = [body for body in bodies(found) if isinstance(body, RunStarted)]
+    assert [(s.incarnation, s.tick, s.step) for s in starts] == [(1, 0, 0), (2, 9, 5)]
+    late = [o for o in observations(found) if "eval/loss" in o.metrics]
+    assert [(o.step, o.metrics.get("loss")) for o in late] == [(5, None), (5, None), (10, None)]
+    assert invoke("replay", "twice", "--verify") == 0
+    said = capsys.readouterr().out
+    assert "the same, byte for byte" in said and "this run is not a signed one" in said
+
+
+WANDB = """
+import os, sys, wandb
+run = wandb.init(project="x", dir=sys.argv[1], mode="offline", settings=wandb.Settings(console="off"))
+for i in range(1, 2001):
+    row = {"train/loss": float("nan") if i == 3 else 1 / i, "train/learning_rate": 1e-4, "train/global_step": 5 * i}
+    run.log(row | ({"note": "x" * 40_000, "h": wandb.Histogram([1.0, 2.0])} if i == 2 else {}))
+run.finish()
+"""
+
+
+def test_an_offline_run_of_wandb(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    pytest.importorskip("wandb")
+    subprocess.run([sys.executable, "-c", WANDB, str(tmp_path)], check=True, timeout=120, capture_output=True)
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    found = imported(str(folder))
+    assert (found["observations"], found["first_step"], found["last_step"]) == (2000, 5, 10_000)
+    assert found["metrics"] == {"learning_rate": 2000, "loss": 2000} and found["untimed"] == 0
+    assert found["skipped"] == {"values that are no number": 2}  # the note, and the histogram
+    seen = observations(found)
+    assert math.isnan(seen[2].metrics["loss"]) and seen[-1].metrics["loss"] == pytest.approx(1 / 2000)
+    (file,) = folder.glob("*.wandb")
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    half = imported(str(file))
+    assert 0 < half["observations"] < 2000 and half["skipped"]["rows that were cut off"] == 1
+    file.write_bytes(data[:9000] + b"?" + data[9001:])
+    assert invoke("import", str(file)) == 2
+    assert "a checksum does not hold" in capsys.readouterr().err
+
+
+def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
+    (tmp_path / "w.csv").write_text(
+        '"Step","run-7 - train/loss","run-7 - train/loss__MIN","run-7 - lr"\n"10","2.5","2.4","1e-4"\n"20","","",""\n'
+        '"30","nan","1","1e-4"\n"x","1","1","1"\n'
+    )
+    found = imported("w.csv")
+    assert found["metrics"] == {"learning_rate": 2, "loss": 2} and found["skipped"] == {NO_STEP: 1}
+    assert [o.step for o in observations(found)] == [10, 30]  # nothing was measured at 20
+    lines = [
+        {"_step": 0, "training/global_step": 1, "critic/rewards/mean": 0.5, "_timestamp": 1_700_000_000.5},
+        {"_step": 1, "training/global_step": 2, "critic/rewards/mean": None, "loss": "NaN", "ok": True, "name": "a"},
+    ]
+    (tmp_path / "h.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"_step": 2, "lo')
+    found = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
+    first, second = observations(found)
+    assert (first.step, first.metrics) == (1, {"reward": 0.5}) and math.isnan(second.metrics["loss"])
+    assert found["skipped"] == {"values that are no number": 2, "rows that were cut off": 1} and found["untimed"] == 1
+    times = [event.time.timestamp() for event in reading.exported(RunFolder(Path(found["folder"])))]
+    assert times[:2] == [1_700_000_000.5] * 2
+
+
+def test_an_agent_votes_on_it(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    table = [f"{step},{0.7 if step < 300 else 0.0},1e-4\n" for step in range(10, 501, 10)]
+    (tmp_path / "grpo.csv").write_text("step,train/reward,train/learning_rate\n" + "".join(table))
+    imported("grpo.csv", "--run", "last-month")
+    assert invoke("backtest", "lr", "last-month", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ticks"] == 50 and not found["cannot_fire"] and not found["took_part"]
+    assert {vote["actuator"] for vote in found["votes"]} == {"optimizer.lr_scale"}
+    assert "reward fell from 0.70 to 0.00" in found["votes"][0]["rationale"]
+    assert found["votes"][0]["tick"] in range(30, 34)
+    for command in (["runs"], ["status", "last-month"], ["log", "last-month"], ["replay", "last-month"]):
+        assert invoke(*command) == 0
+    said = capsys.readouterr().out
+    assert "last-month: completed (imported, start history)" in said and "autonomy: observe" in said
+
+
+async def test_an_imported_run_does_not_go_on(
+    tmp_path: Path, home: Home, imported: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
+    imported("a.csv", "--run", "old")
+    with pytest.raises(ValueError, match="was imported and cannot go on"):
+        await up(Request(resolve(), run="old", resume=True), home, print)
+
+
+BAD: dict[str, tuple[str, bytes | None, str]] = {
+    "none": ("none.csv", None, "there is no file or folder none.csv"),
+    "empty csv": ("e.csv", b"", "it is empty"),
+    "empty jsonl": ("e.jsonl", b"", "holds no measurement at any step: nothing was logged"),
+    "empty json": ("e.json", b"", "is no JSON"),
+    "empty wandb": ("run-1.wandb", b"", "is no W&B run file"),
+    "another json": ("x.json", b'{"a": 1}', "has no `log_history`"),
+    "cut json": ("x.json", b'{"log_history": [{"step": 1, "los', "was the program killed while it wrote it?"),
+    "no log": ("x.json", b'{"log_history": []}', "nothing was logged"),
+    "no step": ("x.csv", b"loss,lr\n1,2\n", "has no column named train/global_step"),
+    "no step in any": ("x.jsonl", b'{"loss": 1}\n', "holds no measurement at any step: 1 rows without a step"),
+    "no number": ("x.csv", b"step,name\n1,a\n", "1 values that are no number"),
+    "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "holds several runs: a, b"),
+    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is no CSV"),
+    "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is no JSON"),
+    "no object": ("x.jsonl", b"[1]\n", "line 1 is no JSON object"),
+    "another format": ("x.parquet", b"PAR1", "is none of: a history exported as .csv or .jsonl"),
+    "not a board": ("events.out.tfevents.1", b"hello, world", "holds no measurement"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_what_cannot_be_imported_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
+    name, data, said = BAD[case]
+    for package in {"empty wandb": ["wandb"], "not a board": ["tensorboard"]}.get(case, []):
+        pytest.importorskip(package)
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    assert invoke("import", name) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.startswith("error: ") and "Traceback" not in error
+    assert home.runs() == [] and not list((home.path / "runs").glob("*"))
+
+
+def test_names_that_do_not_fit(tmp_path: Path, home: Home, capsys: Any) -> None:
+    (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
+    assert invoke("import", "a.csv", "--run", "old") == 0
+    assert invoke("import", "a.csv", "--run", "old") == 2
+    assert "there is a run named 'old'" in capsys.readouterr().err
+    assert invoke("import", "a.csv", "--run", "a.b") == 2
+    assert invoke("import", "a.csv", "--rename", "loss") == 2
+    assert "has no two names" in capsys.readouterr().err
+    assert invoke("import", "a.csv", "--rename", "los=reward") == 2
+    assert "nothing in a.csv became reward; its metrics: loss" in capsys.readouterr().err
+    assert [folder.run for folder in home.runs()] == ["old"]
+
+
+def test_names_are_those_that_attach_gives() -> None:
+    pairs = {
+        "train/loss": "loss", "train_loss": "loss", "eval_loss": "eval/loss", "eval/loss": "eval/loss",
+        "val/accuracy": "eval/accuracy", "train/rewards/exact/mean": "rewards/exact/mean", "train/lr": "learning_rate",
+        "reward": "reward", "train/train_loss": None, "train/global_step": None, "epoch": None, "_runtime": None,
+    }  # fmt: skip
+    assert {name: named(name) for name in pairs} == pairs
+    assert gauge("eval/accuracy").better == "up" and not gauge("eval/runtime").held_out
+
+
+VALUES = st.one_of(st.floats(), st.none(), st.text(max_size=3), st.booleans(), st.lists(st.integers(), max_size=1))
+ENTRIES = st.builds(
+    Logged, st.one_of(st.integers(-2, 30), st.none()), st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(ENTRIES, max_size=20))
+def test_every_number_is_measured_once_at_its_own_step(entries: list[Logged]) -> None:
+    skipped: Counter[str] = Counter()
+    made: list[Row] = list(rows(entries, skipped, {}))
+    usable = [entry for entry in entries if isinstance(entry.step, int) and entry.step >= 0]
+    wanted = [(e.step, k, repr(v)) for e in usable for k, v in sorted(e.values.items()) if type(v) is float]
+    got = [(row.step, k, repr(v)) for row in made for k, v in row.metrics.items()]
+    assert sorted(got) == sorted(wanted)
+    assert skipped[NO_STEP] == len(entries) - len(usable)
+    assert all(row.metrics for row in made)

@@ -62,9 +62,9 @@ class OvenClient:
         save: Callable[[], object] | None = None,
     ) -> None:
         """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has.
-        `ranks`: those of the run, each with a client of its own; `averaged` are the metrics of which `observe` publishes
-        the mean over them. `save` asks for a checkpoint on disk, which makes `run.checkpoint` an actuator even where no
-        snapshot fits into memory."""
+        `ranks`: those of the run, each with a client of its own; of the metrics in `averaged` the mean over them is
+        published. `save` asks for a checkpoint on disk, which makes `run.checkpoint` an actuator even where no snapshot
+        fits into memory."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""

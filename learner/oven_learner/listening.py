@@ -57,9 +57,8 @@ class Listening:
 
         In lockstep it waits for `tick` to close, unless there is a command that is not `answered`.
         """
-        return self._ranks.hear(
-            partial(self._news, spent, tick, answered), asks=bool(self._asked) and not self._ranks.leader
-        )
+        asks = bool(self._asked) and not self._ranks.leader
+        return self._ranks.hear(partial(self._news, spent, tick, answered), asks=asks)
 
     def rest(self) -> list[Order]:
         """What came too late to be heard."""
@@ -71,9 +70,9 @@ class Listening:
             self._ranks.asker = None
             self.ask("stop", f"rank {asker} was asked to end")
         self._listen(tick, answered)
+        over = spent()
         asked, self._asked = self._asked, []
         fresh, self._fresh = self._fresh, []
-        over = spent()
         return News((*asked, *fresh), over) if asked or fresh or over else None
 
     def _listen(self, tick: int | None, answered: Container[str]) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 from tests.unit.test_client import Line, Model, decide
 
+from oven_controller.errors import RefusedError
 from oven_controller.messages import Body, Observation, OperatorCommand, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import Link
+from oven_learner.past import Past
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.snapshots import Snapshots
 
@@ -70,6 +72,24 @@ def listening_fails(ranks: Ranks) -> dict[str, Any]:
     return case.end(case.steps(3))
 
 
+def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
+    """Each has a clock of its own, and those of the others are ahead."""
+    case = Case(ranks, seconds=0.2 if ranks.leader else 1e-6)
+    return case.end(case.steps(1_000_000))
+
+
+def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
+    class Closed(Line):
+        def open(self) -> Past:
+            raise RefusedError("the server refused the credentials")
+
+    try:
+        Case(ranks, line=Closed())
+    except RefusedError as error:
+        return {"raised": str(error)}
+    return {"raised": ""}
+
+
 def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
     """Twice, with a decision in its hands."""
     case = Case(ranks)
@@ -117,7 +137,9 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
         def receive(self) -> Body | None:
             self.looks += 1
             if self.looks == 10:
-                self.coming.extend([decide(3.0, apply_at=90, expires=99), OperatorCommand(id="b", action="resume")])
+                self.coming.append(decide(3.0, apply_at=90, expires=99))
+            if self.looks == 20:
+                self.coming.append(OperatorCommand(id="b", action="resume"))
             return super().receive()
 
     case = Case(ranks, line=Patient())
@@ -159,6 +181,8 @@ def each_measures(ranks: Ranks) -> dict[str, Any]:
 
 CASES = (
     listening_fails,
+    the_time_is_up,
+    rank_0_is_refused,
     the_client_itself_fails,
     a_setter_fails_on_rank_1,
     a_rollback_fails_on_rank_2,

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ class Notes:
     """What one rank did. It waits before a step that the test has not allowed yet: all wait for rank 0 then."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._rank = folder, ranks.rank()
+        self._folder, self._rank = folder, int(os.environ["RANK"])
         (folder / f"pid-{self._rank}").write_text(str(os.getpid()))
 
     def step(self, number: int, *values: float) -> None:
@@ -69,7 +70,7 @@ def loop(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def attached(folder: Path, steps: int, seconds: float | None) -> None:
-    """A Trainer under DistributedDataParallel."""
+    """A Trainer under DistributedDataParallel; when its end is asked for, it begins again."""
     from tests.integration.ranks_trainers import Noting, losses
     from tests.unit.attached import rows, trainer
 
@@ -83,6 +84,7 @@ def attached(folder: Path, steps: int, seconds: float | None) -> None:
     job.train()
     assert isinstance(job.model, torch.nn.Module)
     notes.end(list(job.model.parameters()))
+    job.train()
 
 
 def sharded(folder: Path, steps: int, seconds: float | None) -> None:
@@ -123,6 +125,7 @@ KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
 
 
 def work(kind: str, folder: Path, steps: int, seconds: float | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a script has none of torchrun's own handlers
     KINDS[kind][0](folder, steps, seconds)
     distributed.barrier()
     distributed.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,8 @@ from oven_controller.messages import ActuatorSpec, Value
 
 Status = Literal["applied", "noop", "rejected", "expired", "unknown"]
 
+DONE: tuple[Status, ...] = ("applied", "noop")
+"""The value is in force."""
 TOLERANCE = 1e-6
 """Relative difference below which a value read back is the value that was set (bf16 scalars are not actuators)."""
 
@@ -167,6 +169,18 @@ def _safely(read: Callable[[], Value]) -> Value:
         return None
 
 
+def difference(each: Sequence[Applied]) -> str:
+    """Between what became of a change on the ranks, in their order; empty if there is none."""
+    first = each[0]
+    for rank, one in enumerate(each[1:], start=1):
+        if (one.status in DONE) != (first.status in DONE) or not same(one.after, first.after):
+            return " and ".join(
+                f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
+                for index, applied in ((0, first), (rank, one))
+            )
+    return ""
+
+
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
     return spec.model_copy(update={"value": value})
 
@@ -205,4 +219,4 @@ def same(one: Value, other: Value) -> bool:
     return one == other
 
 
-__all__ = ["Actuators", "Applied", "Status", "misfit", "same"]
+__all__ = ["Actuators", "Applied", "Status", "difference", "misfit", "same"]

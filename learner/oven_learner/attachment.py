@@ -71,6 +71,7 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._committee = committee
         self._skipping = Skipping(trainer, committee) if committee is not None else None
+        self._ranks: ranks.Ranks | None = None
         self._trained = 0
         self._budget: int | None = None
         self._to_save = False
@@ -86,10 +87,11 @@ class Attachment(TrainerCallback):
         """A second `train()` is a new incarnation of the run, as a restart would be."""
         if self.client is not None:
             self.client.close("failed", detail="training began again before it ended")
-        trainer, several = self.trainer, ranks.world() > 1
+        trainer = self.trainer
+        self._ranks = self._ranks or ranks.Ranks.join(args.ddp_timeout)
         self.actuators = self._own.copy()
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
-        self._gauged = gauges.measurable(trainer)
+        self._gauged = gauges.measurable(trainer) and self._ranks.leader
         self._trained, self._alignment, self._pending, self.last_evaluation = 0, None, {}, {}
         add_learning_rate(self.actuators, self._scale, self._lr_bounds)
         if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:  # it clips by itself
@@ -125,12 +127,12 @@ class Attachment(TrainerCallback):
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=self._seconds,
             rules=connection.rules if connection else None,
-            lockstep=bool(connection and connection.lockstep and not several),
+            lockstep=bool(connection and connection.lockstep),
             snapshots=snapshots,
             mesh_code=self._mesh_code,
             versions=self._versions,
             keys=connection.keys if connection else None,
-            share=ranks.broadcast if several else None,
+            ranks=self._ranks,
             save=self._ask_to_save,
         )
         self.client.start(state.global_step)
@@ -151,9 +153,9 @@ class Attachment(TrainerCallback):
             log.warning("%s is no longer measured: %s: %s", gauges.ALIGNMENT.name, type(error).__name__, error)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        assert self.client is not None
+        assert self.client is not None and self._ranks is not None
         self._trained += 1
-        measured = self._step_metrics.take()
+        measured = self._step_metrics.take(self._ranks)
         if self._skipping is not None:
             measured, why = self._skipping.take(measured)
             if why:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -18,25 +19,21 @@ from oven_controller.messages import (
     Receipt,
     RunEnded,
     RunStarted,
-    StepClosed,
 )
 from oven_controller.rules import Rules
-from oven_learner.actuators import Actuators, Applied
-from oven_learner.course import LOCAL, OBEYED, Course, told
+from oven_learner.actuators import Actuators, Applied, difference
+from oven_learner.course import LOCAL, OBEYED, Course
 from oven_learner.link import Link, Reading
+from oven_learner.listening import Listening, News
+from oven_learner.outbox import Make
 from oven_learner.past import Past
+from oven_learner.ranks import Ranks
 from oven_learner.snapshots import Snapshots
 from oven_learner.spans import Answer
 
 log = logging.getLogger("oven.learner")
 
-LOCKSTEP_S = 30.0
-"""How long a learner in lockstep waits for a tick to close before it goes on without."""
-AFTER_TIMEOUT_S = 0.2
-"""And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 HOLD_POLL_S = 0.05
-
-Order = Decision | OperatorCommand
 
 
 class OvenClient:
@@ -60,12 +57,14 @@ class OvenClient:
         mesh_code: str = "",
         versions: Mapping[str, str] | None = None,
         keys: Mapping[str, str] | None = None,
-        share: Callable[[Any], Any] | None = None,
+        ranks: Ranks | None = None,
+        averaged: Sequence[str] = (),
         save: Callable[[], object] | None = None,
     ) -> None:
-        """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has. `share`
-        returns rank 0's argument on every rank (oven_learner.ranks). `save` asks for a checkpoint on disk,
-        which makes `run.checkpoint` an actuator even where no snapshot fits into memory."""
+        """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has.
+        `ranks`: those of the run, each with a client of its own; of the metrics in `averaged` the mean over them is
+        published. `save` asks for a checkpoint on disk, which makes `run.checkpoint` an actuator even where no snapshot
+        fits into memory."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""
@@ -82,18 +81,15 @@ class OvenClient:
         self._snapshots = snapshots
         self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
         self._save = save
-        self._share = share or (lambda said: said)
+        self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
+        self._listening = Listening(link, self._ranks, lockstep=lockstep)
         self._incarnation = 1
         self._n = 0
         self._step = 0
-        self._closed_tick = -1
-        self._timeouts = 0
-        self._patience = LOCKSTEP_S
         self._started_at = 0.0
         self._waiting: list[Decision] = []
         self._decided: set[str] = set()  # a copy of a decision is no second one
         self._commands: set[str] = set()
-        self._asked: list[OperatorCommand] = []
         self._closed = False
         actuators.action("run.hold", self._hold)
         actuators.action("run.stop", self._stop)
@@ -151,31 +147,32 @@ class OvenClient:
         left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent elsewhere."""
         self.tick += 1
         self._step = step
-        self._link.send(
-            Reading(self._incarnation, self._next(), self.tick, step, self.progress(step), dict(metrics)),
-            droppable=True,
-        )
+        measured = self._ranks.mean(metrics, self._averaged)
+        self._put(Reading(self._incarnation, self._next(), self.tick, step, self.progress(step), measured), True)
 
     def poll(self) -> None:
         """Take decisions and commands and apply what is due, between two optimizer steps.
 
-        While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close.
+        While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close. Other
+        ranks wait for rank 0, asleep and never longer than one look of it takes.
         """
-        self._hear(self._listened(self._receive))
+        self._obey(self._listening.hear(self._spent, self.tick, self._commands))
         while self.held and not self.stopping:
-            time.sleep(HOLD_POLL_S)
-            self._hear(self._drain())
+            if self._ranks.leader:
+                time.sleep(HOLD_POLL_S)
+            self._obey(self._listening.hear(self._spent))
         if not self.stopping:
             self._snapshot()
 
     def request_stop(self, reason: str) -> None:
-        """Ask for an end in order after the running step. Safe from a signal handler; rank 0's word goes."""
-        self._asked.append(OperatorCommand(id=f"{LOCAL}{len(self._asked)}", action="stop", reason=reason))
+        """Ask for an end in order after the running step. Safe from a signal handler, and on any rank: all of them stop
+        at the same step, within two steps or seconds."""
+        self._listening.ask("stop", reason)
 
     def hold(self, reason: str) -> None:
         """Hold the run at the next `poll`, for a reason of the learner's own, until an operator resumes it. The log has
         it as a receipt of `run.hold` that answers no decision. Every rank says so; rank 0's word goes."""
-        self._asked.append(OperatorCommand(id=f"{LOCAL}{len(self._asked)}", action="hold", reason=reason))
+        self._listening.ask("hold", reason)
 
     def close(
         self,
@@ -190,7 +187,7 @@ class OvenClient:
             return True
         self._closed = True
         too_late = Applied("expired", reason="the run ended first")
-        for order in [*self._waiting, *self._listened(self._drain)]:
+        for order in [*self._waiting, *self._listening.rest()]:
             if isinstance(order, OperatorCommand):
                 self._answer(order, too_late)
             elif order.verdict == "adopted" and (order in self._waiting or order.id not in self._decided):
@@ -206,7 +203,7 @@ class OvenClient:
                 tick=self.tick,
                 step=self._step,
                 metrics=dict(metrics or {}),
-                lockstep_timeouts=self._timeouts,
+                lockstep_timeouts=self._listening.timeouts,
             )
         )
         sent = self._link.close(timeout_s)
@@ -243,18 +240,14 @@ class OvenClient:
             past = error
         except Exception as error:
             past = BusError(f"the run's log could not be opened: {type(error).__name__}: {error}")
-        past = self._share(past)
+        past = self._ranks.same(past)
         if isinstance(past, OvenError):
             raise past
         return past
 
-    def _hear(self, orders: list[Order]) -> None:
-        """Obey, on every rank alike: the time that is left is rank 0's word too, or one would stop alone."""
-        spent = bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
-        orders, spent = self._share((orders, spent))
-        self._obey(orders)
-        if spent and not self.stopping:
-            self.out_of_time, self.stopping = True, "the time budget is spent"
+    def _spent(self) -> bool:
+        """Whether the time budget is."""
+        return bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
 
     def _snapshot(self) -> None:
         if self._snapshots is None:
@@ -264,49 +257,22 @@ class OvenClient:
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s: %s); training goes on", self.tick, type(error).__name__, error)
 
-    def _listened(self, read: Callable[[], list[Order]]) -> list[Order]:
-        try:
-            return read()
-        except Exception:
-            log.exception("reading from the link failed; training goes on")
-            return []
-
-    def _receive(self) -> list[Order]:
-        orders = self._drain()
-        if self._lockstep:
-            limit = time.monotonic() + self._patience
-            while self._closed_tick < self.tick and time.monotonic() < limit and not told(orders, self._commands):
-                time.sleep(0.0005)
-                orders.extend(self._drain())
-            if self._closed_tick >= self.tick:
-                self._patience = LOCKSTEP_S
-            elif not told(orders, self._commands):
-                self._timeouts += 1
-                log.warning("tick %d did not close in %g s; the run is not repeatable", self.tick, self._patience)
-                self._patience = AFTER_TIMEOUT_S
-        return orders
-
-    def _drain(self) -> list[Order]:
-        orders: list[Order] = [*self._asked]
-        while (body := self._link.receive()) is not None:
-            if isinstance(body, StepClosed):
-                self._closed_tick = max(self._closed_tick, body.tick)
-            elif isinstance(body, Decision | OperatorCommand):
-                orders.append(body)
-        return orders
-
-    def _obey(self, orders: list[Order]) -> None:
-        for order in orders:
+    def _obey(self, news: News | None) -> None:
+        """On every rank alike."""
+        for order in news.orders if news else ():
             if isinstance(order, OperatorCommand):
                 self._command(order)
             elif order.verdict == "adopted" and order.id not in self._decided:
                 self._decided.add(order.id)
                 self._waiting.append(order)
-        coming = self.tick + 1
-        due = [d for d in self._waiting if d.apply_at_tick <= coming or self.held]
-        self._waiting = [d for d in self._waiting if d not in due]
-        for decision in due:
-            self._carry_out(decision, coming)
+        if self._waiting:
+            coming = self.tick + 1
+            due = [d for d in self._waiting if d.apply_at_tick <= coming or self.held]
+            self._waiting = [d for d in self._waiting if d not in due]
+            for decision in due:
+                self._carry_out(decision, coming)
+        if news and news.spent and not self.stopping:
+            self.out_of_time, self.stopping = True, "the time budget is spent"
 
     def _carry_out(self, decision: Decision, coming: int) -> None:
         began_ns = time.time_ns()
@@ -314,16 +280,36 @@ class OvenClient:
             late = coming - decision.expires_at_tick
             self._receipt(decision, Applied("expired", reason=f"it came {late} ticks after it expired"))
             return
+        applied = self._agreed(decision, self._applied(decision))
+        log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
+        self._receipt(decision, applied, began_ns)
+
+    def _applied(self, decision: Decision) -> Applied:
+        """On this rank."""
         if decision.snapshot_first and self._snapshots is not None:
             try:
                 self._snapshots.now(self.tick)
             except Exception as error:
-                reason = f"no snapshot could be taken before it: {type(error).__name__}: {error}"
-                self._receipt(decision, Applied("rejected", reason=reason))
-                return
-        applied = self.actuators.apply(decision.actuator, decision.value)
-        log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
-        self._receipt(decision, applied, began_ns)
+                return Applied(
+                    "rejected", reason=f"no snapshot could be taken before it: {type(error).__name__}: {error}"
+                )
+        return self.actuators.apply(decision.actuator, decision.value)
+
+    def _agreed(self, decision: Decision, applied: Applied) -> Applied:
+        """What became of it on all ranks: on all of them the same, or nothing. A change that did not take on one rank
+        is taken back on the others; an action cannot be, and ranks that differ must not train on."""
+        name = decision.actuator
+        action = name in self.actuators and self.actuators.spec(name).kind == "action"
+        own = action and not name.startswith("run.")  # what it returns may be this rank's own
+        differs = difference(self._ranks.each(replace(applied, after=None) if own else applied))
+        if not differs:
+            return applied
+        if action:
+            self.stopping = self.stopping or f"{name} came out differently on the ranks: {differs}"
+            return Applied("unknown", applied.before, applied.after, f"the run stops: {differs}")
+        if applied.status in ("applied", "unknown") and applied.before is not None:
+            applied = replace(applied, after=self.actuators.apply(name, applied.before).after)
+        return Applied("rejected", applied.before, applied.after, f"taken back on all ranks: {differs}")
 
     def _command(self, command: OperatorCommand) -> None:
         """Obey, once, and say so in a receipt that names the command."""
@@ -385,10 +371,17 @@ class OvenClient:
             step=self._step,
             reason=applied.reason,
         )
-        self._link.send(Answer(receipt, began_ns or ended_ns, ended_ns))
+        self._put(Answer(receipt, began_ns or ended_ns, ended_ns))
 
     def _send(self, message: RunStarted | RunEnded) -> None:
-        self._link.send(partial(_as_it_is, message))
+        self._put(partial(_as_it_is, message))
+
+    def _put(self, make: Make, droppable: bool = False) -> None:
+        """Onto the link. A rank that raised here would leave the others waiting for it."""
+        try:
+            self._link.send(make, droppable=droppable)
+        except Exception:
+            log.exception("a message was not sent; training goes on")
 
     def _next(self) -> int:
         self._n += 1

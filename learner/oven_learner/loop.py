@@ -13,7 +13,6 @@ Without the `with`, say `client.close("completed")` at the end. Nothing here imp
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +55,20 @@ def connect(
     `optimizer.lr_scale`, within `lr_bounds` times your schedule; `snapshots` adds `run.checkpoint` and `run.rollback`;
     `run.hold` and `run.stop` are always there. `metrics` are the names that `observe` will be given: agents that need
     another say that they cannot fire. `step` is where a resumed loop goes on. Under torch.distributed every rank calls
-    it, `observe` and `poll` at the same steps, and rank 0 speaks to the bus.
+    it, `observe` and `poll` at the same steps, and rank 0 speaks to the bus: of the `metrics` it publishes the mean
+    over the ranks that measured them, of others its own.
 
     Raises ConfigError when there is no controller to connect to, BusError or RefusedError when it does not answer or
     turns the credentials down. After that nothing that happens to the controller reaches the loop.
     """
-    several = "torch" in sys.modules and ranks.world() > 1
+    together = ranks.Ranks.join()
     connection: Connection | None = None
     if link is None:
-        if several and ranks.rank() > 0:
-            link = ranks.SilentLink()
-        else:
+        if together.leader:
             connection = Connection.find(url, run, creds)
             link = connection.link()
+        else:
+            link = ranks.SilentLink()
     knobs = actuators.copy() if actuators is not None else Actuators()
     if optimizer is not None:
         add_learning_rate(knobs, LearningRateScale(optimizer, scheduler), lr_bounds)
@@ -80,12 +80,13 @@ def connect(
         max_steps=max_steps,
         seconds=seconds,
         rules=connection.rules if connection else None,
-        lockstep=bool(connection and connection.lockstep and not several),
+        lockstep=bool(connection and connection.lockstep),
         snapshots=snapshots,
         mesh_code=code_hash(),
         versions=installed(),
         keys=connection.keys if connection else None,
-        share=ranks.broadcast if several else None,
+        ranks=together,
+        averaged=[spec.name for spec in metrics],
     )
     client.start(step)
     return client

@@ -1,62 +1,64 @@
-"""Started by torchrun: two ranks of an attached trainer, or of a loop. Writes what each rank did, by step."""
+"""What torchrun's workers do in the tests of several ranks: each writes what it did, by step, into the folder.
+
+Started as torchrun starts a script, with one difference: the workers are forked from a process that has imported torch,
+since importing it four times would take longer than all that they do.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import importlib
 import json
-import sys
+import os
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.unit.attached import Toy, rows, trainer
 from torch import distributed
-from transformers import TrainerCallback
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import oven_learner as oven
 from oven_learner import ranks
 
 
-def digest(model: torch.nn.Module) -> str:
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+class Notes:
+    """What one rank did. It waits before a step that the test has not allowed yet: all wait for rank 0 then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._rank = folder, int(os.environ["RANK"])
+        (folder / f"pid-{self._rank}").write_text(str(os.getpid()))
+
+    def step(self, number: int, *values: float) -> None:
+        with (self._folder / f"steps-{self._rank}.jsonl").open("a") as out:
+            out.write(json.dumps([number, *values]) + "\n")
+        allowed = self._folder / "allowed"
+        while self._rank == 0 and allowed.exists() and number > int(allowed.read_text() or 0):
+            time.sleep(0.002)
+
+    def end(self, weights: list[torch.Tensor], **more: Any) -> None:
+        data = b"".join(weight.detach().numpy().tobytes() for weight in weights)
+        said = {"weights": hashlib.sha256(data).hexdigest(), **more}
+        (self._folder / f"end-{self._rank}.json").write_text(json.dumps(said))
 
 
-class Note(TrainerCallback):
-    """Writes (step, rate) at once: a test watches how far the ranks are."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
-        with self.path.open("a") as out:
-            out.write(json.dumps([state.global_step + 1, kw["optimizer"].param_groups[0]["lr"]]) + "\n")
-
-
-def attached(folder: Path, steps: int, seconds: float | None) -> torch.nn.Module:
-    rank = distributed.get_rank
-    job = trainer(
-        folder / "out", max_steps=steps, lr_scheduler_type="constant", ddp_backend="gloo", data=rows(256),
-    )  # fmt: skip
-    job.add_callback(Note(folder / f"steps-{rank()}.jsonl"))
-    oven.attach(job, seconds=seconds)
-    job.train()
-    assert isinstance(job.model, torch.nn.Module)
-    return job.model
-
-
-def loop(folder: Path, steps: int, seconds: float | None) -> torch.nn.Module:
+def loop(folder: Path, steps: int, seconds: float | None) -> None:
+    """DistributedDataParallel and `oven.connect`."""
     distributed.init_process_group("gloo")
     torch.manual_seed(3)
-    model = Toy()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    note = folder / f"steps-{ranks.rank()}.jsonl"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(ranks.rank())
+    notes = Notes(folder)
     with oven.connect(optimizer=optimizer, max_steps=steps, seconds=seconds) as client:
         for step in range(1, steps + 1):
-            with note.open("a") as out:
-                out.write(json.dumps([step, optimizer.param_groups[0]["lr"]]) + "\n")
-            row = rows(2)[ranks.rank()]
-            loss = parallel(row["x"][None], row["labels"][None])["loss"]
+            x = torch.randn(4, 4, generator=data)
+            loss = (parallel(x) - x.sum(1, keepdim=True)).square().mean()
+            notes.step(step, optimizer.param_groups[0]["lr"], loss.item())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -64,16 +66,85 @@ def loop(folder: Path, steps: int, seconds: float | None) -> torch.nn.Module:
             client.poll()
             if client.stopping:
                 break
-    return model
+    notes.end(list(model.parameters()))
+
+
+def attached(folder: Path, steps: int, seconds: float | None) -> None:
+    """A Trainer under DistributedDataParallel; when its end is asked for, it begins again."""
+    from tests.integration.ranks_trainers import Noting, losses
+    from tests.unit.attached import rows, trainer
+
+    job = trainer(
+        folder / "out", max_steps=steps, lr_scheduler_type="constant", ddp_backend="gloo", data=rows(256),
+    )  # fmt: skip
+    notes = Notes(folder)
+    measured = losses(job)
+    job.add_callback(Noting(notes, measured))
+    oven.attach(job, seconds=seconds)
+    job.train()
+    assert isinstance(job.model, torch.nn.Module)
+    notes.end(list(job.model.parameters()))
+    job.train()
+
+
+def sharded(folder: Path, steps: int, seconds: float | None) -> None:
+    """A Trainer under FSDP2: alone, then attached and left alone, then attached until its end is asked for."""
+    from tests.integration.ranks_trainers import Noting, losses, sharded_trainer, whole
+
+    def train(limit: int, plug: bool, notes: Notes | None = None) -> list[torch.Tensor]:
+        job = sharded_trainer(folder / "out", limit)
+        if notes is not None:
+            job.add_callback(Noting(notes, losses(job)))
+        if plug:
+            oven.attach(job)
+        job.train()
+        return whole(job)
+
+    notes = Notes(folder)
+    alone, observed = train(6, plug=False), train(6, plug=True)
+    same = len(alone) == len(observed) and all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
+    notes.end(train(steps, True, notes), same=same)
+
+
+def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
+    """No bus: what happens to one rank only."""
+    from tests.integration.ranks_cases import CASES
+
+    distributed.init_process_group("gloo")
+    together = ranks.Ranks.join()
+    said = {case.__name__: case(together) for case in CASES}
+    (folder / f"end-{together.index}.json").write_text(json.dumps(said))
+
+
+KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
+    "loop": (loop, "oven_learner.loop"),
+    "attach": (attached, "tests.integration.ranks_trainers"),
+    "sharded": (sharded, "tests.integration.ranks_trainers"),
+    "agreeing": (agreeing, "tests.integration.ranks_cases"),
+}
+
+
+def work(kind: str, folder: Path, steps: int, seconds: float | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a script has none of torchrun's own handlers
+    KINDS[kind][0](folder, steps, seconds)
+    distributed.barrier()
+    distributed.destroy_process_group()
 
 
 def main() -> None:
-    kind, folder, steps = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else None
-    model = {"attach": attached, "loop": loop}[kind](folder, steps, seconds)
-    (folder / f"end-{ranks.rank()}.json").write_text(json.dumps({"weights": digest(model)}))
-    distributed.barrier()
-    distributed.destroy_process_group()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float)
+    asked = parser.parse_args()
+    importlib.import_module(KINDS[asked.kind][1])
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=asked.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.05,
+    )  # fmt: skip
+    elastic_launch(config, work)(asked.kind, asked.folder, asked.steps, asked.seconds)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Two ranks on gloo: rank 0 speaks to the bus, both do the same at the same step, and none hangs without it."""
+"""Several ranks on gloo: rank 0 speaks to the bus, all do the same at the same step, and none hangs without it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.integration.learner_side import ROOT, RUN, Process, Server, serving, until
 
@@ -15,6 +19,7 @@ from oven_controller.names import Subjects
 
 ON = Subjects(RUN)
 LIMIT_S = 180
+Start = Callable[..., Process]
 
 
 @pytest.fixture
@@ -24,19 +29,12 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def started(nats: Server, tmp_path: Path) -> AsyncIterator[Any]:
+async def started(nats: Server, tmp_path: Path) -> AsyncIterator[Start]:
     processes: list[Process] = []
 
-    def start(kind: str, steps: int, seconds: float | None = None) -> Process:
-        launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        job = [str(ROOT / "tests" / "integration" / "ranks_job.py"), kind, str(tmp_path), str(steps)]
-        processes.append(
-            Process(
-                launch + job + ([str(seconds)] if seconds else []),
-                nats.env("learner") | {"GLOO_SOCKET_IFNAME": "lo"},
-                tmp_path / "ranks.log",
-            )
-        )
+    def start(kind: str, *options: str) -> Process:
+        job = ["-m", "tests.integration.ranks_job", kind, str(tmp_path), *options]
+        processes.append(Process(job, nats.env("learner") | {"GLOO_SOCKET_IFNAME": "lo"}, tmp_path / "ranks.log"))
         return processes[-1]
 
     yield start
@@ -44,80 +42,229 @@ async def started(nats: Server, tmp_path: Path) -> AsyncIterator[Any]:
         process.kill()
 
 
-def steps(folder: Path, rank: int) -> list[tuple[int, float]]:
+def allow(folder: Path, step: int) -> None:
+    """Up to this step the ranks may go."""
+    new = folder / "allowed.new"
+    new.write_text(str(step))
+    new.replace(folder / "allowed")
+
+
+def steps(folder: Path, rank: int = 0) -> list[list[float]]:
+    """(step, rate, this rank's loss, …) of each."""
     path = folder / f"steps-{rank}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [(step, rate) for step, rate in map(json.loads, (line for line in lines if line.endswith("]")))]
+    return [json.loads(line) for line in lines if line.endswith("]")]
 
 
-def weights(folder: Path) -> set[str]:
-    return {json.loads((folder / f"end-{rank}.json").read_text())["weights"] for rank in (0, 1)}
+def settings(folder: Path, rank: int) -> list[list[float]]:
+    """What was set, by step: all but the loss, which is each rank's own."""
+    return [[step, rate, *rest] for step, rate, _, *rest in steps(folder, rank)]
+
+
+def ends(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def weights(folder: Path, ranks: int) -> set[str]:
+    return {end["weights"] for end in ends(folder, ranks)}
 
 
 async def reached(folder: Path, step: int, process: Process) -> None:
-    await until(lambda: len(steps(folder, 0)) >= step or process.popen.poll() is not None, LIMIT_S)
+    await until(lambda: len(steps(folder)) >= step or process.popen.poll() is not None, LIMIT_S)
     assert process.popen.poll() is None, process.said()
 
 
-def scale(number: int, value: float) -> Decision:
+def decision(number: int, value: float, apply_at: int = 1, actuator: str = "optimizer.lr_scale") -> Decision:
     return Decision(
-        id=f"{number:012d}-00", ballot="b", actuator="optimizer.lr_scale", verdict="adopted", value=value, reason="",
-        tally=(), tick=0, apply_at_tick=1, expires_at_tick=100_000,
+        id=f"{number:012d}-00", ballot="b", actuator=actuator, verdict="adopted", value=value, reason="",
+        tally=(), tick=0, apply_at_tick=apply_at, expires_at_tick=100_000,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["attach", "loop"])
-async def test_a_decision_is_applied_on_both_ranks_at_the_same_step(
-    nats: Server, started: Any, tmp_path: Path, kind: str
+async def decide(nats: Server, *made: Decision) -> None:
+    """As a mesh would."""
+    async with nats.bus("mesh") as mesh:
+        for one in made:
+            await mesh.append(ON.decision(one.id), one.wire(), once=True)
+
+
+async def answered(nats: Server, folder: Path, made: Sequence[Decision], allowed: int, limit: int) -> int:
+    """Let the ranks go on, step by step, until the log has a receipt of each; the last step that they may take."""
+    for last in range(allowed, limit):
+        while len(steps(folder)) < last:
+            await asyncio.sleep(0.002)
+        receipts = {body.decision_id for body in await nats.bodies() if isinstance(body, Receipt)}
+        if {one.id for one in made} <= receipts:
+            return last
+        allow(folder, last + 1)
+    raise AssertionError("no receipt came within the steps that were left for it")
+
+
+async def test_four_ranks_take_twenty_decisions_while_the_bus_is_killed_twice(
+    nats: Server, started: Start, tmp_path: Path
 ) -> None:
-    process = started(kind, 100_000)
+    allow(tmp_path, 5)
+    process = started("loop", "--ranks", "4", "--steps", "200")
+    await reached(tmp_path, 5, process)
+    # Thirteen are known before the bus dies, and some of them are due while it is dead.
+    first = [decision(n, 1.0 - n / 50, apply_at=10 + 5 * n) for n in range(1, 14)]
+    await decide(nats, *first)
+    allow(tmp_path, 45)
+    await answered(nats, tmp_path, first[:6], 45, 60)
+    await nats.kill()
+    allow(tmp_path, 90)
+    await reached(tmp_path, 90, process)
+    await nats.start()
+    late = [decision(n, 1.0 + n / 50) for n in range(14, 18)]
+    await decide(nats, *late)
+    allowed = await answered(nats, tmp_path, [*first, *late], 90, 120)
+    links = [p for p in psutil.Process(process.popen.pid).children(recursive=True) if _is_link(p)]
+    assert len(links) == 1, "one client of the bus, not one a rank"
+    links[0].kill()
+    await nats.kill()
+    allow(tmp_path, allowed + 30)
+    await reached(tmp_path, allowed + 30, process)
+    await nats.start()
+    last = [decision(n, 2.0 + n / 50) for n in range(18, 21)]
+    await decide(nats, *last)
+    await answered(nats, tmp_path, last, allowed + 30, 190)
+    allow(tmp_path, 200)
+    assert await process.ended(LIMIT_S) == 0, process.said()
+
+    assert [step for step, *_ in steps(tmp_path)] == list(range(1, 201))
+    assert all(settings(tmp_path, rank) == settings(tmp_path, 0) for rank in (1, 2, 3))
+    assert len(weights(tmp_path, 4)) == 1
+    said = await nats.bodies()
+    receipts = [(body.decision_id, body.status) for body in said if isinstance(body, Receipt)]
+    assert receipts == [(made.id, "applied") for made in (*first, *late, *last)]
+    assert steps(tmp_path)[-1][1] == pytest.approx(0.01 * 2.4)
+    # What was on its way when the link was killed is lost and counted; nothing else is.
+    seen = {body.step for body in said if isinstance(body, Observation)}
+    assert seen <= set(range(1, 201)) and seen >= {*range(1, 91), *range(allowed + 5, 201)}
+    assert isinstance(said[-1], RunEnded) and said[-1].reason == "completed"
+
+
+def _is_link(process: psutil.Process) -> bool:
+    return "oven_learner.apart_process" in process.cmdline()
+
+
+async def test_a_signal_to_one_rank_ends_all_in_order_and_the_death_of_one_is_a_failure(
+    nats: Server, started: Start, tmp_path: Path
+) -> None:
+    process = started("attach")
     await reached(tmp_path, 20, process)
-    async with nats.bus("mesh") as mesh, nats.bus() as operator:
-        await mesh.append(ON.decision(scale(1, 0.5).id), scale(1, 0.5).wire(), once=True)
-        await until(lambda: steps(tmp_path, 0)[-1][1] == 0.005, LIMIT_S)
+    await decide(nats, decision(1, 0.5), decision(2, 0.25, actuator="grad.clip"))
+    await until(lambda: [steps(tmp_path)[-1][i] for i in (1, 3)] == [0.005, 0.25], LIMIT_S)
+    rank_1 = int((tmp_path / "pid-1").read_text())
+    os.kill(rank_1, signal.SIGTERM)
+    await until(lambda: all((tmp_path / f"end-{rank}.json").exists() for rank in (0, 1)), LIMIT_S)
+    # It trains again, as the run's second incarnation.
+    await until(lambda: [step for step, *_ in steps(tmp_path)].count(20) == 2, LIMIT_S)
+    os.kill(rank_1, signal.SIGKILL)
+    assert await process.ended(LIMIT_S) != 0
+
+    said = await nats.bodies()
+    starts = [number for number, body in enumerate(said) if isinstance(body, RunStarted)]
+    assert len(starts) == 2, "one learner, not one a rank"
+    first, second = said[: starts[1]], said[starts[1] :]
+    end = first[-1]
+    assert isinstance(end, RunEnded) and (end.reason, end.detail) == ("stopped", "rank 1 was asked to end")
+    assert len(weights(tmp_path, 2)) == 1
+    each = [steps(tmp_path, rank)[: end.step] for rank in (0, 1)]
+    assert [[row[0], row[1], row[3]] for row in each[0]] == [[row[0], row[1], row[3]] for row in each[1]]
+    receipts = [(body.decision_id, body.status) for body in first if isinstance(body, Receipt)]
+    assert receipts == [(decision(n, 1.0).id, "applied") for n in (1, 2)], "one receipt each, not one a rank"
+    seen = [body for body in first if isinstance(body, Observation)]
+    assert [body.step for body in seen] == list(range(1, end.step + 1))
+    means = [(one[2] + other[2]) / 2 for one, other in zip(*each, strict=True)]
+    assert [body.metrics["loss"] for body in seen] == pytest.approx(means, rel=1e-6)
+    last = second[-1]
+    assert isinstance(last, RunEnded) and last.reason == "failed", last
+
+
+async def test_a_sharded_trainer_is_left_as_it_is_and_its_knobs_act(
+    nats: Server, started: Start, tmp_path: Path
+) -> None:
+    process = started("sharded")
+    await reached(tmp_path, 5, process)
+    await decide(nats, decision(1, 0.5), decision(2, 0.25, actuator="grad.clip"))
+    await until(lambda: [steps(tmp_path)[-1][i] for i in (1, 3)] == [0.005, 0.25], LIMIT_S)
+    async with nats.bus() as operator:
         await operator.append(ON.operator("ann"), OperatorCommand(id="1", action="stop").wire())
     assert await process.ended(LIMIT_S) == 0, process.said()
-    assert steps(tmp_path, 0) == steps(tmp_path, 1)
-    assert len(weights(tmp_path)) == 1
-    said = await nats.bodies()
-    assert sum(isinstance(body, RunStarted) for body in said) == 1, "one learner, not one a rank"
-    receipts = [(body.decision_id, body.command, body.status) for body in said if isinstance(body, Receipt)]
-    assert receipts == [(scale(1, 0.5).id, "", "applied"), ("", "1", "applied")], "one receipt each, not one a rank"
-    assert [body.step for body in said if isinstance(body, Observation)] == [n for n, _ in steps(tmp_path, 0)]
-    end = said[-1]
-    assert isinstance(end, RunEnded) and end.reason == "stopped"
+    assert settings(tmp_path, 0) == settings(tmp_path, 1)
+    assert len(weights(tmp_path, 2)) == 1
+    assert all(end["same"] for end in ends(tmp_path, 2)), "observed, it trains as it does alone, bit for bit"
+    started_as = next(body for body in await nats.bodies() if isinstance(body, RunStarted))
+    assert {spec.name for spec in started_as.actuators} >= {"optimizer.lr_scale", "grad.clip", "run.hold", "run.stop"}
+    assert "run.rollback" not in {spec.name for spec in started_as.actuators}, "no rank has the whole of it in memory"
 
 
-async def test_a_killed_server_leaves_both_ranks_training_to_the_end(
-    nats: Server, started: Any, tmp_path: Path
-) -> None:
-    process = started("attach", 400)
-    await reached(tmp_path, 20, process)
-    await nats.kill()
-    assert await process.ended(LIMIT_S) == 0, process.said()
-    assert steps(tmp_path, 0) == steps(tmp_path, 1)
-    assert [step for step, _ in steps(tmp_path, 0)] == list(range(1, 401))
-    assert len(weights(tmp_path)) == 1
-    await nats.start()
-    seen = [body.step for body in await nats.bodies() if isinstance(body, Observation)]
-    assert seen == list(range(1, len(seen) + 1))
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """How the cases of ranks_cases ended, by rank."""
+    folder = tmp_path_factory.mktemp("cases")
+    env = os.environ | {
+        "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("controller", "learner", ".")),
+    }  # fmt: skip
+    process = Process(
+        ["-m", "tests.integration.ranks_job", "agreeing", str(folder), "--ranks", "3"], env, folder / "log"
+    )
+    try:
+        assert process.popen.wait(LIMIT_S) == 0, process.said()
+    finally:
+        process.kill()
+    return ends(folder, 3)
 
 
-async def test_a_time_budget_ends_both_ranks_at_the_same_step(started: Any, tmp_path: Path) -> None:
-    """Each has a clock of its own; rank 0's is the one that counts."""
-    process = started("attach", 100_000, 1.0)
-    assert await process.ended(LIMIT_S) == 0, process.said()
-    assert steps(tmp_path, 0) == steps(tmp_path, 1)
+def alike(cases: list[dict[str, Any]], name: str, *fields: str) -> list[Any]:
+    """What the ranks say alike."""
+    said = [[rank[name][field] for field in fields] for rank in cases]
+    assert said[0] == said[1] == said[2]
+    return said[0]
 
 
-async def test_credentials_that_are_refused_end_both_ranks(nats: Server, started: Any, tmp_path: Path) -> None:
-    nats.creds("learner").write_bytes(_stranger())
-    process = started("attach", 50)
-    assert await process.ended(LIMIT_S) != 0
-    assert "refused the credentials" in process.said()
+@pytest.mark.parametrize("name", ["listening_fails", "the_client_itself_fails"])
+def test_whatever_happens_to_rank_0_the_others_hear_of_the_step(cases: list[dict[str, Any]], name: str) -> None:
+    assert alike(cases, name, "rate", "stopping") == [2.0, ""]
+    assert cases[0][name]["receipts"] == [["applied", ""]]
 
 
-def _stranger() -> bytes:
-    from oven_controller.credentials import Credentials
+def test_a_change_that_fails_on_one_rank_is_taken_back_on_all(cases: list[dict[str, Any]]) -> None:
+    assert alike(cases, "a_setter_fails_on_rank_1", "rate", "stopping") == [1.0, ""]
+    [(status, reason)] = cases[0]["a_setter_fails_on_rank_1"]["receipts"]
+    assert status == "rejected" and "rank 1 has 1.0 (rejected: MemoryError: of this rank)" in reason
 
-    return Credentials.new("learner").seed
+
+def test_ranks_that_an_action_left_apart_stop(cases: list[dict[str, Any]]) -> None:
+    steps, why = alike(cases, "a_rollback_fails_on_rank_2", "steps", "stopping")
+    assert steps == 1 and why.startswith("run.rollback came out differently on the ranks")
+    assert [status for status, _ in cases[0]["a_rollback_fails_on_rank_2"]["receipts"]] == ["unknown"]
+
+
+def test_an_end_asked_for_on_any_rank_ends_all_at_the_same_step(cases: list[dict[str, Any]]) -> None:
+    steps, why = alike(cases, "rank_2_is_asked_to_end", "steps", "stopping")
+    assert steps < 1_000_000 and why == "rank 2 was asked to end"
+
+
+def test_a_time_budget_ends_all_by_the_clock_of_rank_0(cases: list[dict[str, Any]]) -> None:
+    steps, why = alike(cases, "the_time_is_up", "steps", "stopping")
+    assert 1 < steps < 1_000_000 and why == "the time budget is spent"
+
+
+def test_credentials_that_are_refused_are_an_error_on_all(cases: list[dict[str, Any]]) -> None:
+    assert alike(cases, "rank_0_is_refused", "raised") == ["the server refused the credentials"]
+
+
+def test_all_are_held_and_resumed_and_what_is_set_meanwhile_applies_at_once(cases: list[dict[str, Any]]) -> None:
+    assert alike(cases, "held_and_resumed", "steps", "rate", "stopping") == [1, 3.0, ""]
+
+
+def test_in_lockstep_rank_0_waits_for_the_tick_and_all_apply_what_it_brought(cases: list[dict[str, Any]]) -> None:
+    assert alike(cases, "in_lockstep", "rates", "timeouts") == [[2.0, 3.0, 4.0], 0]
+
+
+def test_the_mean_is_over_the_ranks_that_measured(cases: list[dict[str, Any]]) -> None:
+    """A NaN anywhere is one: that rank's gradient is in everybody's step."""
+    assert cases[0]["each_measures"]["seen"] == [{"loss": "2.0", "own": "0.0", "eval/loss": "5.0"}, {"loss": "nan"}]

@@ -399,8 +399,8 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
 
 
 def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.client.LOCKSTEP_S", 0.01)
-    monkeypatch.setattr("oven_learner.client.AFTER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("oven_learner.listening.LOCKSTEP_S", 0.01)
+    monkeypatch.setattr("oven_learner.listening.AFTER_TIMEOUT_S", 0.0)
     line = Line()
     client, _ = make(line, lockstep=True)
     for step in range(1, 4):
@@ -418,8 +418,8 @@ def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch
     line.coming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
     assert words(line) == [("a", "run.hold", "noop", "it is not held")]
-    monkeypatch.setattr("oven_learner.client.AFTER_TIMEOUT_S", 0.0)
-    client._patience = 0.01
+    monkeypatch.setattr("oven_learner.listening.AFTER_TIMEOUT_S", 0.0)
+    client._listening._patience = 0.01
     client.observe(2, {})
     line.coming.append(OperatorCommand(id="a", action="resume"))
     client.poll()

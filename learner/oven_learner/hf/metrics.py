@@ -10,6 +10,7 @@ import torch
 from transformers import Trainer
 
 from oven_controller.messages import MetricSpec
+from oven_learner.ranks import Ranks
 
 ANY_TRAINER = (
     MetricSpec(name="loss", better="down"),
@@ -60,14 +61,20 @@ class StepMetrics:
         if self._trainer.model.training:
             self._read.clear()
 
-    def take(self) -> dict[str, float]:
-        """What this step measured; called once at its end."""
-        metrics: dict[str, float] = {}
-        if self._loss is not None:
-            metrics["loss"] = float(self._loss)
-        if self._grad_norm is not None:
-            metrics["grad_norm"] = float(self._grad_norm)
+    def take(self, ranks: Ranks) -> dict[str, float]:
+        """What this step measured; called once at its end, on every rank. Only rank 0 waits for the numbers; the loss
+        is the mean over the ranks, as in the trainer's own log."""
+        loss, norm = self._loss, self._grad_norm
         self._loss = self._grad_norm = None
+        loss = ranks.mean_on_device(loss) if loss is not None else None
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP2: every rank has a part of it
+        if not ranks.leader:
+            return {}
+        metrics: dict[str, float] = {}
+        if loss is not None:
+            metrics["loss"] = float(loss)
+        if norm is not None:
+            metrics["grad_norm"] = float(norm)
         # TRL keeps a list per metric until the next log: what this step added is this step's.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
             read = self._read.get(name, 0)

@@ -1,0 +1,193 @@
+"""Cases for three ranks without a bus: something happens to one of them, and each says how it ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.test_client import Line, Model, decide
+
+from oven_controller.errors import RefusedError
+from oven_controller.messages import Body, Observation, OperatorCommand, StepClosed
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.link import Link
+from oven_learner.past import Past
+from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.snapshots import Snapshots
+
+
+class Case:
+    """A client on each rank; rank 0's has a link that the case writes on."""
+
+    def __init__(self, ranks: Ranks, **settings: Any) -> None:
+        self.ranks, self.line, self.model = ranks, settings.pop("line", None) or Line(), Model()
+        self.broken = False
+        actuators = Actuators()
+        actuators.scalar("rate", lambda: self.model.rate, self._write, low=0.01, high=100)
+        snapshots = Snapshots(lambda: (self.model.step, None), self._restore)
+        link: Link = self.line if ranks.leader else SilentLink()
+        self.client = OvenClient(link, actuators, ranks=ranks, snapshots=snapshots, max_steps=100, **settings)
+        self.client.start()
+
+    def _write(self, value: float) -> None:
+        if self.broken:
+            raise MemoryError("of this rank")
+        self.model.rate = value
+
+    def _restore(self, _: None) -> None:
+        if self.broken:
+            raise MemoryError("of this rank")
+
+    def say(self, *orders: Body) -> None:
+        self.line.coming.extend(orders)
+
+    def steps(self, limit: int) -> int:
+        """How many there were."""
+        for step in range(1, limit + 1):
+            self.client.observe(step, {})
+            self.client.poll()
+            if self.client.stopping:
+                return step
+        return limit
+
+    def end(self, steps: int) -> dict[str, Any]:
+        said = [(receipt.status, receipt.reason) for receipt in self.line.receipts()]
+        return {"steps": steps, "rate": self.model.rate, "stopping": self.client.stopping, "receipts": said}
+
+
+def listening_fails(ranks: Ranks) -> dict[str, Any]:
+    class Breaking(Line):
+        """Fails after it has handed over a decision, and at every second look."""
+
+        looks = 0
+
+        def receive(self) -> Body | None:
+            self.looks += 1
+            if not self.looks % 2:
+                raise RuntimeError("no more")
+            return super().receive()
+
+    case = Case(ranks, line=Breaking())
+    case.say(decide(2.0))
+    return case.end(case.steps(3))
+
+
+def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
+    """Each has a clock of its own, and those of the others are ahead."""
+    case = Case(ranks, seconds=0.2 if ranks.leader else 1e-6)
+    return case.end(case.steps(1_000_000))
+
+
+def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
+    class Closed(Line):
+        def open(self) -> Past:
+            raise RefusedError("the server refused the credentials")
+
+    try:
+        Case(ranks, line=Closed())
+    except RefusedError as error:
+        return {"raised": str(error)}
+    return {"raised": ""}
+
+
+def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
+    """Twice, with a decision in its hands."""
+    case = Case(ranks)
+    spent, left = case.client._spent, [1, 2]
+
+    def failing() -> bool:
+        if left:
+            raise RuntimeError(f"{left.pop()} more")
+        return spent()
+
+    case.client._spent = failing  # type: ignore[method-assign]
+    case.say(decide(2.0))
+    before = case.steps(2), case.model.rate
+    return case.end(case.steps(1)) | {"before": before}
+
+
+def a_setter_fails_on_rank_1(ranks: Ranks) -> dict[str, Any]:
+    case = Case(ranks)
+    case.broken = ranks.index == 1
+    case.say(decide(2.0))
+    return case.end(case.steps(3))
+
+
+def a_rollback_fails_on_rank_2(ranks: Ranks) -> dict[str, Any]:
+    case = Case(ranks)
+    case.broken = ranks.index == 2
+    case.say(decide(None, actuator="run.rollback"))
+    return case.end(case.steps(10))
+
+
+def rank_2_is_asked_to_end(ranks: Ranks) -> dict[str, Any]:
+    case = Case(ranks)
+    before = case.steps(5)
+    if ranks.index == 2:
+        case.client.request_stop("SIGTERM")
+    return case.end(before + case.steps(1_000_000))
+
+
+def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
+    class Patient(Line):
+        """Resumes after some looks."""
+
+        looks = 0
+
+        def receive(self) -> Body | None:
+            self.looks += 1
+            if self.looks == 10:
+                self.coming.append(decide(3.0, apply_at=90, expires=99))
+            if self.looks == 20:
+                self.coming.append(OperatorCommand(id="b", action="resume"))
+            return super().receive()
+
+    case = Case(ranks, line=Patient())
+    case.say(OperatorCommand(id="a", action="hold", reason="a look"))
+    return case.end(case.steps(1))
+
+
+def in_lockstep(ranks: Ranks) -> dict[str, Any]:
+    class Mesh(Line):
+        """Decides after each observation, and closes its tick two looks later."""
+
+        looks = 0
+
+        def receive(self) -> Body | None:
+            seen = [message for message in self.sent if isinstance(message, Observation)]
+            self.looks += 1
+            if seen and not self.looks % 3 and seen[-1].tick * 3 > self.looks - 3:
+                tick = seen[-1].tick
+                self.coming.extend([decide(1.0 + tick, number=tick, apply_at=tick + 1), StepClosed(tick=tick)])
+            return super().receive()
+
+    case = Case(ranks, line=Mesh(), lockstep=ranks.leader)
+    rates = []
+    for step in range(1, 4):
+        case.client.observe(step, {})
+        case.client.poll()
+        rates.append(case.model.rate)
+    return case.end(3) | {"rates": rates, "timeouts": case.client._listening.timeouts}
+
+
+def each_measures(ranks: Ranks) -> dict[str, Any]:
+    case = Case(ranks, averaged=("loss", "eval/loss", "nobody's"))
+    mine = {"eval/loss": 5.0} if ranks.index == 1 else {}
+    case.client.observe(1, {"loss": 1.0 + ranks.index, "own": float(ranks.index), **mine})
+    case.client.observe(2, {"loss": float("nan") if ranks.index == 2 else 1.0})
+    seen = [message.metrics for message in case.line.sent if isinstance(message, Observation)]
+    return {"seen": [{name: repr(value) for name, value in metrics.items()} for metrics in seen]}
+
+
+CASES = (
+    listening_fails,
+    the_time_is_up,
+    rank_0_is_refused,
+    the_client_itself_fails,
+    a_setter_fails_on_rank_1,
+    a_rollback_fails_on_rank_2,
+    rank_2_is_asked_to_end,
+    held_and_resumed,
+    in_lockstep,
+    each_measures,
+)

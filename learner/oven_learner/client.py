@@ -62,10 +62,12 @@ class OvenClient:
         keys: Mapping[str, str] | None = None,
         share: Callable[[Any], Any] | None = None,
         save: Callable[[], object] | None = None,
+        settle: Callable[[], object] = lambda: None,
     ) -> None:
         """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has. `share`
         returns rank 0's argument on every rank (oven_learner.ranks). `save` asks for a checkpoint on disk,
-        which makes `run.checkpoint` an actuator even where no snapshot fits into memory."""
+        which makes `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is
+        still on its way from the device: it is called before a receipt and before the end, which speak of later."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""
@@ -82,6 +84,7 @@ class OvenClient:
         self._snapshots = snapshots
         self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
         self._save = save
+        self._settle = settle
         self._share = share or (lambda said: said)
         self._incarnation = 1
         self._n = 0
@@ -149,11 +152,17 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced. What was not measured is
         left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent elsewhere."""
+        self.publish(self.advance(step), step, metrics)
+
+    def advance(self, step: int) -> int:
+        """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
         self.tick += 1
         self._step = step
+        return self.tick
+
+    def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         self._link.send(
-            Reading(self._incarnation, self._next(), self.tick, step, self.progress(step), dict(metrics)),
-            droppable=True,
+            Reading(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), droppable=True
         )
 
     def poll(self) -> None:
@@ -189,6 +198,7 @@ class OvenClient:
         if self._closed:
             return True
         self._closed = True
+        self._settled()
         too_late = Applied("expired", reason="the run ended first")
         for order in [*self._waiting, *self._listened(self._drain)]:
             if isinstance(order, OperatorCommand):
@@ -372,6 +382,7 @@ class OvenClient:
         self, applied: Applied, actuator: str, *, decision_id: str = "", command: str = "", began_ns: int | None = None
     ) -> None:
         ended_ns = time.time_ns()
+        self._settled()
         receipt = Receipt(
             incarnation=self._incarnation,
             n=self._next(),
@@ -386,6 +397,12 @@ class OvenClient:
             reason=applied.reason,
         )
         self._link.send(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    def _settled(self) -> None:
+        try:
+            self._settle()
+        except Exception:  # a device that failed; training will hear of it itself
+            log.exception("what was on its way from the device did not arrive; the log lacks it")
 
     def _send(self, message: RunStarted | RunEnded) -> None:
         self._link.send(partial(_as_it_is, message))

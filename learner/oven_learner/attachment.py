@@ -32,7 +32,7 @@ from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
 from oven_learner.snapshots import KEPT, Snapshots
-from oven_learner.teachers import Teachers, announce_teachers
+from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
@@ -200,11 +200,12 @@ class Attachment(TrainerCallback):
         """What this trainer has that acts when it is turned; the user's own actuators are there already."""
         assert self._scale is not None
         trainer, actuators = self.trainer, self.actuators
+        knobs.check_trainable(trainer)
         add_learning_rate(actuators, self._scale, self._lr_bounds)
         knobs.clipping.announce(trainer, actuators, self._users)
         knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)
         knobs.epsilon.announce(trainer, actuators, self._users)
-        announce_teachers(actuators, trainer, self._teachers)
+        announce_anchor(actuators, trainer, self._teachers, self._beta_bounds)
         if self._mixture is not None:
             knobs.mixture.announce(actuators, self._mixture, state)
         if self._committee is not None and self._skipping is not None:

@@ -9,7 +9,7 @@ arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction
 gradient; which model π_ref is, is decided here.
 """
 
-from oven_learner.teachers.anchor import announce_teachers
+from oven_learner.teachers.anchor import announce_anchor
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 
-__all__ = ["LIMIT_BYTES", "Teachers", "announce_teachers"]
+__all__ = ["LIMIT_BYTES", "Teachers", "announce_anchor"]

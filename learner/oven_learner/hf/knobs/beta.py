@@ -1,6 +1,6 @@
 """What TRL's trainers call β, which is something else in each, under the name of what it is there.
 
-- `grpo.beta`: weight of the KL term in the loss, per token (Shao et al. 2024, arXiv 2402.03300, eq. 4).
+- `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.anchor).
 - `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740): it acts
   from the next generation on.
 - `dpo.beta`: how far preferences may pull the policy from the reference (Rafailov et al. 2023, arXiv 2305.18290, eq. 7).
@@ -19,7 +19,6 @@ from oven_learner.actuators import Actuators
 from oven_learner.hf.knobs.own import UsersOwn, is_a
 
 OF = {
-    "GRPOTrainer": ("grpo.beta", "× KL per token, in the loss"),
     "RLOOTrainer": ("rloo.beta", "× KL per completion, in the reward"),
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }

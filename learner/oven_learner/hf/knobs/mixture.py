@@ -39,11 +39,11 @@ class Mixture:
     def __init__(
         self, datasets: Mapping[str, Sequence[Any] | Any], weights: Mapping[str, float] | None = None, *, seed: int = 0
     ) -> None:
-        """`weights` default to the datasets' sizes, as if they were shuffled together. Raises ConfigError for fewer
-        than two datasets, an empty one, and weights that are none."""
-        if len(datasets) < 2 or not all(len(rows) for rows in datasets.values()):
-            sizes = {name: len(rows) for name, rows in datasets.items()}
-            raise ConfigError(f"a mixture of {sizes or 'nothing'}: give it at least two datasets, each with rows")
+        """`weights` default to the datasets' sizes, as if they were shuffled together. Raises ConfigError for no
+        dataset, an empty one, and weights that are none."""
+        if not datasets or not all(len(rows) for rows in datasets.values()):
+            lengths = {name: len(rows) for name, rows in datasets.items()}
+            raise ConfigError(f"a mixture of {lengths or 'nothing'}: give it named datasets, each with rows")
         self.names = tuple(datasets)
         self.seed = seed
         self.dataset = _joined(list(datasets.values()))
@@ -51,21 +51,38 @@ class Mixture:
         ends = list(accumulate(len(rows) for rows in datasets.values()))
         self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
-        self.timeline: list[tuple[int, dict[str, float]]] = [(0, self._normalised(weights or sizes))]
-        self._next_chunk = 0
+        self._kept: dict[str, Any] = {"timeline": [(0, self._normalised(weights or sizes))], "next": 0}
+
+    @property
+    def timeline(self) -> list[tuple[int, dict[str, float]]]:
+        """(first chunk, weights from it on), oldest first."""
+        return [(chunk, dict(weights)) for chunk, weights in self._kept["timeline"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
+        return {"timeline": self.timeline, "next": self._kept["next"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A change from now on begins at the chunk that came next when the state was taken. Raises ConfigError where
+        the datasets are others."""
+        timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
+        self._kept["timeline"], self._kept["next"] = timeline, int(state["next"])
+
+    def saved_in(self, state: dict[str, Any]) -> None:
+        """Has `state` (a trainer's `stateful_callbacks`) hold this mixture's from now on, as it will be."""
+        state[STATE] = self._kept
 
     def get(self) -> dict[str, float]:
         """The weights last set; they sum to 1."""
-        return dict(self.timeline[-1][1])
+        return dict(self._kept["timeline"][-1][1])
 
     def set(self, weights: Mapping[str, float]) -> None:
         """Draw by these weights from the next chunk that isn't drawn yet (`LAG_CHUNKS` from now).
 
         Raises ConfigError unless every dataset is named, and no other, with finite weights >= 0 of a positive sum.
         """
-        entry = (self._next_chunk, self._normalised(weights))
-        # In place: the trainer's state holds this list, and checkpoints write it.
-        self.timeline[:] = [old for old in self.timeline if old[0] < self._next_chunk] + [entry]
+        first, known = self._kept["next"], self._kept["timeline"]
+        self._kept["timeline"] = [old for old in known if old[0] < first] + [(first, self._normalised(weights))]
 
     def draw(self, chunk: int, count: int) -> list[int]:
         """The rows of one chunk: of each dataset at most one below or above its exact share of `count`.
@@ -73,9 +90,9 @@ class Mixture:
         Datasets are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
         in what is measured per dataset than independent draws.
         """
-        self._next_chunk = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
-        since = bisect_right([start for start, _ in self.timeline], chunk) - 1
-        weights = self.timeline[since][1]
+        self._kept["next"] = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
+        known = self._kept["timeline"]
+        weights = known[bisect_right([start for start, _ in known], chunk) - 1][1]
         rng = random.Random(f"mixture {self.seed} {chunk}")
         edges = list(accumulate(weights[name] for name in self.names))
         offset = rng.random()
@@ -125,6 +142,8 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
 
     Raises ConfigError when the trainer's rows are not the mixture's, one for one (packing and filtering change that).
     """
+    if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
+        return
     rows = trainer.train_dataset
     if not hasattr(rows, "__len__") or len(rows) != len(mixture.dataset):
         held = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "rows that cannot be counted"
@@ -138,15 +157,15 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     def sampler(dataset: Any = None) -> MixtureSampler:
         return _laid_out_as(made() if dataset is None else made(dataset), trainer, mixture)
 
+    sampler.oven_mixture = mixture  # type: ignore[attr-defined]
     trainer._get_train_sampler = sampler
 
 
 def announce(actuators: Actuators, mixture: Mixture, state: Any) -> None:
     """Restores the timeline that a checkpoint's trainer state brought, and has it saved with the next."""
-    kept = state.stateful_callbacks.get(STATE)
-    if kept and set(kept["timeline"][-1][1]) == set(mixture.names):
-        mixture.timeline[:] = [(int(chunk), dict(weights)) for chunk, weights in kept["timeline"]]
-    state.stateful_callbacks[STATE] = {"timeline": mixture.timeline}
+    if STATE in state.stateful_callbacks:
+        mixture.load_state_dict(state.stateful_callbacks[STATE])
+    mixture.saved_in(state.stateful_callbacks)
     actuators.simplex(MIXTURE, mixture.get, mixture.set)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.loop import USER_BOUNDS
 
@@ -35,6 +36,17 @@ class UsersOwn:
         own = self._values.setdefault(name, read())
         low, high = own * bounds[0], min(own * bounds[1], max(own, most))
         actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
+
+
+def check_trainable(trainer: Any) -> None:
+    """Raises ConfigError where no parameter would learn, of the model or of an optimizer that the user made."""
+    held = list(trainer.model.parameters())
+    given = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    if not any(parameter.requires_grad for parameter in held + given):
+        raise ConfigError(
+            f"none of the model's {len(held)} parameters requires a gradient, so there is nothing to train: unfreeze "
+            "some (parameter.requires_grad_()), or add an adapter"
+        )
 
 
 def is_a(trainer: Any, name: str) -> bool:

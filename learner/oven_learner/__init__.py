@@ -12,15 +12,27 @@ if TYPE_CHECKING:
     from oven_learner.actuators import Actuators
     from oven_learner.attachment import Attachment, attach
     from oven_learner.client import OvenClient
+    from oven_learner.hf.knobs import Mixture
     from oven_learner.loop import connect
     from oven_learner.rewards import Committee, ModelDescription, convene
 
-__all__ = ["Actuators", "Attachment", "Committee", "ModelDescription", "OvenClient", "attach", "connect", "convene"]
+__all__ = [
+    "Actuators",
+    "Attachment",
+    "Committee",
+    "Mixture",
+    "ModelDescription",
+    "OvenClient",
+    "attach",
+    "connect",
+    "convene",
+]
 
 _HOMES = {
     "Actuators": "actuators",
     "Attachment": "attachment",
     "Committee": "rewards",
+    "Mixture": "hf.knobs",
     "ModelDescription": "rewards",
     "OvenClient": "client",
     "attach": "attachment",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_controller.errors import ConfigError
@@ -20,9 +23,10 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, snapshot
+from oven_learner.hf import gauges, knobs, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
+from oven_learner.hf.readback import Readback
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.rewards.committee import Committee
@@ -55,6 +59,7 @@ class Attachment(TrainerCallback):
         teachers: Teachers | None,
         beta_bounds: tuple[float, float],
         committee: Committee | None,
+        mixture: knobs.Mixture | None,
     ) -> None:
         self.trainer = trainer
         self.actuators = actuators
@@ -72,14 +77,16 @@ class Attachment(TrainerCallback):
         self._committee = committee
         self._skipping = Skipping(trainer, committee) if committee is not None else None
         self._ranks: ranks.Ranks | None = None
+        self._mixture = mixture
+        self._users = knobs.UsersOwn()
+        self._readback = Readback(self._publish, frozenset({gauges.ALIGNMENT.name}))
+        self._not_finite: Counter[str] = Counter()
         self._trained = 0
         self._budget: int | None = None
         self._to_save = False
         self._handled_before: Any = None
         self._rate = 0.0
-        self._user_clip = 0.0
         self._gauged = False
-        self._alignment: float | None = None
         self._scale: LearningRateScale | None = None
         self._pending: dict[str, float] = {}
 
@@ -92,23 +99,10 @@ class Attachment(TrainerCallback):
         self.actuators = self._own.copy()
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
         self._gauged = gauges.measurable(trainer) and self._ranks.leader
-        self._trained, self._alignment, self._pending, self.last_evaluation = 0, None, {}, {}
-        add_learning_rate(self.actuators, self._scale, self._lr_bounds)
-        if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:  # it clips by itself
-            own = self._user_clip = self._user_clip or float(args.max_grad_norm)
-            self.actuators.scalar(
-                "grad.clip",
-                lambda: float(args.max_grad_norm),
-                lambda value: setattr(args, "max_grad_norm", value),
-                low=own * USER_BOUNDS[0],
-                high=own * USER_BOUNDS[1],
-                scale="log",
-                unit="norm",
-            )
-        announce_anchor(self.actuators, trainer, self._teachers, self._beta_bounds)
-        if self._committee is not None and self._skipping is not None:
-            self._committee.announce(self.actuators)
-            self._skipping.begin()
+        self._trained, self._pending, self.last_evaluation = 0, {}, {}
+        self._readback.forget()
+        self._not_finite.clear()
+        self._announce_knobs(state)
         snapshots = None
         if snapshot.fits(trainer, KEPT + 1):
             snapshots = Snapshots(lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept))
@@ -134,6 +128,7 @@ class Attachment(TrainerCallback):
             keys=connection.keys if connection else None,
             ranks=self._ranks,
             save=self._ask_to_save,
+            settle=self._readback.settle,
         )
         self.client.start(state.global_step)
         self._end_in_order_on_sigterm()
@@ -144,31 +139,34 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        assert self._scale is not None
+        assert self._scale is not None and self._ranks is not None
         self._rate = self._scale.now()
-        try:
-            self._alignment = gauges.alignment(self.trainer) if self._gauged else None
-        except Exception as error:  # tensor subclasses of an optimizer that we don't know
-            self._gauged, self._alignment = False, None
-            log.warning("%s is no longer measured: %s: %s", gauges.ALIGNMENT.name, type(error).__name__, error)
+        numbers = self._step_metrics.numbers(self._ranks)
+        if self._gauged and (cosine := self._aligned()) is not None:
+            numbers[gauges.ALIGNMENT.name] = cosine
+        if self._ranks.leader:  # nobody hears the others
+            self._readback.ask(numbers)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        assert self.client is not None and self._ranks is not None
+        assert self.client is not None
         self._trained += 1
-        measured = self._step_metrics.take(self._ranks)
+        measured = self._step_metrics.take()
+        wanted = frozenset(self._readback.names)
         if self._skipping is not None:
-            measured, why = self._skipping.take(measured)
+            kept, why = self._skipping.take(measured | dict.fromkeys(wanted, math.nan))
+            measured = {name: value for name, value in kept.items() if name not in wanted}
+            wanted &= kept.keys()
             if why:
                 self.client.hold(why)
-        metrics = {**measured, "learning_rate": self._rate, **self._pending}
-        if self._alignment is not None:
-            metrics[gauges.ALIGNMENT.name] = self._alignment
+        known = {**measured, "learning_rate": self._rate, **self._pending}
         self._pending = {}
         last = self._budget is not None and self._trained >= self._budget
         if self._evaluate is not None and (last or self._trained % self._evaluate_every == 0):
             self.last_evaluation = dict(self._evaluate())
-            metrics.update(self.last_evaluation)
-        self.client.observe(state.global_step, metrics)
+            known.update(self.last_evaluation)
+        self._readback.end_step(self.client.advance(state.global_step), state.global_step, known, wanted)
+        if self._connection is not None and self._connection.lockstep:
+            self._readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
         if last or self.client.stopping:
@@ -199,6 +197,41 @@ class Attachment(TrainerCallback):
             if name.startswith("eval_") and isinstance(value, int | float):
                 self._pending["eval/" + name.removeprefix("eval_")] = float(value)
         self.last_evaluation = {**self.last_evaluation, **self._pending}
+
+    def _announce_knobs(self, state: TrainerState) -> None:
+        """What this trainer has that acts when it is turned; the user's own actuators are there already."""
+        assert self._scale is not None
+        trainer, actuators = self.trainer, self.actuators
+        knobs.check_trainable(trainer)
+        add_learning_rate(actuators, self._scale, self._lr_bounds)
+        knobs.clipping.announce(trainer, actuators, self._users)
+        knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)
+        knobs.epsilon.announce(trainer, actuators, self._users)
+        announce_anchor(actuators, trainer, self._teachers, self._beta_bounds)
+        if self._mixture is not None:
+            knobs.mixture.announce(actuators, self._mixture, state)
+        if self._committee is not None and self._skipping is not None:
+            self._committee.announce(actuators)
+            self._skipping.begin()
+        else:
+            knobs.reward_weights.announce(trainer, actuators)
+
+    def _aligned(self) -> torch.Tensor | None:
+        try:
+            return gauges.alignment(self.trainer)
+        except Exception as error:  # tensor subclasses of an optimizer that we don't know
+            self._gauged = False
+            log.warning("%s is no longer measured: %s: %s", gauges.ALIGNMENT.name, type(error).__name__, error)
+            return None
+
+    def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.client is not None
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                if not self._not_finite[name]:
+                    log.warning("%s is %g at step %d; it is published as that", name, value, step)
+                self._not_finite[name] += 1
+        self.client.publish(tick, step, metrics)
 
     def _ask_to_save(self) -> None:
         self._to_save = True
@@ -258,14 +291,18 @@ def attach(
     teachers: Teachers | None = None,
     beta_bounds: tuple[float, float] = USER_BOUNDS,
     committee: Committee | None = None,
+    mixture: knobs.Mixture | None = None,
     link: Link | None = None,
 ) -> Attachment:
     """Publish every step of `trainer`, and apply what is decided between steps. Call it once, before `train()`.
 
-    Found by itself: `optimizer.lr_scale`, `grad.clip`, and (when the model is small enough to copy) `run.checkpoint`
-    and `run.rollback`; `run.hold` and `run.stop` always; `grpo.beta` on a GRPOTrainer with a reference model, and
-    `teacher.active` when `teachers` holds two for it. `actuators` adds your own. `lr_bounds` are multiples of your
-    schedule, `beta_bounds` of your β. The run begins in `observe`, unless the stack's rules say otherwise.
+    Found by itself, where the trainer has it and a change acts (oven_learner.hf.knobs): `optimizer.lr_scale`,
+    `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what it refers to loaded),
+    `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several reward functions; and
+    `run.hold`, `run.stop`, `run.checkpoint`, and `run.rollback` when the model is small enough to copy. `teachers` adds
+    `teacher.active`, `mixture` adds `data.mixture`, `actuators` your own, which go before what would be found.
+    `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in `observe`, unless the
+    stack's rules say otherwise.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.
@@ -297,7 +334,10 @@ def attach(
         teachers=teachers,
         beta_bounds=beta_bounds,
         committee=committee,
+        mixture=mixture,
     )
+    if mixture is not None:
+        knobs.mixture.plug_in(trainer, mixture)
     trainer.add_callback(attachment)
     _announce_failure(trainer, attachment)
     return attachment

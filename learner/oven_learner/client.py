@@ -60,11 +60,13 @@ class OvenClient:
         ranks: Ranks | None = None,
         averaged: Sequence[str] = (),
         save: Callable[[], object] | None = None,
+        settle: Callable[[], object] = lambda: None,
     ) -> None:
         """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has.
         `ranks`: those of the run, each with a client of its own; of the metrics in `averaged` the mean over them is
         published. `save` asks for a checkpoint on disk, which makes `run.checkpoint` an actuator even where no snapshot
-        fits into memory."""
+        fits into memory. `settle` publishes what is still on its way from the device: it is called before a receipt and
+        before the end, which speak of later."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""
@@ -81,6 +83,7 @@ class OvenClient:
         self._snapshots = snapshots
         self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
         self._save = save
+        self._settle = settle
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._listening = Listening(link, self._ranks, lockstep=lockstep)
         self._incarnation = 1
@@ -145,10 +148,16 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced. What was not measured is
         left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent elsewhere."""
+        self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged))
+
+    def advance(self, step: int) -> int:
+        """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
         self.tick += 1
         self._step = step
-        measured = self._ranks.mean(metrics, self._averaged)
-        self._put(Reading(self._incarnation, self._next(), self.tick, step, self.progress(step), measured), True)
+        return self.tick
+
+    def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        self._put(Reading(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True)
 
     def poll(self) -> None:
         """Take decisions and commands and apply what is due, between two optimizer steps.
@@ -186,6 +195,7 @@ class OvenClient:
         if self._closed:
             return True
         self._closed = True
+        self._settled()
         too_late = Applied("expired", reason="the run ended first")
         for order in [*self._waiting, *self._listening.rest()]:
             if isinstance(order, OperatorCommand):
@@ -358,6 +368,7 @@ class OvenClient:
         self, applied: Applied, actuator: str, *, decision_id: str = "", command: str = "", began_ns: int | None = None
     ) -> None:
         ended_ns = time.time_ns()
+        self._settled()
         receipt = Receipt(
             incarnation=self._incarnation,
             n=self._next(),
@@ -372,6 +383,12 @@ class OvenClient:
             reason=applied.reason,
         )
         self._put(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    def _settled(self) -> None:
+        try:
+            self._settle()
+        except Exception:  # a device that failed; training will hear of it itself
+            log.exception("what was on its way from the device did not arrive; the log lacks it")
 
     def _send(self, message: RunStarted | RunEnded) -> None:
         self._put(partial(_as_it_is, message))

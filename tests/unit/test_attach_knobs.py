@@ -1,4 +1,4 @@
-"""attach and what it lets be changed: the learning rate under every schedule, clipping, rollback, stop, hold."""
+"""attach and what it lets be changed: learning rate, clipping, rollback, stop, hold (schedules: test_attach_schedules)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,6 @@ from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "constant": {"lr_scheduler_type": "constant"},
-    "linear": {"lr_scheduler_type": "linear"},
-    "cosine with warm-up": {"lr_scheduler_type": "cosine", "warmup_steps": 4},
-    "polynomial": {"lr_scheduler_type": "polynomial"},
-    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 4,
-                "lr_scheduler_kwargs": {"patience": 0, "threshold": 1e9}},
-}  # fmt: skip
-
-
 def rates(line: Deciding) -> list[float]:
     return line.series("learning_rate")
 
@@ -37,39 +27,6 @@ def user_rates(folder: Path, settings: dict[str, Any]) -> list[float]:
     attach(job, link=line)
     job.train()
     return rates(line)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_scale_holds_for_every_later_step_of_the_schedule(tmp_path: Path, name: str) -> None:
-    own = user_rates(tmp_path / "own", SCHEDULES[name])
-    if name == "plateau":
-        assert len(set(own)) > 1, "the schedule must move for this to mean something"
-    job, line = trainer(tmp_path / "scaled", **SCHEDULES[name]), Deciding({3: ("optimizer.lr_scale", 0.5)})
-    attachment = attach(job, link=line)
-    job.train()
-    wanted = own[:3] + [rate * 0.5 for rate in own[3:]]
-    assert rates(line) == pytest.approx(wanted, rel=1e-7)
-    receipt = line.receipts()[0]
-    assert (receipt.status, receipt.before, receipt.after) == ("applied", 1.0, 0.5)
-    assert attachment.actuators.read("optimizer.lr_scale") == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_scale_survives_a_checkpoint_and_is_not_applied_twice(tmp_path: Path, name: str) -> None:
-    settings: dict[str, Any] = SCHEDULES[name] | {"save_strategy": "steps", "save_steps": 6}
-    own = user_rates(tmp_path / "own", settings)
-    first, line = trainer(tmp_path / "job", **settings), Deciding({3: ("optimizer.lr_scale", 0.5)})
-    attach(first, link=line)
-    first.train()
-
-    second = trainer(tmp_path / "job", **settings)
-    again = Deciding(past=Past(1, 12, 99, {"optimizer.lr_scale": 0.5}), plan={15: ("optimizer.lr_scale", 2.0)})
-    attachment = attach(second, link=again)
-    second.train(resume_from_checkpoint=str(tmp_path / "job" / "checkpoint-6"))
-    wanted = [rate * 0.5 for rate in own[6:9]] + [rate * 2.0 for rate in own[9:]]
-    assert rates(again) == pytest.approx(wanted, rel=1e-7)
-    assert attachment.actuators.read("optimizer.lr_scale") == pytest.approx(2.0)
-    assert [seen.step for seen in again.observed()] == list(range(7, 13))
 
 
 def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Path) -> None:

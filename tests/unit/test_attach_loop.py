@@ -23,7 +23,8 @@ def ended(line: Line) -> RunEnded:
 
 def test_the_public_names() -> None:
     assert oven.__all__ == [
-        "Actuators", "Attachment", "Committee", "ModelDescription", "OvenClient", "attach", "connect", "convene"
+        "Actuators", "Attachment", "Committee", "Mixture", "ModelDescription", "OvenClient", "attach", "connect",
+        "convene",
     ]  # fmt: skip
     for name in oven.__all__:
         assert callable(getattr(oven, name)), name

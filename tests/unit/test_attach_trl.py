@@ -43,7 +43,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def grpo(folder: Path, **settings: Any) -> GRPOTrainer:
+def grpo(folder: Path, data: Dataset | None = None, **settings: Any) -> GRPOTrainer:
     set_seed(3)
 
     def vowels(completions: list[str], **_: Any) -> list[float | None]:
@@ -59,7 +59,7 @@ def grpo(folder: Path, **settings: Any) -> GRPOTrainer:
             output_dir=str(folder), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,
             **(COMMON | settings),
         ),
-        train_dataset=Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
+        train_dataset=data or Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
         processing_class=tokenizer(),
     )  # fmt: skip
 

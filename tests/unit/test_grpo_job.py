@@ -11,9 +11,9 @@ pytest.importorskip("trl")
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_learner.recipes.grpo import GrpoSettings, Job, build, parse_start
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
-from oven_learner.recipes.grpo.mixture import LAG_GENERATIONS
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import WEIGHTS, cache_key, warm_policy
 
@@ -142,7 +142,7 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
     job.trainer.add_callback(Switch())
     job.trainer.train()
     easy = [log["step"] for log in job.trainer.state.log_history if "reward/len1" in log]
-    assert easy == list(range(1, 2 + LAG_GENERATIONS))
+    assert easy == list(range(1, 2 + LAG_CHUNKS))
 
 
 def test_a_reference_policy_is_made_when_beta_asks_for_one(tmp_path: Path, cache: Path) -> None:

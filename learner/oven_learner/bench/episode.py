@@ -57,7 +57,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.starts import parse_start
-    from oven_learner.recipes.grpo.train import BETA_BOUNDS, LR_BOUNDS, gauges, knobs
+    from oven_learner.recipes.grpo.train import BETA_BOUNDS, LR_BOUNDS, gauges
 
     rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": Plateau()}
     rule = rules.get(episode.arm, Alone())
@@ -71,7 +71,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
         attach(
             job.trainer,
             link=link,
-            actuators=knobs(job),
+            mixture=job.mixture,
             lr_bounds=LR_BOUNDS,
             metrics=gauges(settings),
             evaluate=job.evaluate,

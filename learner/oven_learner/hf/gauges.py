@@ -21,11 +21,12 @@ def measurable(trainer: Trainer) -> bool:
 
 
 @torch.no_grad()
-def alignment(trainer: Trainer) -> float | None:
+def alignment(trainer: Trainer) -> torch.Tensor | None:
     """Cosine between this step's gradient and Adam's first moment before it (all parameters as one vector).
 
-    One pass over gradients and moments, one transfer. None when the optimizer keeps no first moment, or there is no
-    gradient: an absence, not 0. Called after clipping, before `optimizer.step` (scaling does not change a cosine).
+    One pass over gradients and moments; the scalar stays on their device. None when the optimizer keeps no first
+    moment, or there is no gradient, and NaN when one of them has no direction: absences, not 0. Called after clipping,
+    before `optimizer.step` (scaling does not change a cosine).
     """
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     gradients, moments = [], []
@@ -44,8 +45,7 @@ def alignment(trainer: Trainer) -> float | None:
         del products
     dot = torch.stack(dots).sum()
     norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (gradients, moments)]
-    cosine = torch.stack([dot, norms[0] * norms[1]]).tolist()
-    return cosine[0] / cosine[1] if cosine[1] > 0 else None
+    return dot / (norms[0] * norms[1])
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:

@@ -12,8 +12,9 @@ from typing import Any
 KEY = "oven_lr_scale"
 IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
 """What schedulers keep in a parameter group; the last two are OneCycleLR's."""
-IN_SCHEDULERS = ("base_lrs", "max_lrs")
-"""What they keep themselves; the last is CyclicLR's."""
+IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
+"""What they keep themselves: CyclicLR's upper rates, the bounds of ReduceLROnPlateau and GreedyLR, and what the latter
+starts again from."""
 
 
 class LearningRateScale:

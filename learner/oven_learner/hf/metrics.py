@@ -30,6 +30,22 @@ SFT = (
     MetricSpec(name="entropy", unit="nats per token"),
     MetricSpec(name="mean_token_accuracy", better="up"),
 )
+DPO = (
+    MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the right order"),
+    MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen over rejected"),
+    MetricSpec(name="rewards/chosen", unit="β × nats against the reference"),
+    MetricSpec(name="rewards/rejected", unit="β × nats against the reference"),
+    MetricSpec(name="logps/chosen", unit="nats, sum over tokens"),
+    MetricSpec(name="logps/rejected", unit="nats, sum over tokens"),
+    *SFT,
+)
+DISTILLATION = (
+    MetricSpec(name="entropy", unit="nats per token"),
+    MetricSpec(name="completions/mean_length", unit="tokens"),
+    MetricSpec(name="completions/clipped_ratio"),
+)
+OF = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
+"""Trainer → what TRL measures in every step, beside what any trainer does."""
 
 
 class StepMetrics:
@@ -50,8 +66,8 @@ class StepMetrics:
             found += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
             if getattr(trainer, "beta", 0):
                 found.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
-        elif type(trainer).__name__ == "SFTTrainer":
-            found += SFT
+        else:
+            found += next((OF[cls.__name__] for cls in type(trainer).__mro__ if cls.__name__ in OF), ())
         if trainer.args.eval_strategy != "no":
             found.append(MetricSpec(name="eval/loss", better="down", held_out=True))
         return tuple(found)
@@ -61,26 +77,24 @@ class StepMetrics:
         if self._trainer.model.training:
             self._read.clear()
 
-    def take(self, ranks: Ranks) -> dict[str, float]:
-        """What this step measured; called once at its end, on every rank. Only rank 0 waits for the numbers; the loss
-        is the mean over the ranks, as in the trainer's own log."""
-        loss, norm = self._loss, self._grad_norm
+    def numbers(self, ranks: Ranks) -> dict[str, torch.Tensor]:
+        """What this step measured on the device, as scalars there; called once, when gradients are clipped, on every
+        rank. The loss is the mean over the ranks, as in the trainer's own log."""
+        found = {"grad_norm": self._grad_norm}
+        if self._loss is not None:
+            found["loss"] = ranks.mean_on_device(self._loss)
         self._loss = self._grad_norm = None
-        loss = ranks.mean_on_device(loss) if loss is not None else None
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP2: every rank has a part of it
-        if not ranks.leader:
-            return {}
+        return {name: _scalar(value) for name, value in found.items() if value is not None}
+
+    def take(self) -> dict[str, float]:
+        """What TRL has measured in this step and read itself; called once, at its end."""
         metrics: dict[str, float] = {}
-        if loss is not None:
-            metrics["loss"] = float(loss)
-        if norm is not None:
-            metrics["grad_norm"] = float(norm)
         # TRL keeps a list per metric until the next log: what this step added is this step's.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
             read = self._read.get(name, 0)
             fresh = values[read:] if read <= len(values) else values
             self._read[name] = len(values)
-            if name.startswith("reward"):
+            if name.startswith("reward") and hasattr(self._trainer, "reward_funcs"):
                 # TRL's NaN is a reward function that had nothing to say: absent, and no broken run.
                 fresh = [value for value in fresh if not math.isnan(value)]
             if fresh:
@@ -104,3 +118,10 @@ class StepMetrics:
             return result
 
         setattr(owner, name, wrapped)
+
+
+def _scalar(value: Any) -> torch.Tensor:
+    """A sharded norm (FSDP2's DTensor) is put together, which every rank does; DeepSpeed gives a float."""
+    if hasattr(value, "full_tensor"):
+        value = value.full_tensor()
+    return value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)

@@ -17,8 +17,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallb
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
-from oven_learner.recipes.grpo.mixture import LevelMixture, MixtureSampler
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
 from oven_learner.recipes.grpo.starts import Start
@@ -35,20 +35,11 @@ class Job:
     """A run that is ready to start: call `trainer.train()`."""
 
     trainer: GRPOTrainer
-    mixture: LevelMixture
+    mixture: Mixture
     evaluate: Callable[[], dict[str, float]]  # greedy held-out accuracy, 0..1, total and per level
     tuned_learning_rate: float
     teachers: Teachers | None  # where the start or the settings have a beta above 0
     committee: Committee
-
-
-class MixtureTrainer(GRPOTrainer):
-    """GRPOTrainer that draws its prompts by `sampler`, to be set before `train()`: the loader is made once, there."""
-
-    sampler: MixtureSampler
-
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> MixtureSampler:
-        return self.sampler
 
 
 def build(
@@ -64,23 +55,18 @@ def build(
     model = warm_policy(settings, tokenizer, seed, cache)
     committee.policy = describe(model, tokenizer).to_agent_prompt()
     prompts = random.Random(f"prompts {seed}")
-    rows = [e for length in sorted(settings.lengths) for e in pool(length, settings.train_prompts, prompts)]
-    mixture = LevelMixture(settings.levels, start.mixture, seed)
+    rows = [pool(length, settings.train_prompts, prompts) for length in sorted(settings.lengths)]
+    levels = [Dataset.from_list([vars(row) for row in of_level]) for of_level in rows]
+    mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
     args = _arguments(settings, start.learning_rate, seed, workdir)
-    trainer = MixtureTrainer(
+    trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[committee],
         args=args,
-        train_dataset=Dataset.from_list([vars(row) for row in rows]),
+        train_dataset=mixture.dataset,
     )
-    trainer.sampler = MixtureSampler(
-        mixture,
-        [row.level for row in rows],
-        prompts=settings.prompts_per_step,
-        group_size=settings.group_size,
-        repeats=args.num_iterations * (args.steps_per_generation or 1),
-    )
+    plug_in(trainer, mixture)
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:

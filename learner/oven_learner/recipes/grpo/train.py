@@ -8,10 +8,9 @@ import sys
 import types
 
 from oven_controller.messages import MetricSpec
-from oven_learner.actuators import Actuators
 from oven_learner.attachment import attach
 from oven_learner.recipe import Order
-from oven_learner.recipes.grpo.job import Job, build
+from oven_learner.recipes.grpo.job import build
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import parse_start
@@ -34,7 +33,7 @@ def train(order: Order) -> None:
     job = build(settings, start, order.seed, checkpoints, order.cache, judges)
     attachment = attach(
         job.trainer,
-        actuators=knobs(job),
+        mixture=job.mixture,
         lr_bounds=LR_BOUNDS,
         recipe="grpo",
         metrics=gauges(settings),
@@ -53,13 +52,6 @@ def train(order: Order) -> None:
 
     signal.signal(signal.SIGTERM, end)
     job.trainer.train(resume_from_checkpoint=order.resume or None)
-
-
-def knobs(job: Job) -> Actuators:
-    """What this recipe adds to the knobs that `attach` finds."""
-    actuators = Actuators()
-    actuators.simplex("data.mixture", job.mixture.get, job.mixture.set)
-    return actuators
 
 
 def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:

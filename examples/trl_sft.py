@@ -1,0 +1,51 @@
+"""TRL's SFTTrainer under the controller: `oven-controller run -- python examples/trl_sft.py`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+
+from datasets import Dataset
+from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+import oven_learner as oven
+
+DATA = [{"text": "the quick brown fox"}, {"text": "jumps over the lazy dog"}] * 48
+
+
+class Bytes(ByT5Tokenizer):
+    def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: Any = None) -> list[int]:
+        return token_ids_0  # no end of sequence after a prompt
+
+
+def model(width: int = 32) -> LlamaForCausalLM:
+    size = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=64, **size, **ids))
+
+
+def main() -> None:
+    set_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        args = SFTConfig(
+            output_dir=folder, learning_rate=3e-3, per_device_train_batch_size=8, gradient_checkpointing=False,
+            max_steps=12, lr_scheduler_type="cosine", warmup_steps=2,
+            logging_steps=10, save_strategy="no", report_to=[], use_cpu=True, bf16=False, dataloader_pin_memory=False,
+        )  # fmt: skip
+        trainer = SFTTrainer(
+            model=model(),
+            args=args,
+            train_dataset=Dataset.from_list(DATA),
+            processing_class=Bytes(extra_ids=0),
+        )
+        oven.attach(trainer)
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""`data.mixture`: how much of each dataset training draws, changed while it goes on.
+
+    mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
+    trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
+    oven.attach(trainer, mixture=mixture)
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from torch.utils.data import ConcatDataset, Sampler
+
+from oven_controller.errors import ConfigError
+from oven_learner.actuators import Actuators
+
+MIXTURE = "data.mixture"
+LAG_CHUNKS = 2
+"""How many chunks are already drawn when a change is made: the loader of HF Trainer prefetches one batch and accelerate
+looks one further ahead. A change made in step k is first seen in the data of step k + 2 (with one batch a chunk)."""
+ENDLESS = 100_000
+"""Chunks in an epoch of a run that counts steps: more than any has, so that an epoch never ends."""
+STATE = "oven.mixture"
+"""Where the timeline stands in a checkpoint's `trainer_state.json`, under `stateful_callbacks`."""
+
+
+class Mixture:
+    """Weights over named datasets, with the timeline of their changes.
+
+    Chunk k is a function of the seed, k and the weights then in force: a run that restores `timeline`, as resuming from
+    a checkpoint does, draws the same rows again. Rows are drawn with replacement.
+    """
+
+    def __init__(
+        self, datasets: Mapping[str, Sequence[Any] | Any], weights: Mapping[str, float] | None = None, *, seed: int = 0
+    ) -> None:
+        """`weights` default to the datasets' sizes, as if they were shuffled together. Raises ConfigError for no
+        dataset, an empty one, and weights that are none."""
+        if not datasets or not all(len(rows) for rows in datasets.values()):
+            lengths = {name: len(rows) for name, rows in datasets.items()}
+            raise ConfigError(f"a mixture of {lengths or 'nothing'}: give it named datasets, each with rows")
+        self.names = tuple(datasets)
+        self.seed = seed
+        self.dataset = _joined(list(datasets.values()))
+        """All of them, one after another: the trainer's `train_dataset`."""
+        ends = list(accumulate(len(rows) for rows in datasets.values()))
+        self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
+        sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
+        self._kept: dict[str, Any] = {"timeline": [(0, self._normalised(weights or sizes))], "next": 0}
+
+    @property
+    def timeline(self) -> list[tuple[int, dict[str, float]]]:
+        """(first chunk, weights from it on), oldest first."""
+        return [(chunk, dict(weights)) for chunk, weights in self._kept["timeline"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
+        return {"timeline": self.timeline, "next": self._kept["next"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A change from now on begins at the chunk that came next when the state was taken. Raises ConfigError where
+        the datasets are others."""
+        timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
+        self._kept["timeline"], self._kept["next"] = timeline, int(state["next"])
+
+    def saved_in(self, state: dict[str, Any]) -> None:
+        """Has `state` (a trainer's `stateful_callbacks`) hold this mixture's from now on, as it will be."""
+        state[STATE] = self._kept
+
+    def get(self) -> dict[str, float]:
+        """The weights last set; they sum to 1."""
+        return dict(self._kept["timeline"][-1][1])
+
+    def set(self, weights: Mapping[str, float]) -> None:
+        """Draw by these weights from the next chunk that isn't drawn yet (`LAG_CHUNKS` from now).
+
+        Raises ConfigError unless every dataset is named, and no other, with finite weights >= 0 of a positive sum.
+        """
+        first, known = self._kept["next"], self._kept["timeline"]
+        self._kept["timeline"] = [old for old in known if old[0] < first] + [(first, self._normalised(weights))]
+
+    def draw(self, chunk: int, count: int) -> list[int]:
+        """The rows of one chunk: of each dataset at most one below or above its exact share of `count`.
+
+        Datasets are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
+        in what is measured per dataset than independent draws.
+        """
+        self._kept["next"] = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
+        known = self._kept["timeline"]
+        weights = known[bisect_right([start for start, _ in known], chunk) - 1][1]
+        rng = random.Random(f"mixture {self.seed} {chunk}")
+        edges = list(accumulate(weights[name] for name in self.names))
+        offset = rng.random()
+        rows = []
+        for i in range(count):
+            point = (i + offset) / count * edges[-1]
+            rows.append(rng.choice(self.pools[self.names[bisect_right(edges, point)]]))
+        rng.shuffle(rows)
+        return rows
+
+    def _normalised(self, weights: Mapping[str, float]) -> dict[str, float]:
+        if set(weights) != set(self.names):
+            raise ConfigError(f"mixture names {sorted(weights)}; name each of {sorted(self.names)} and no other")
+        total = math.fsum(weights.values())
+        if not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
+            raise ConfigError(f"mixture {dict(weights)}: weights must be finite, >= 0, and of a positive sum")
+        return {name: weights[name] / total for name in self.names}
+
+
+class MixtureSampler(Sampler[int]):
+    """Yields rows as the trainer's own sampler would have laid them out: a chunk of `prompts` rows, each `group_size`
+    times in a row, the whole `repeats` times over."""
+
+    def __init__(self, mixture: Mixture, *, prompts: int, group_size: int = 1, repeats: int = 1, chunks: int) -> None:
+        """`chunks` make an epoch."""
+        self.mixture, self.chunks = mixture, chunks
+        self.prompts, self.group_size, self.repeats = prompts, group_size, repeats
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """accelerate says it; chunks are counted over all epochs."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        for chunk in range(self._epoch * self.chunks, (self._epoch + 1) * self.chunks):
+            rows = self.mixture.draw(chunk, self.prompts)
+            for _ in range(self.repeats):
+                for row in rows:
+                    yield from [row] * self.group_size
+
+    def __len__(self) -> int:
+        return self.chunks * self.repeats * self.prompts * self.group_size
+
+
+def plug_in(trainer: Any, mixture: Mixture) -> None:
+    """Put the mixture in the place of the trainer's own sampler, before `train()` makes the loader.
+
+    Raises ConfigError when the trainer's rows are not the mixture's, one for one (packing and filtering change that).
+    """
+    if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
+        return
+    rows = trainer.train_dataset
+    if not hasattr(rows, "__len__") or len(rows) != len(mixture.dataset):
+        held = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "rows that cannot be counted"
+        raise ConfigError(
+            f"the trainer has {held}, the mixture {len(mixture.dataset):,}: give it train_dataset=mixture.dataset, "
+            "without packing, and drop rows that are too long before"
+        )
+    # transformers 5.23, trainer.py: no public place takes a sampler; TRL 1.16 overrides the same method.
+    made = trainer._get_train_sampler
+
+    def sampler(dataset: Any = None) -> MixtureSampler:
+        return _laid_out_as(made() if dataset is None else made(dataset), trainer, mixture)
+
+    sampler.oven_mixture = mixture  # type: ignore[attr-defined]
+    trainer._get_train_sampler = sampler
+
+
+def announce(actuators: Actuators, mixture: Mixture, state: Any) -> None:
+    """Restores the timeline that a checkpoint's trainer state brought, and has it saved with the next."""
+    if STATE in state.stateful_callbacks:
+        mixture.load_state_dict(state.stateful_callbacks[STATE])
+    mixture.saved_in(state.stateful_callbacks)
+    actuators.simplex(MIXTURE, mixture.get, mixture.set)
+
+
+def _laid_out_as(own: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
+    """TRL's RepeatSampler (GRPO, RLOO, distillation) says its layout; any other yields a step's rows one by one."""
+    args = trainer.args
+    step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
+    prompts, group, repeats = step, 1, 1
+    if type(own).__name__ == "RepeatSampler":
+        prompts, group, repeats = own.batch_size, own.mini_repeat_count, own.repeat_count
+    chunks = ENDLESS if args.max_steps > 0 else max(1, len(own) // (prompts * group * repeats))
+    return MixtureSampler(mixture, prompts=prompts, group_size=group, repeats=repeats, chunks=chunks)
+
+
+def _joined(datasets: list[Any]) -> Any:
+    if hasattr(datasets[0], "column_names"):  # of the datasets library
+        from datasets import concatenate_datasets
+
+        return concatenate_datasets(datasets)
+    if all(isinstance(rows, list) for rows in datasets):
+        return [row for rows in datasets for row in rows]
+    return ConcatDataset(datasets)

@@ -104,6 +104,9 @@ class Attachment(TrainerCallback):
                 unit="norm",
             )
         announce_anchor(self.actuators, trainer, self._teachers, self._beta_bounds)
+        channels = getattr(trainer, "channels", ())
+        for channel in channels:
+            channel.announce(self.actuators)
         if self._committee is not None and self._skipping is not None:
             self._committee.announce(self.actuators)
             self._skipping.begin()
@@ -120,6 +123,7 @@ class Attachment(TrainerCallback):
                 self._step_metrics.announced()
                 + ((gauges.ALIGNMENT,) if self._gauged else ())
                 + (self._committee.announced() if self._committee else ())
+                + tuple(metric for channel in channels for metric in channel.announced())
                 + self._extra_metrics
             ),
             max_steps=state.max_steps if state.max_steps > 0 else None,

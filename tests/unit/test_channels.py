@@ -86,24 +86,27 @@ def test_at_weight_0_it_is_trls_trainer_bit_for_bit(tmp_path: Path, documented: 
 
 
 def test_twenty_steps_at_weight_0_have_trls_losses_and_weights(tmp_path: Path) -> None:
-    plain, ours = (
-        grpo(tmp_path / "plain", max_steps=20, logging_steps=1),
-        grpo(tmp_path / "ours", ChannelTrainer, channels=both(), max_steps=20, logging_steps=1),
-    )
-    for job in (plain, ours):
+    ends = []
+    for cls, channels in ((GRPOTrainer, {}), (ChannelTrainer, {"channels": both()})):
+        job = grpo(tmp_path, cls, max_steps=20, logging_steps=1, **channels)
         job.train()
-    assert len(losses(plain)) == 20 and losses(ours) == pytest.approx(losses(plain), abs=1e-6)
-    assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(ours), strict=True))
+        ends.append((losses(job), weights(job)))
+    (wanted, trained), (found, trained_too) = ends
+    assert len(wanted) == 20 and found == pytest.approx(wanted, abs=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(trained, trained_too, strict=True))
 
 
 def test_a_checkpoint_resumes_as_trls_does(tmp_path: Path) -> None:
     ends = []
-    for cls, channels in ((GRPOTrainer, {}), (ChannelTrainer, {"channels": both()})):
-        folder = tmp_path / cls.__name__
-        options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-        grpo(folder, cls, **options, **channels).train()
-        resumed = grpo(folder, cls, **options, **channels)
-        resumed.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    for cls in (GRPOTrainer, ChannelTrainer):
+
+        def made(cls: Any = cls) -> Any:
+            channels = {"channels": both()} if cls is ChannelTrainer else {}
+            return grpo(tmp_path / cls.__name__, cls, save_strategy="steps", save_steps=2, max_steps=4, **channels)
+
+        made().train()
+        resumed = made()
+        resumed.train(resume_from_checkpoint=str(tmp_path / cls.__name__ / "checkpoint-2"))
         assert resumed.state.global_step == 4
         ends.append(weights(resumed))
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

@@ -20,9 +20,10 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, snapshot
+from oven_learner.hf import gauges, inputs, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
+from oven_learner.hf.reward_faults import RewardFaults
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.rewards.committee import Committee
@@ -69,6 +70,7 @@ class Attachment(TrainerCallback):
         self._versions, self._mesh_code = versions, mesh_code
         self._teachers, self._beta_bounds = teachers, beta_bounds
         self._step_metrics = StepMetrics(trainer)
+        self._reward_faults = None if committee else RewardFaults(trainer)  # it counts its own
         self._committee = committee
         self._skipping = Skipping(trainer, committee) if committee is not None else None
         self._trained = 0
@@ -123,6 +125,7 @@ class Attachment(TrainerCallback):
                 self._step_metrics.announced()
                 + ((gauges.ALIGNMENT,) if self._gauged else ())
                 + (self._committee.announced() if self._committee else ())
+                + (self._reward_faults.announced if self._reward_faults else ())
                 + tuple(metric for channel in channels for metric in channel.announced())
                 + self._extra_metrics
             ),
@@ -163,6 +166,8 @@ class Attachment(TrainerCallback):
             if why:
                 self.client.hold(why)
         metrics = {**measured, "learning_rate": self._rate, **self._pending}
+        if self._reward_faults is not None:
+            metrics |= self._reward_faults.take()
         if self._alignment is not None:
             metrics[gauges.ALIGNMENT.name] = self._alignment
         self._pending = {}
@@ -272,11 +277,13 @@ def attach(
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.
 
-    Raises ConfigError when there is no controller to attach to, and RefusedError when it turns the credentials down.
+    Raises ConfigError when there is no controller to attach to, or the trainer has what would end its run later
+    (oven_learner.hf.inputs), and RefusedError when it turns the credentials down.
     After the start nothing that happens to the controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
+    inputs.check(trainer)
     connection: Connection | None = None
     if link is None:
         # Other ranks hear from rank 0: two clients of one run would be two learners.

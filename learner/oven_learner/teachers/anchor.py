@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.teachers.reference import has_reference
 from oven_learner.teachers.registry import Teachers
@@ -28,12 +27,8 @@ def announce_anchor(
     reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
     are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
     one is answered with its reason.
-
-    Raises ConfigError for a β below 0, which TRL takes and which would drive the policy away from its reference.
     """
     grpo = _is_grpo(trainer)
-    if grpo and trainer.beta < 0:
-        raise ConfigError(f"beta is {trainer.beta:g}: it would reward distance from the reference; give 0 or more")
     if grpo and has_reference(trainer):
         own = float(trainer.args.beta or trainer.beta)
         actuators.scalar(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.attached import THIRD_PARTY, Deciding, llama, weights
 from tests.unit.test_attach_trl import tokenizer
 from tests.unit.test_teachers import teacher
-from tests.unit.tiny_grpo import ROWS, batch, early, gradient, grpo, lora, losses, patient, vowels
+from tests.unit.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -248,9 +248,7 @@ def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> 
     metrics = {metric.name for metric in run.metrics}
     assert {f"channel/{name}{of}" for name in ("distill", "sft") for of in ("", "/weight")} <= metrics
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
-    seen = [
-        {k: v for k, v in one.metrics.items() if k.startswith("channel/")} for one in line.observed()
-    ]
+    seen = [{k: v for k, v in one.metrics.items() if k.startswith("channel/")} for one in line.observed()]
     assert [set(one) for one in seen] == [
         set(), set(), {"channel/distill", "channel/distill/weight"}, {"channel/distill", "channel/distill/weight"},
         set(), {"channel/sft", "channel/sft/weight"}, {"channel/sft", "channel/sft/weight"},
@@ -333,7 +331,9 @@ def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path)
             if "lora_B" in name:
                 parameter.normal_(generator=torch.Generator().manual_seed(1))
     base = llama()
-    below = {k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in job.model.state_dict().items()}
+    below = {
+        k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in job.model.state_dict().items()
+    }
     base.load_state_dict({k: v for k, v in below.items() if "lora" not in k})
     inputs = batch(job)
     found = gradient(job, inputs)

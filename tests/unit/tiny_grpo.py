@@ -35,7 +35,12 @@ def lora() -> Any:
 
 
 def grpo(
-    folder: Path, cls: type[GRPOTrainer] = GRPOTrainer, *, rewards: Any = (vowels, early), rows: Any = None, **settings: Any
+    folder: Path,
+    cls: type[GRPOTrainer] = GRPOTrainer,
+    *,
+    rewards: Any = (vowels, early),
+    rows: Any = None,
+    **settings: Any,
 ) -> Any:
     set_seed(3)
     extra = {key: settings.pop(key) for key in ("channels", "peft_config", "eval_dataset") if key in settings}

@@ -16,14 +16,14 @@ from oven_learner.teachers.reference import has_reference, reference
 
 
 class Distillation(Channel):
-    """Generalized JSD per token between policy and teacher, over the whole vocabulary (Agarwal et al. 2024, arXiv
-    2306.13649, eq. 1 and the on-policy case, λ = 1, of algorithm 1). `beta` 1, the default, is the reverse KL, MiniLLM's
-    objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
+    """Generalized JSD per token between policy and teacher, over the whole vocabulary, on the policy's own completions
+    (Agarwal et al. 2024, arXiv 2306.13649, eq. 1 and algorithm 1 with λ = 1). `beta` 1, the default, is the reverse KL:
+    MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
 
-    The teacher is the one that `teacher.active` names (oven_learner.teachers), or the policy without its adapter; GRPO's
-    own β may be 0. Unlike the KL term, whose one-sample estimate the teacher's log-probabilities enter when completions
-    are made, the teacher is asked in every loss: a swap acts at once, and inside a generation too. Where it has more
-    rows than the policy's vocabulary, it is normalised over the policy's.
+    The teacher is the one that `teacher.active` names (oven_learner.teachers), or the policy without its adapter;
+    GRPO's own β may be 0. The KL term takes the teacher's log-probabilities when completions are made; here the teacher
+    is asked in every loss, so that a swap acts at once. Where it has more rows than the policy's vocabulary, it is
+    normalised over the policy's.
 
     `temperature` softens both; None: the trainer's own, at which completions are sampled. Prompts, padding and tools'
     output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.

@@ -60,7 +60,9 @@ class ChannelTrainer(GRPOTrainer):  # type: ignore[misc]
         tokens of all ranks, where there are any."""
         total, count = channel.tally(model, inputs)
         mode = "train" if self.model.training else "eval"
-        summed, tokens = self.accelerator.reduce(torch.stack([total.detach(), count.to(total)]), reduction="sum").tolist()
+        summed, tokens = self.accelerator.reduce(
+            torch.stack([total.detach(), count.to(total)]), reduction="sum"
+        ).tolist()
         if tokens:
             self._metrics[mode][f"channel/{channel.name}"].append(summed / tokens)
             self._metrics[mode][f"channel/{channel.name}/weight"].append(channel.weight)

@@ -44,7 +44,11 @@ def _check_prompts(dataset: Any, words: Any) -> None:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    if not hasattr(dataset, "select_columns") or not hasattr(dataset, "__len__") or "prompt" not in dataset.column_names:
+    if (
+        not hasattr(dataset, "select_columns")
+        or not hasattr(dataset, "__len__")
+        or "prompt" not in dataset.column_names
+    ):
         return
     column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
     if types.is_string(column.type) or types.is_large_string(column.type):

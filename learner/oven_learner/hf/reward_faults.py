@@ -9,7 +9,9 @@ import torch
 from oven_controller.messages import MetricSpec
 
 UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
-INFINITE = MetricSpec(name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group")
+INFINITE = MetricSpec(
+    name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
+)
 
 
 class RewardFaults:

@@ -32,9 +32,7 @@ def check_size(model: torch.nn.Module, held: int, limit: int) -> None:
         )
 
 
-def check_vocabulary(
-    policy: Any, model: Any, own: Any = None, other: Any = None, *, equal_rows: bool = False
-) -> None:
+def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None, *, equal_rows: bool = False) -> None:
     """The policy's token ids must mean the same to the teacher, and none may lie beyond its rows (an IndexError in the
     middle of a run). `own` and `other` are the tokenizers of policy and teacher. Without the teacher's, the sizes must
     be equal; with it the maps must be, and the teacher may have more rows (models of a family are padded differently),

@@ -1,8 +1,8 @@
 """The policy: a Llama small enough for one CPU core."""
 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from oven_learner.recipes.sorting import SortingSettings
 
+from oven_learner.recipes.sorting import SortingSettings
 
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

@@ -33,7 +33,9 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def warm_policy(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path) -> LlamaForCausalLM:
+def warm_policy(
+    settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
+) -> LlamaForCausalLM:
     """The warm policy for these settings and seed: from the cache where it is there and sound, else trained now.
 
     torch's global generator is left as it was, so that a run does not depend on whether the cache was hit.

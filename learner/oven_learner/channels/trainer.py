@@ -14,7 +14,7 @@ from oven_controller.errors import ConfigError
 from oven_learner.channels.channel import Channel
 
 
-class ChannelTrainer(GRPOTrainer):  # type: ignore[misc]
+class ChannelTrainer(GRPOTrainer):
     """A GRPOTrainer, with all that TRL documents of it: `channels` are added to its loss while their weight is above 0.
 
     Raises ConfigError for two channels of a name, and for what channels cannot be combined with: a second forward pass
@@ -49,7 +49,7 @@ class ChannelTrainer(GRPOTrainer):  # type: ignore[misc]
         return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        loss: Tensor = super()._compute_loss(model, inputs)
+        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         for channel in self.channels:
             if channel.weight:
                 loss = loss + channel.weight * self._term(channel, model, inputs)
@@ -59,10 +59,9 @@ class ChannelTrainer(GRPOTrainer):  # type: ignore[misc]
         """The mean over this micro-batch's tokens, over the micro-batches of a step. Published is the mean over the
         tokens of all ranks, where there are any."""
         total, count = channel.tally(model, inputs)
-        mode = "train" if self.model.training else "eval"
-        summed, tokens = self.accelerator.reduce(
-            torch.stack([total.detach(), count.to(total)]), reduction="sum"
-        ).tolist()
+        mode = "train" if model.training else "eval"
+        here = torch.stack([total.detach(), count.to(total)])
+        summed, tokens = self.accelerator.reduce(here, reduction="sum").tolist()
         if tokens:
             self._metrics[mode][f"channel/{channel.name}"].append(summed / tokens)
             self._metrics[mode][f"channel/{channel.name}/weight"].append(channel.weight)

@@ -1,4 +1,4 @@
-"""What TRL's on-policy trainers take without a word, and what ends, or quietly spoils, the run later: asked at attach."""
+"""What TRL's on-policy trainers take without a word and what ends, or quietly spoils, the run later."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ def _check_prompts(dataset: Any, words: Any) -> None:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    if (
-        not hasattr(dataset, "select_columns")
-        or not hasattr(dataset, "__len__")
-        or "prompt" not in dataset.column_names
-    ):
+    if not hasattr(dataset, "__len__") or "prompt" not in (getattr(dataset, "column_names", None) or ()):
         return
     column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
     if types.is_string(column.type) or types.is_large_string(column.type):

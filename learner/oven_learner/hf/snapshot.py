@@ -15,8 +15,8 @@ LIMIT_BYTES = 512 * 1024 * 1024
 
 
 def fits(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (trained weights and two Adam moments each) stay below the limit, and can be taken at all:
-    a sharded model's parts cannot be copied rank by rank."""
+    """Whether `count` snapshots (weights that train and two Adam moments each) stay below the limit, and can be taken at
+    all: a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
     trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
@@ -60,7 +60,7 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
 
 
 def _that_train(model: torch.nn.Module) -> dict[str, Any]:
-    """Without frozen parameters (all of the model below a PEFT adapter), and what a quantized one keeps beside itself."""
+    """Without frozen parameters, such as all below a PEFT adapter, and what a quantized one keeps beside itself."""
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:

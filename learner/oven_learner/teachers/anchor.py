@@ -14,7 +14,7 @@ ORDER = "weakest first"
 
 
 FROM_ZERO = 0.04
-"""What bounds are multiples of where the user's own β is 0: the coefficient of Shao et al. 2024 (arXiv 2402.03300, §4.2)."""
+"""What the bounds are multiples of where the user's own β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
 
 
 def announce_anchor(

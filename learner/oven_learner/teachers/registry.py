@@ -93,9 +93,10 @@ class Teachers:
     def swap(self, name: str) -> None:
         """Make `name` the teacher from the next optimizer step on. Call it between two steps.
 
-        A DistillationTrainer asks it in every loss. In a GRPOTrainer, completions that wait in TRL's buffer (steps_per_generation or num_iterations above 1) carry the old teacher's
-        log-probabilities: they are dropped, and the next step generates anew from the same prompts. At a generation
-        boundary that costs nothing. Raises UnknownNameError, or TeacherRefusedError with the reason.
+        A DistillationTrainer asks it in every loss. In a GRPOTrainer, completions that wait in the buffer
+        (steps_per_generation or num_iterations above 1) carry the old teacher's log-probabilities: they are dropped,
+        and the next step generates anew from the same prompts. At a generation boundary that costs nothing. Raises
+        UnknownNameError, or TeacherRefusedError with the reason.
         """
         model = self._model(name)
         if model is self._present:

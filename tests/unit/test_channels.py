@@ -22,6 +22,7 @@ from oven_controller.messages import RunStarted
 from oven_learner.attachment import attach
 from oven_learner.channels import Channel, ChannelTrainer, Distillation, Supervised
 from oven_learner.channels.divergence import generalized_jsd
+from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -341,3 +342,17 @@ def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path)
     found = gradient(job, inputs)
     assert found.norm() > 1e-4
     torch.testing.assert_close(found, explicit(job, inputs, base.eval(), 1.0, 1.0), rtol=1e-3, atol=1e-6)
+
+
+def test_what_a_committee_left_out_is_not_distilled(tmp_path: Path) -> None:
+    def judge(prompts: list[str], **_: Any) -> list[float | None]:
+        return [None if prompt == ROWS[0]["prompt"] else index / 8 for index, prompt in enumerate(prompts)]
+
+    committee = Committee({"judge": judge})
+    job, _ = channelled(tmp_path, *both(distill=0.5, sft=0.5), rewards=[committee])
+    attach(job, link=Deciding(), committee=committee)
+    inputs = batch(job)
+    assert inputs["completion_mask"][:4].sum() == 0 < inputs["completion_mask"][4:].sum()
+    assert int(job.channels[0].tally(job.model, inputs)[1]) == int(inputs["completion_mask"].sum())
+    assert int(job.channels[1].tally(job.model, inputs)[1]) == 16, "a reference needs no judge"
+    assert gradient(job, inputs).norm() > 1e-3

@@ -15,7 +15,7 @@ LIMIT_BYTES = 512 * 1024 * 1024
 
 
 def fits(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (weights that train and two Adam moments each) stay below the limit, and can be taken at
+    """Whether `count` snapshots (what trains, and two Adam moments of each) stay below the limit, and can be taken at
     all: a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False

@@ -23,10 +23,11 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, knobs, snapshot
+from oven_learner.hf import gauges, inputs, knobs, snapshot
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.hf.readback import Readback
+from oven_learner.hf.reward_faults import RewardFaults
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.rewards.committee import Committee
@@ -74,6 +75,8 @@ class Attachment(TrainerCallback):
         self._versions, self._mesh_code = versions, mesh_code
         self._teachers, self._beta_bounds = teachers, beta_bounds
         self._step_metrics = StepMetrics(trainer)
+        self._reward_faults = None if committee else RewardFaults(trainer)  # it counts its own
+        self._channels = tuple(getattr(trainer, "channels", ()))
         self._committee = committee
         self._skipping = Skipping(trainer, committee) if committee is not None else None
         self._ranks: ranks.Ranks | None = None
@@ -116,6 +119,8 @@ class Attachment(TrainerCallback):
                 self._step_metrics.announced()
                 + ((gauges.ALIGNMENT,) if self._gauged else ())
                 + (self._committee.announced() if self._committee else ())
+                + (self._reward_faults.announced if self._reward_faults else ())
+                + tuple(metric for channel in self._channels for metric in channel.announced())
                 + self._extra_metrics
             ),
             max_steps=state.max_steps if state.max_steps > 0 else None,
@@ -159,6 +164,8 @@ class Attachment(TrainerCallback):
             if why:
                 self.client.hold(why)
         known = {**measured, "learning_rate": self._rate, **self._pending}
+        if self._reward_faults is not None:
+            known |= self._reward_faults.take()
         self._pending = {}
         last = self._budget is not None and self._trained >= self._budget
         if self._evaluate is not None and (last or self._trained % self._evaluate_every == 0):
@@ -208,6 +215,8 @@ class Attachment(TrainerCallback):
         knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)
         knobs.epsilon.announce(trainer, actuators, self._users)
         announce_anchor(actuators, trainer, self._teachers, self._beta_bounds)
+        for channel in self._channels:
+            channel.announce(actuators)
         if self._mixture is not None:
             knobs.mixture.announce(actuators, self._mixture, state)
         if self._committee is not None and self._skipping is not None:
@@ -307,11 +316,13 @@ def attach(
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.
 
-    Raises ConfigError when there is no controller to attach to, and RefusedError when it turns the credentials down.
+    Raises ConfigError when there is no controller to attach to, or the trainer has what would end its run later
+    (oven_learner.hf.inputs), and RefusedError when it turns the credentials down.
     After the start nothing that happens to the controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
+    inputs.check(trainer)
     connection: Connection | None = None
     if link is None:
         # Other ranks hear from rank 0: two clients of one run would be two learners.

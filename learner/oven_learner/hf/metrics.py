@@ -11,6 +11,7 @@ from transformers import Trainer
 
 from oven_controller.messages import MetricSpec
 from oven_learner.ranks import Ranks
+from oven_learner.teachers.reference import has_reference
 
 ANY_TRAINER = (
     MetricSpec(name="loss", better="down"),
@@ -64,7 +65,7 @@ class StepMetrics:
         if hasattr(trainer, "reward_funcs"):
             found += GRPO
             found += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
-            if getattr(trainer, "beta", 0):
+            if hasattr(trainer, "ref_model") and has_reference(trainer):
                 found.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
         else:
             found += next((OF[cls.__name__] for cls in type(trainer).__mro__ if cls.__name__ in OF), ())

@@ -1,4 +1,4 @@
-"""A trainer's state, copied and put back: weights, optimizer, scheduler position and step; no actuators."""
+"""A trainer's state, copied and put back: weights that train, optimizer, scheduler position and step; no actuators."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ LIMIT_BYTES = 512 * 1024 * 1024
 
 
 def fits(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (weights and two Adam moments each) stay below the limit, and can be taken at all:
-    a sharded model's parts cannot be copied rank by rank."""
+    """Whether `count` snapshots (what trains, and two Adam moments of each) stay below the limit, and can be taken at
+    all: a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
-    size = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    trainable = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    return count * (size + 2 * trainable) <= LIMIT_BYTES
+    trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+    return count * 3 * trained <= LIMIT_BYTES
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
@@ -29,7 +28,7 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     state = {
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
-        "model": _copied(_model(trainer).state_dict()),
+        "model": _copied(_that_train(_model(trainer))),
         "optimizer": _copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
@@ -40,7 +39,7 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
-    _model(trainer).load_state_dict(state["model"])
+    _model(trainer).load_state_dict(state["model"], strict=False)
     _bare_optimizer(trainer).load_state_dict(_copied(state["optimizer"]))
     _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
     rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
@@ -56,6 +55,18 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         inside._tr_loss.zero_()
     if hasattr(trainer, "_buffered_inputs"):
         trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
+    if hasattr(trainer, "_last_loaded_step"):
+        trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has; the step that comes back has others
+
+
+def _that_train(model: torch.nn.Module) -> dict[str, Any]:
+    """Without frozen parameters, such as all below a PEFT adapter, and what a quantized one keeps beside itself."""
+    frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+    state = model.state_dict()
+    if not frozen:
+        return state
+    left_out = {key for key in state if any(key == name or key.startswith(name + ".") for name in frozen)}
+    return {key: value for key, value in state.items() if key not in left_out}
 
 
 def _copied(tree: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Local teachers: the reference models that GRPO's KL term pulls the policy towards, swapped while a run goes on.
+"""Local teachers: the models that a loss pulls the policy towards, swapped while a run goes on. GRPO's reference in its
+KL term and in the channel `distill` (oven_learner.channels), a DistillationTrainer's teacher.
 
-    teachers = Teachers(trainer)                   # the trainer's own reference model, if it has one, is "initial"
+    teachers = Teachers(trainer)                   # the trainer's own, if it has one, is "initial"
     teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
     oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
 
-The term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
+GRPO's term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
 arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction_kl` is off. TRL computes it, with its
 gradient; which model π_ref is, is decided here.
 """

@@ -32,16 +32,17 @@ def check_size(model: torch.nn.Module, held: int, limit: int) -> None:
         )
 
 
-def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None) -> None:
+def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None, *, equal_rows: bool = False) -> None:
     """The policy's token ids must mean the same to the teacher, and none may lie beyond its rows (an IndexError in the
     middle of a run). `own` and `other` are the tokenizers of policy and teacher. Without the teacher's, the sizes must
-    be equal; with it the maps must be, and the teacher may have more rows (models of a family are padded differently).
+    be equal; with it the maps must be, and the teacher may have more rows (models of a family are padded differently),
+    unless whole distributions are compared: `equal_rows`.
     """
     have, need = _rows(model), int(policy.get_output_embeddings().weight.shape[0])
-    if have < need or (other is None and have != need):
+    if have < need or (have != need and (equal_rows or other is None)):
         raise TeacherRefusedError(
             f"its vocabulary has {have:,} rows and the policy's {need:,}; give a teacher of the policy's own family"
-            + ("" if other is not None or have < need else ", or its tokenizer if only the padding differs")
+            + ("" if equal_rows or have < need else ", or its tokenizer if only the padding differs")
         )
     if other is None:
         return
@@ -61,7 +62,10 @@ def check_scores(trainer: Any, model: Any) -> None:
     last = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
     ids = torch.full((1, 2), last, device=trainer.accelerator.device)  # (B, T) int64
     try:
-        scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), logits_to_keep=1)
+        if hasattr(trainer, "_get_per_token_logps_and_entropies"):  # GRPO's, for its KL term
+            scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), 1)
+        else:
+            scores = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.log_softmax(-1)
     except Exception as error:
         raise TeacherRefusedError(f"scoring a probe raised {type(error).__name__}: {error}") from error
     if not bool(torch.isfinite(scores).all()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
+from oven_learner.teachers.reference import has_reference
 from oven_learner.teachers.registry import Teachers
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
@@ -12,29 +13,42 @@ ORDER = "weakest first"
 """The unit of `teacher.active`: what the order of its choices means."""
 
 
+FROM_ZERO = 0.04
+"""What the bounds are multiples of where the user's own β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
+
+
 def announce_anchor(
     actuators: Actuators, trainer: Any, teachers: Teachers | None, beta_bounds: tuple[float, float]
 ) -> None:
     """Registers both where there is a reference model to pull towards, and nothing where there is none.
 
-    `beta_bounds` are multiples of the user's own β. A change of β acts on the next step's loss; the reference's
-    log-probabilities that wait in a buffer hold for any β above 0. `teacher.active` needs two teachers that are
-    loaded; refused ones are choices too, so that asking for one is answered with its reason.
+    With PEFT there always is one: the policy without its adapter. `beta_bounds` are multiples of the user's own β; from
+    a β of 0 it may be raised to the upper of them times FROM_ZERO. A change of β acts on the next step's loss; the
+    reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
+    are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
+    one is answered with its reason.
     """
-    if not _is_grpo(trainer) or trainer.ref_model is None or not trainer.beta > 0:
-        return
-    own = float(trainer.args.beta or trainer.beta)
-    actuators.scalar(
-        BETA,
-        lambda: float(trainer.beta),
-        lambda value: setattr(trainer, "beta", value),
-        low=own * beta_bounds[0],
-        high=own * beta_bounds[1],
-        scale="log",
-        unit="× KL per token, in the loss",
-    )
-    if teachers is not None and len(teachers) > 1:
+    grpo = _is_grpo(trainer)
+    if grpo and has_reference(trainer):
+        own = float(trainer.args.beta or trainer.beta)
+        actuators.scalar(
+            BETA,
+            lambda: float(trainer.beta),
+            lambda value: _set_beta(trainer, value),
+            low=own * beta_bounds[0],
+            high=(own or FROM_ZERO) * beta_bounds[1],
+            scale="log" if own else "linear",
+            unit="× KL per token, in the loss",
+        )
+    if teachers is not None and len(teachers) > 1 and (not grpo or has_reference(trainer)):
         actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+
+
+def _set_beta(trainer: Any, value: float) -> None:
+    waiting = trainer._buffered_inputs or ()
+    if value and any("ref_per_token_logps" not in batch for batch in waiting):
+        trainer._buffered_inputs = None
+    trainer.beta = value
 
 
 def _is_grpo(trainer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The registry of teachers of one GRPOTrainer: all are loaded when they are added, and a swap is an assignment."""
+"""The registry of teachers of one trainer: all are loaded when they are added, and a swap is an assignment."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import Any
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
 from oven_learner.teachers import admission
+from oven_learner.teachers.reference import has_adapter
 
 LIMIT_BYTES = 16 * 1024**3
 """Of all teachers together, since all stay loaded."""
 
 
 class Teachers:
-    """Reference models for TRL's GRPOTrainer, by name, in the order in which they were added: weakest first.
+    """The models that may teach a TRL trainer's policy, by name, in the order in which they were added: weakest first.
 
-    The trainer's own reference model, where it has one, is the first, called `own`. A trainer that was made with
-    beta 0 has none: add some, `swap` to the one to begin with, and set `trainer.beta`; the policy then need not lie
-    on disk, from where TRL would load its reference.
+    For a GRPOTrainer they are its reference model, for a DistillationTrainer its `teacher_model`. The one that the
+    trainer has is the first, called `own`; with PEFT that is the policy without its adapter, unless it was given
+    another. A GRPOTrainer that was made with beta 0 has none: add some, `swap` to the one to begin with, and set
+    `trainer.beta`; the policy then need not lie on disk, from where TRL would load its reference.
 
-    Raises ConfigError where a reference model cannot be replaced: under FSDP and DeepSpeed, which shard it when the
-    trainer is made, and with `sync_ref_model`, which goes on moving the one that it was given.
+    Raises ConfigError where the model cannot be replaced: under FSDP and DeepSpeed, which shard it when the trainer is
+    made, and with `sync_ref_model`, which goes on moving the one that it was given.
     """
 
     def __init__(self, trainer: Any, *, limit_bytes: int = LIMIT_BYTES, own: str = "initial") -> None:
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ConfigError("teachers cannot be swapped under FSDP or DeepSpeed; train with DDP or in one process")
-        if trainer.args.sync_ref_model:
+        if getattr(trainer.args, "sync_ref_model", False):
             raise ConfigError("sync_ref_model moves the reference model itself; leave it off to swap teachers")
         self._trainer = trainer
+        self._distils = hasattr(trainer, "teacher_model")
         self._limit = limit_bytes
         self._models: dict[str, Any] = {}
+        """None is TRL's sign for the policy without its adapter."""
         self._refused: dict[str, str] = {}
         self._order: list[str] = []
-        if trainer.ref_model is not None:
-            self._models[own] = trainer.ref_model
+        if self._present is not None or (has_adapter(trainer) and not self._distils):
+            self._models[own] = self._present
             self._order.append(own)
 
     def add(self, name: str, model: Any, tokenizer: Any = None) -> None:
@@ -70,31 +74,42 @@ class Teachers:
 
     def parameters(self, name: str) -> int:
         """Raises as `swap` does."""
-        return sum(parameter.numel() for parameter in self._model(name).parameters())
+        model = self._model(name)
+        if model is not None:
+            return sum(parameter.numel() for parameter in model.parameters())
+        return sum(parameter.numel() for parameter in self._trainer.model.parameters() if not parameter.requires_grad)
 
     @property
     def active(self) -> str:
-        """Name of the reference model that the trainer has now. Raises ConfigError if it is none of these."""
+        """Name of the teacher that the trainer has now. Raises ConfigError if it is none of these."""
         for name, model in self._models.items():
-            if model is self._trainer.ref_model:
+            if model is self._present:
                 return name
         raise ConfigError(
-            f"the trainer's reference model is none of the teachers ({', '.join(self._models) or 'there are none'}); "
+            f"the trainer's teacher is none of the teachers ({', '.join(self._models) or 'there are none'}); "
             "call swap(name)"
         )
 
     def swap(self, name: str) -> None:
-        """Make `name` the reference model from the next optimizer step on. Call it between two steps.
+        """Make `name` the teacher from the next optimizer step on. Call it between two steps.
 
-        Completions that wait in TRL's buffer (steps_per_generation or num_iterations above 1) carry the old teacher's
-        log-probabilities: they are dropped, and the next step generates anew from the same prompts. At a generation
-        boundary that costs nothing. Raises UnknownNameError, or TeacherRefusedError with the reason.
+        A DistillationTrainer asks it in every loss. In a GRPOTrainer, completions that wait in the buffer
+        (steps_per_generation or num_iterations above 1) carry the old teacher's log-probabilities: they are dropped,
+        and the next step generates anew from the same prompts. At a generation boundary that costs nothing. Raises
+        UnknownNameError, or TeacherRefusedError with the reason.
         """
         model = self._model(name)
-        if model is self._trainer.ref_model:
+        if model is self._present:
+            return
+        if self._distils:
+            self._trainer.teacher_model = model
             return
         self._trainer.ref_model = model
         self._trainer._buffered_inputs = None
+
+    @property
+    def _present(self) -> Any:
+        return self._trainer.teacher_model if self._distils else self._trainer.ref_model
 
     def _model(self, name: str) -> Any:
         if name in self._refused:
@@ -104,16 +119,18 @@ class Teachers:
         return self._models[name]
 
     def _admitted(self, model: Any, tokenizer: Any) -> Any:
-        from trl.trainer.utils import add_fused_lm_head
-
         trainer = self._trainer
         policy = trainer.accelerator.unwrap_model(trainer.model)
+        held = sum(admission.size_bytes(one) for one in self._models.values() if one is not None)
         admission.check_own_weights(policy, model)
-        admission.check_size(model, sum(map(admission.size_bytes, self._models.values())), self._limit)
-        admission.check_vocabulary(policy, model, trainer.processing_class, tokenizer)
-        add_fused_lm_head(
-            model, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
-        )
+        admission.check_size(model, held, self._limit)
+        admission.check_vocabulary(policy, model, trainer.processing_class, tokenizer, equal_rows=self._distils)
+        if not self._distils:
+            from trl.trainer.utils import add_fused_lm_head
+
+            add_fused_lm_head(
+                model, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
+            )
         model.eval()
         model.requires_grad_(False)
         ready = trainer.accelerator.prepare_model(model, evaluation_mode=True)

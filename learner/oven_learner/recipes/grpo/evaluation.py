@@ -6,11 +6,11 @@ from collections import defaultdict
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import Example, pool
+from oven_learner.recipes.sorting import SortingSettings
 
 
-def held_out_examples(settings: GrpoSettings) -> list[Example]:
+def held_out_examples(settings: SortingSettings) -> list[Example]:
     """The same held-out prompts for every seed, so that accuracies of different runs compare."""
     rng = random.Random("held out")
     return [e for length in sorted(settings.lengths) for e in pool(length, settings.eval_prompts, rng, evaluation=True)]

@@ -2,10 +2,10 @@
 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_learner.recipes.sorting import SortingSettings
 
 
-def build_model(settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """A freshly initialised policy in float32; torch's global generator decides its weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),

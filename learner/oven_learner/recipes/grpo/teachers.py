@@ -7,15 +7,14 @@ parameters, and learnt the same mixed habits: it holds a policy down. `strong` l
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerFast
-from trl.trainer.grpo_trainer import GRPOTrainer
+from transformers import PreTrainedTokenizerFast, Trainer
 
-from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import TeacherName
 from oven_learner.recipes.grpo.warmup import warm_policy
+from oven_learner.recipes.sorting import SortingSettings
 from oven_learner.teachers import Teachers
 
-WARMED: dict[TeacherName, Callable[[GrpoSettings], GrpoSettings]] = {
+WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     "initial": lambda policy: policy,
     "small": lambda policy: policy.model_copy(
         update={"hidden": policy.hidden // 2, "layers": 1, "ffn": policy.ffn // 2}
@@ -26,16 +25,18 @@ WARMED: dict[TeacherName, Callable[[GrpoSettings], GrpoSettings]] = {
 
 
 def build_teachers(
-    trainer: GRPOTrainer,
+    trainer: Trainer,
     names: Sequence[TeacherName],
-    settings: GrpoSettings,
+    settings: SortingSettings,
     tokenizer: PreTrainedTokenizerFast,
     seed: int,
     cache: Path,
+    active: TeacherName | None = None,
 ) -> Teachers:
-    """All of `names`, weakest first and the first active; trained now where the cache has none."""
+    """All of `names`, weakest first, and `active` (the first) the one to begin with; trained now where the cache has
+    none."""
     teachers = Teachers(trainer)
     for name in names:
         teachers.add(name, warm_policy(WARMED[name](settings), tokenizer, seed, cache), tokenizer)
-    teachers.swap(names[0])
+    teachers.swap(active or names[0])
     return teachers

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.recipes.grpo.model import build_model
-from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import habit_pairs
+from oven_learner.recipes.sorting import SortingSettings
 
 RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
 WEIGHTS, DIGEST = "policy.safetensors", "sha256"
@@ -25,7 +25,7 @@ RAMP = 20  # steps over which the learning rate rises
 IGNORED = -100  # cross_entropy's default ignore_index
 
 
-def cache_key(settings: GrpoSettings, seed: int) -> str:
+def cache_key(settings: SortingSettings, seed: int) -> str:
     """16 hex digits over everything that decides the warm weights, and nothing that doesn't."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
     decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
@@ -33,7 +33,9 @@ def cache_key(settings: GrpoSettings, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def warm_policy(settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path) -> LlamaForCausalLM:
+def warm_policy(
+    settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
+) -> LlamaForCausalLM:
     """The warm policy for these settings and seed: from the cache where it is there and sound, else trained now.
 
     torch's global generator is left as it was, so that a run does not depend on whether the cache was hit.
@@ -77,7 +79,7 @@ def _store(model: LlamaForCausalLM, folder: Path) -> None:
             raise
 
 
-def _train(model: LlamaForCausalLM, settings: GrpoSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     pairs = habit_pairs(settings.lengths, settings.right_habit, random.Random(f"warm-up {seed}"))
     # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
     optimizer = torch.optim.AdamW(

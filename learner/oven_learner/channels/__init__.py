@@ -1,0 +1,16 @@
+"""Loss terms beside GRPO's own, each with a weight that may be changed while the run goes on.
+
+    trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])
+    oven.attach(trainer)                   # announces channel.distill and channel.sft
+
+The loss is TRL's, to the bit, plus Σ weight × term over the channels that are on. A term is a mean over the tokens it
+acts on, whatever the loss type divides by: the convention of TRL's own entropy bonus. At weight 0 a channel computes
+nothing, touches no generator and publishes nothing.
+"""
+
+from oven_learner.channels.channel import Channel
+from oven_learner.channels.distillation import Distillation
+from oven_learner.channels.supervised import Supervised
+from oven_learner.channels.trainer import ChannelTrainer
+
+__all__ = ["Channel", "ChannelTrainer", "Distillation", "Supervised"]

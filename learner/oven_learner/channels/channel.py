@@ -1,0 +1,78 @@
+"""What a channel is: a loss term with a weight, a knob and metrics of its own."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import MetricSpec
+from oven_learner.actuators import Actuators
+
+
+class Channel(ABC):
+    """`weight` is where it begins, and `maximum` how far decisions may raise it.
+
+    Raises ConfigError unless 0 <= weight <= maximum, with a positive and finite maximum.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    """Of the term, as it is published."""
+
+    def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:
+        if not (math.isfinite(maximum) and 0 <= weight <= maximum and maximum > 0):
+            raise ConfigError(
+                f"channel.{self.name}: weight {weight:g} with a maximum of {maximum:g}; give 0 <= weight <= maximum, "
+                "and a finite maximum above 0"
+            )
+        self._weight, self._maximum = float(weight), float(maximum)
+        self._trainer: Any = None
+
+    @property
+    def weight(self) -> float:
+        return self._weight
+
+    def set_weight(self, weight: float) -> None:
+        """Acts on the next step's loss. Raises ConfigError when there is nothing to compute the term from."""
+        if weight > 0:
+            self.check()
+        self._weight = weight
+
+    def bind(self, trainer: Any) -> None:
+        """Called once by the trainer it belongs to. Raises ConfigError for one that it cannot work with."""
+        if self._trainer is not None:
+            raise ConfigError(f"channel.{self.name} belongs to another trainer; make one for each")
+        self._trainer = trainer
+
+    def check(self) -> None:
+        """Raises ConfigError while the term cannot be computed. Asked before training and before a weight above 0."""
+        return
+
+    def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What it wants carried in the batch from the dataset's rows, one entry a row; kept, but not computed on."""
+        return {}
+
+    @abstractmethod
+    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The sum of the term over the tokens of this micro-batch, with its gradient, and their number: two scalars."""
+
+    def announce(self, actuators: Actuators) -> None:
+        actuators.scalar(
+            f"channel.{self.name}",
+            lambda: self._weight,
+            self.set_weight,
+            low=0.0,
+            high=self._maximum,
+            unit=f"× {self.unit}, in the loss",
+        )
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (
+            MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
+            MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),
+        )

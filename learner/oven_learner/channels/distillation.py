@@ -1,0 +1,63 @@
+"""On-policy distillation: the policy is pulled towards the active teacher's distribution on its own completions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oven_controller.errors import ConfigError
+from oven_learner.channels.channel import Channel
+from oven_learner.channels.divergence import generalized_jsd
+from oven_learner.channels.scoring import completion_logits
+from oven_learner.teachers.reference import has_reference, reference
+
+
+class Distillation(Channel):
+    """Generalized JSD per token between policy and teacher, over the whole vocabulary, on the policy's own completions
+    (Agarwal et al. 2024, arXiv 2306.13649, eq. 1 and algorithm 1 with λ = 1). `beta` 1, the default, is the reverse KL:
+    MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
+
+    The teacher is the one that `teacher.active` names (oven_learner.teachers), or the policy without its adapter;
+    GRPO's own β may be 0. The KL term takes the teacher's log-probabilities when completions are made; here the teacher
+    is asked in every loss, so that a swap acts at once. Where it has more rows than the policy's vocabulary, it is
+    normalised over the policy's.
+
+    `temperature` softens both; None: the trainer's own, at which completions are sampled. Prompts, padding and tools'
+    output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
+    """
+
+    name = "distill"
+    unit = "nats per token, policy to teacher"
+
+    def __init__(
+        self, weight: float = 0.0, *, maximum: float = 1.0, beta: float = 1.0, temperature: float | None = None
+    ) -> None:
+        super().__init__(weight, maximum=maximum)
+        if not 0 <= beta <= 1:
+            raise ConfigError(f"channel.distill: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
+        if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
+            raise ConfigError(f"channel.distill: temperature {temperature:g}; give a finite one above 0")
+        self.beta, self._temperature = beta, temperature
+
+    def check(self) -> None:
+        if not has_reference(self._trainer):
+            raise ConfigError(
+                "channel.distill has no teacher: add one, Teachers(trainer).add(name, model, tokenizer), swap to it, "
+                "or leave the weight at 0"
+            )
+
+    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        trainer = self._trainer
+        prompt = inputs["prompt_ids"], inputs["prompt_mask"]
+        completion = inputs["completion_ids"], inputs["completion_mask"]
+        mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
+        kept = mask.bool()
+        with torch.no_grad(), reference(trainer) as teacher:
+            wanted = completion_logits(trainer, teacher, prompt, completion)[kept]  # (tokens, V or more)
+        found = completion_logits(trainer, model, prompt, completion)[kept]  # (tokens, V)
+        temperature = trainer.temperature if self._temperature is None else self._temperature
+        apart = generalized_jsd(found, wanted[:, : found.size(-1)], self.beta, temperature)
+        return apart.sum(), kept.sum()

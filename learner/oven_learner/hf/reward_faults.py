@@ -1,0 +1,47 @@
+"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oven_controller.messages import MetricSpec
+
+UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
+INFINITE = MetricSpec(
+    name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
+)
+
+
+class RewardFaults:
+    """Wraps a GRPOTrainer's own call and reads what it returns; `take` once a step. A trainer without rewards has none.
+
+    Written for TRL 1.16 (`_calculate_rewards`, whose result is that of all ranks).
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._seen: dict[str, float] = {}
+        self._trainer = trainer
+        calculate = getattr(trainer, "_calculate_rewards", None)
+        self.announced = (UNSCORED, INFINITE) if calculate else ()
+        if calculate:
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                rewards = calculate(*args, **kwargs)  # (all completions, functions)
+                if trainer.model.training:
+                    self._count(rewards)
+                return rewards
+
+            trainer._calculate_rewards = counted
+
+    def take(self) -> dict[str, float]:
+        """Of the generation that this step made; nothing where it made none."""
+        seen, self._seen = self._seen, {}
+        return seen
+
+    def _count(self, rewards: torch.Tensor) -> None:
+        unscored = rewards.isnan().all(dim=1).sum()
+        infinite = rewards.isinf().any(dim=1).sum()
+        both = torch.stack([unscored, infinite]).tolist()
+        self._seen = {UNSCORED.name: float(both[0]), INFINITE.name: float(both[1])}

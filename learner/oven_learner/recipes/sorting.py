@@ -1,0 +1,34 @@
+"""What the recipes on the sorting task have in common: the task's sizes, the policy's, and its warm-up's. No torch."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SortingSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # The task: a level is the number of digits to sort.
+    lengths: tuple[int, ...] = Field(default=(3, 4, 5), min_length=1)
+    train_prompts: int = Field(default=2000, ge=1, description="pool of training prompts per level")
+    eval_prompts: int = Field(default=128, ge=1, description="held-out prompts per level")
+
+    # The policy: a Llama of about 0.5 M parameters.
+    hidden: int = 128
+    layers: int = 2
+    heads: int = 4
+    ffn: int = 512
+
+    # The supervised warm-up on mixed habits, which stands in for pre-training.
+    sft_steps: int = Field(default=300, ge=0)
+    sft_batch: int = Field(default=64, ge=1)
+    sft_learning_rate: float = Field(default=2e-3, gt=0)
+    right_habit: float = Field(default=0.47, ge=0, le=1, description="share of warm-up targets that are correct")
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Level names, easiest first: `("len3", ...)`."""
+        return tuple(f"len{length}" for length in sorted(self.lengths))
+
+    @property
+    def max_completion_length(self) -> int:
+        """The longest answer, its end-of-sequence token, and one token of room to be wrong by."""
+        return max(self.lengths) + 2

@@ -1,0 +1,96 @@
+"""What a trainer is given by mistake: said at attach, or counted and shown; never a crash in the middle of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.unit.test_attach_trl import tokenizer
+from tests.unit.tiny_grpo import ROWS, grpo, vowels
+from tokenizers.processors import TemplateProcessing
+from trl.trainer.grpo_config import GRPOConfig
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import RunEnded, RunStarted
+from oven_learner.attachment import attach
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def attached(job: Any) -> Deciding:
+    line = Deciding()
+    attach(job, link=line)
+    job.train()
+    end = line.sent[-1]
+    assert isinstance(end, RunEnded) and end.reason == "completed"
+    return line
+
+
+def refused(job: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        attach(job, link=Deciding())
+    assert job.state.global_step == 0
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path) -> None:
+    words = tokenizer()
+    words.add_tokens(["<more>"])
+    refused(
+        grpo(tmp_path, processing_class=words), r"an id 32 \('<more>'\), and the model embeds 32 ids.*embeddings\(33\)"
+    )
+
+
+def test_prompts_without_a_token(tmp_path: Path) -> None:
+    rows = [*ROWS, {"prompt": "", "reference": "b"}]
+    refused(grpo(tmp_path, rows=rows), r"1 of 9 prompts are empty \(rows 8\)")
+    talk = [{"prompt": [{"role": "user", "content": "a"}]}, {"prompt": []}]
+    refused(grpo(tmp_path, rows=talk * 8), r"8 of 16 prompts are empty \(rows 1, 3, 5, 7, 9, …\)")
+    words = tokenizer()
+    words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    attach(grpo(tmp_path, rows=rows, processing_class=words), link=Deciding())  # it begins every text by itself
+
+
+def test_a_beta_below_0(tmp_path: Path) -> None:
+    refused(grpo(tmp_path, beta=-0.1), "beta is -0.1")
+
+
+def test_a_group_of_one_is_refused_by_trl(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 2 generations"):
+        GRPOConfig(output_dir=str(tmp_path), num_generations=1, use_cpu=True, bf16=False)
+
+
+def test_rewards_that_are_no_number_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def odd(completions: list[str], **_: Any) -> list[float | None]:
+        calls.append(1)
+        first: list[float | None] = [math.nan, None] if len(calls) == 1 else [math.inf, -1.0]
+        return [*first, *(0.1 * i for i in range(len(completions) - 2))] if len(calls) < 3 else vowels(completions)
+
+    line = attached(grpo(tmp_path, rewards=[odd]))
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    assert {"rewards/unscored", "rewards/infinite"} <= {metric.name for metric in run.metrics}
+    assert line.series("rewards/unscored") == [2, 0, 0]
+    assert line.series("rewards/infinite") == [0, 1, 0]
+    assert math.isfinite(line.series("reward")[0]) and all(map(math.isfinite, line.series("loss")))
+
+
+def test_equal_rewards_are_shown_as_groups_without_a_gradient(tmp_path: Path) -> None:
+    def flat(completions: list[str], **_: Any) -> list[float | None]:
+        return [1.0] * len(completions)
+
+    job = grpo(tmp_path, rewards=[flat])
+    begin = weights(job)
+    line = attached(job)
+    assert line.series("frac_reward_zero_std") == [1, 1, 1]
+    assert line.series("grad_norm") == [0, 0, 0] and line.series("reward_std") == [0, 0, 0]
+    assert equal(begin, weights(job))

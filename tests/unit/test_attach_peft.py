@@ -1,0 +1,110 @@
+"""attach on GRPO with LoRA: the policy without its adapter is the reference, and only the adapter is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.unit.test_attach_trl import tokenizer
+from tests.unit.test_teachers import teacher
+from tests.unit.tiny_grpo import grpo, lora
+
+from oven_controller.messages import RunStarted
+from oven_learner.attachment import attach
+from oven_learner.hf import snapshot
+from oven_learner.teachers import Teachers
+
+pytest.importorskip("peft")
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def adapted(folder: Path, **options: Any) -> Any:
+    return grpo(folder, peft_config=lora(), lr_scheduler_type="constant", **options)
+
+
+def test_attaching_changes_nothing_and_knobs_and_gauges_work(tmp_path: Path) -> None:
+    plain = adapted(tmp_path / "plain", max_steps=5)
+    plain.train()
+    job, line = adapted(tmp_path / "attached", max_steps=5), Deciding()
+    attach(job, link=line)
+    job.train()
+    assert equal(weights(plain), weights(job))
+    assert {"loss", "grad_norm", "reward"} <= line.observed()[0].metrics.keys()
+    assert "optim/grad_momentum_cos" in line.observed()[2].metrics, "of the adapter's own moments"
+    job, line = adapted(tmp_path, max_steps=5), Deciding({1: ("optimizer.lr_scale", 0.5), 2: ("grad.clip", 0.7)})
+    attach(job, link=line)
+    job.train()
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 2
+    assert line.series("learning_rate") == pytest.approx([0.01] + [0.005] * 4)
+
+
+def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
+    job = adapted(tmp_path, max_steps=5)
+    begin = weights(job)
+    line = Deciding({3: ("run.rollback", 0.0)})
+    attach(job, link=line)
+    kept: list[int] = []
+    take = snapshot.take
+
+    def watched(trainer: Any) -> Any:
+        step, state = take(trainer)
+        kept.extend(value.numel() for value in state["model"].values())
+        assert all("lora_" in name for name in state["model"])
+        return step, state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "take", watched)
+        job.train()
+    trained = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
+    assert kept and sum(kept) % trained == 0
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert [seen.step for seen in line.observed()] == [1, 2, 3, 1, 2]
+    step, state = snapshot.take(job)
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            if parameter.requires_grad:
+                parameter.zero_()
+    snapshot.restore(job, state)
+    assert job.state.global_step == step and not equal(begin, weights(job))
+    assert all(torch.equal(job.model.state_dict()[name], value) for name, value in state["model"].items())
+
+
+@pytest.mark.parametrize("reuse", [{}, {"num_iterations": 3}])
+def test_beta_rises_from_0_to_the_model_without_its_adapter(tmp_path: Path, reuse: Any) -> None:
+    job = adapted(tmp_path, max_steps=4, **reuse)
+    line = Deciding({2: ("grpo.beta", 0.1)})
+    attach(job, link=line)
+    job.train()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and "kl" in {metric.name for metric in run.metrics}
+    (beta,) = (spec for spec in run.actuators if spec.name == "grpo.beta")
+    assert (beta.value, beta.low, beta.scale) == (0, 0, "linear") and beta.high == pytest.approx(0.12)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert ["kl" in seen.metrics for seen in line.observed()] == [False, False, True, True]
+    assert line.observed()[2].metrics["kl"] > 0, "the adapter has moved the policy away from it"
+
+
+def test_an_external_teacher_takes_the_place_of_the_model_below_and_gives_it_back(tmp_path: Path) -> None:
+    job = adapted(tmp_path, max_steps=6, beta=0.3)
+    teachers = Teachers(job, own="base")
+    assert (teachers.names, teachers.active) == (("base",), "base")
+    frozen = sum(p.numel() for p in job.model.parameters() if not p.requires_grad)
+    assert teachers.parameters("base") == frozen
+    teachers.add("strong", teacher(11), tokenizer())
+    line = Deciding({2: ("teacher.active", "strong"), 4: ("teacher.active", "base")})
+    attach(job, link=line, teachers=teachers)
+    job.train()
+    assert [(r.status, r.before, r.after) for r in line.receipts()] == [
+        ("applied", "base", "strong"), ("applied", "strong", "base"),
+    ]  # fmt: skip
+    kl = line.series("kl")
+    assert min(kl[2:4]) > 10 * max(kl[1], kl[4]), "a model of its own making, and far from it another"
+    assert all(p.requires_grad == ("lora_" in name) for name, p in job.model.named_parameters())

@@ -1,0 +1,358 @@
+"""Channels beside GRPO's loss: each term's gradient against an explicit one, and no trace of it at weight 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.attached import THIRD_PARTY, Deciding, llama, weights
+from tests.unit.test_attach_trl import tokenizer
+from tests.unit.test_teachers import teacher
+from tests.unit.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
+from trl.trainer.distillation_trainer import _chunked_divergence_loss
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import RunStarted
+from oven_learner.attachment import attach
+from oven_learner.channels import Channel, ChannelTrainer, Distillation, Supervised
+from oven_learner.channels.divergence import generalized_jsd
+from oven_learner.rewards import Committee
+from oven_learner.teachers import Teachers
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def both(**of_each: float) -> list[Channel]:
+    return [Distillation(of_each.get("distill", 0.0)), Supervised(of_each.get("sft", 0.0))]
+
+
+def channelled(folder: Path, *channels: Channel, **options: Any) -> tuple[Any, Teachers]:
+    """With two teachers, of which the first is active; GRPO's β is 0."""
+    job = grpo(folder, ChannelTrainer, channels=channels, lr_scheduler_type="constant", **options)
+    teachers = Teachers(job)
+    teachers.add("one", teacher(11), tokenizer())
+    teachers.add("two", teacher(12), tokenizer())
+    teachers.swap("one")
+    return job, teachers
+
+
+TRL: dict[str, dict[str, Any]] = {
+    **{loss: {"loss_type": loss} for loss in ("grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo")},
+    "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "sequence": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "anchored": {"beta": 0.2},
+    "twice": {"num_iterations": 2, "max_steps": 4},
+    "split": {"per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4},
+    "accumulated": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    "async": {"rewards": (vowels, patient), "reward_weights": [0.3, 0.7]},
+    "entropy": {"entropy_coef": 0.01, "top_entropy_quantile": 0.5},
+    "lora": {"peft_config": lora, "beta": 0.1},
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "eval_dataset": True},
+}
+
+
+@pytest.mark.parametrize("documented", TRL)
+def test_at_weight_0_it_is_trls_trainer_bit_for_bit(tmp_path: Path, documented: str) -> None:
+    ends = []
+    for cls, channels in ((GRPOTrainer, {}), (ChannelTrainer, {"channels": both()})):
+        options: dict[str, Any] = dict(TRL[documented])
+        if "peft_config" in options:
+            options["peft_config"] = lora()
+        if "eval_dataset" in options:
+            options["eval_dataset"] = Dataset.from_list(ROWS[:2])
+        job = grpo(tmp_path / cls.__name__, cls, logging_steps=1, **options, **channels)
+        job.train()
+        ends.append((job.state.log_history, weights(job), torch.get_rng_state()))
+    (logs, trained, generator), (logs_too, trained_too, generator_too) = ends
+    timed = ("runtime", "per_second", "step_time")
+    told = [[{k: v for k, v in e.items() if not k.endswith(timed)} for e in one] for one in (logs, logs_too)]
+    assert str(told[0]) == str(told[1])  # NaN is no equal of itself
+    assert all(torch.equal(a, b) for a, b in zip(trained, trained_too, strict=True))
+    assert torch.equal(generator, generator_too)
+
+
+def test_twenty_steps_at_weight_0_have_trls_losses_and_weights(tmp_path: Path) -> None:
+    ends = []
+    for cls, channels in ((GRPOTrainer, {}), (ChannelTrainer, {"channels": both()})):
+        job = grpo(tmp_path, cls, max_steps=20, logging_steps=1, **channels)
+        job.train()
+        ends.append((losses(job), weights(job)))
+    (wanted, trained), (found, trained_too) = ends
+    assert len(wanted) == 20 and found == pytest.approx(wanted, abs=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(trained, trained_too, strict=True))
+
+
+def test_a_checkpoint_resumes_as_trls_does(tmp_path: Path) -> None:
+    ends = []
+    for cls in (GRPOTrainer, ChannelTrainer):
+
+        def made(cls: Any = cls) -> Any:
+            channels = {"channels": both()} if cls is ChannelTrainer else {}
+            return grpo(tmp_path / cls.__name__, cls, save_strategy="steps", save_steps=2, max_steps=4, **channels)
+
+        made().train()
+        resumed = made()
+        resumed.train(resume_from_checkpoint=str(tmp_path / cls.__name__ / "checkpoint-2"))
+        assert resumed.state.global_step == 4
+        ends.append(weights(resumed))
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def policy_logits(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits[:, :-1]  # (B, T − 1, V)
+    return logits[:, -inputs["completion_ids"].size(1) :]
+
+
+def explicit(job: Any, inputs: dict[str, Any], reference: Any, beta: float, temperature: float) -> torch.Tensor:
+    """∂/∂θ of the mean divergence over the completions' tokens, written out with probabilities."""
+    q = (policy_logits(job.model, inputs) / temperature).softmax(-1)
+    with torch.no_grad():
+        p = (policy_logits(reference, inputs) / temperature).softmax(-1)
+    if beta in (0, 1):
+        per_token = (p * (p / q).log()).sum(-1) if beta == 0 else (q * (q / p).log()).sum(-1)
+    else:
+        m = beta * p + (1 - beta) * q
+        per_token = beta * (p * (p / m).log()).sum(-1) + (1 - beta) * (q * (q / m).log()).sum(-1)
+    mask = inputs["completion_mask"]
+    return differentiated(job, (per_token * mask).sum() / mask.sum())
+
+
+def differentiated(job: Any, loss: torch.Tensor) -> torch.Tensor:
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    parts = torch.autograd.grad(loss, trained, allow_unused=True)
+    return torch.cat([
+        torch.zeros_like(p).flatten() if part is None else part.flatten()
+        for p, part in zip(trained, parts, strict=True)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("beta", "temperature"), [(1.0, None), (0.0, 2.0), (0.3, 0.7)])
+def test_distillation_has_the_active_teachers_gradient(tmp_path: Path, beta: float, temperature: float | None) -> None:
+    channel = Distillation(0.7, beta=beta, temperature=temperature)
+    job, teachers = channelled(tmp_path, channel, temperature=1.3)
+    found = {}
+    for name, seed in (("one", 11), ("two", 12)):
+        teachers.swap(name)
+        inputs = batch(job)
+        inputs["completion_mask"][0, 2:] = 0  # an answer that ended early
+        found[name] = gradient(job, inputs)
+        wanted = 0.7 * explicit(job, inputs, teacher(seed).eval(), beta, temperature or 1.3)
+        assert wanted.norm() > 1e-4
+        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-6)
+    assert (found["one"] - found["two"]).norm() > 0.1 * found["one"].norm()
+
+
+def test_what_tools_wrote_is_not_distilled(tmp_path: Path) -> None:
+    job, _ = channelled(tmp_path, Distillation(1.0))
+    inputs = batch(job)
+    mask = torch.ones_like(inputs["completion_mask"])
+    mask[:, 1:3] = 0
+    both_masks = inputs | {"completion_mask": inputs["completion_mask"] * mask}
+    torch.testing.assert_close(
+        job.channels[0].tally(job.model, inputs | {"tool_mask": mask})[1], both_masks["completion_mask"].sum()
+    )
+
+
+def test_supervision_has_the_gradient_of_the_references_likelihood(tmp_path: Path) -> None:
+    job, _ = channelled(tmp_path, Supervised(0.4))
+    inputs = batch(job)
+    found = gradient(job, inputs)
+    words = tokenizer()
+    total = torch.zeros(())
+    for row in (ROWS[0], ROWS[1]):  # each four times in the batch
+        ids = torch.tensor([[*words.encode(row["prompt"]), *words.encode(row["reference"]), words.eos_token_id]])
+        log_probs = job.model(input_ids=ids).logits.log_softmax(-1)[0]
+        total = total - log_probs[-3, ids[0, -2]] - log_probs[-2, ids[0, -1]]
+    wanted = 0.4 * differentiated(job, total / 4)
+    assert wanted.norm() > 1e-3
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+    assert gradient(job, inputs | {"oven_reference": [None, ""] * 4}).norm() == 0, "no reference, no term"
+
+
+def test_terms_are_exactly_absent_at_weight_0_and_scale_with_it(tmp_path: Path) -> None:
+    job, _ = channelled(tmp_path, *both())
+    inputs = batch(job)
+    state = torch.get_rng_state()
+    assert not gradient(job, inputs).any()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(name.startswith("channel/") for name in job._metrics["train"])
+    for channel in job.channels:
+        channel.set_weight(0.2)
+        once = gradient(job, inputs)
+        channel.set_weight(0.6)
+        torch.testing.assert_close(gradient(job, inputs), 3 * once, rtol=1e-4, atol=1e-7)
+        assert once.norm() > 1e-4
+        channel.set_weight(0.0)
+    assert not gradient(job, inputs).any()
+
+
+def test_accumulated_micro_batches_make_one_mean(tmp_path: Path) -> None:
+    job, _ = channelled(tmp_path, *both(distill=0.5, sft=0.5))
+    inputs = batch(job)
+    inputs["completion_mask"][:] = 1  # as many tokens in each half
+    whole = gradient(job, inputs)
+    job.current_gradient_accumulation_steps = 2
+    halves = torch.zeros_like(whole)
+    for rows in (slice(0, 4), slice(4, 8)):
+        part = {k: v if isinstance(v, torch.Tensor) and not v.ndim else v[rows] for k, v in inputs.items()}
+        halves += gradient(job, part)
+    torch.testing.assert_close(halves, whole, rtol=1e-3, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    beta=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
+    temperature=st.floats(0.3, 3.0),
+    scale=st.floats(0.1, 8.0),
+    seed=st.integers(0, 99),
+)
+def test_the_divergence_is_trls_and_is_one(beta: float, temperature: float, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = [torch.randn(1, 5, 4, generator=generator) * scale for _ in range(2)]
+    heads = [torch.randn(7, 4, generator=generator) for _ in range(2)]
+    student, other = (h @ head.T for h, head in zip(hidden, heads, strict=True))  # (1, 5, V)
+    found = generalized_jsd(student, other, beta, temperature)
+    kept = torch.ones(1, 5, dtype=torch.int64)
+    wanted, _, _ = _chunked_divergence_loss(
+        hidden[0], hidden[1], heads[0], heads[1], kept, beta, temperature=temperature
+    )
+    assert float(found.mean()) == pytest.approx(float(wanted), rel=1e-3, abs=1e-5)
+    assert bool((found >= -1e-5).all())
+    assert float(generalized_jsd(student, student, beta, temperature).abs().max()) < 1e-5
+
+
+def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> None:
+    job, _ = channelled(tmp_path, Distillation(maximum=2.0), Supervised(), max_steps=7)
+    line = Deciding({2: ("channel.distill", 0.5), 4: ("channel.distill", 0.0), 5: ("channel.sft", 0.25)})
+    attach(job, link=line)
+    job.train()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    specs = {spec.name: spec for spec in run.actuators}
+    assert (specs["channel.distill"].low, specs["channel.distill"].high) == (0, 2)
+    assert (specs["channel.sft"].low, specs["channel.sft"].value) == (0, 0)
+    metrics = {metric.name for metric in run.metrics}
+    assert {f"channel/{name}{of}" for name in ("distill", "sft") for of in ("", "/weight")} <= metrics
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
+    seen = [{k: v for k, v in one.metrics.items() if k.startswith("channel/")} for one in line.observed()]
+    assert [set(one) for one in seen] == [
+        set(), set(), {"channel/distill", "channel/distill/weight"}, {"channel/distill", "channel/distill/weight"},
+        set(), {"channel/sft", "channel/sft/weight"}, {"channel/sft", "channel/sft/weight"},
+    ]  # fmt: skip
+    assert seen[2]["channel/distill"] > 0 and seen[2]["channel/distill/weight"] == 0.5
+    assert seen[5]["channel/sft"] > 0 and seen[5]["channel/sft/weight"] == 0.25
+
+
+def test_a_swap_inside_a_generation_changes_what_is_distilled(tmp_path: Path) -> None:
+    job, teachers = channelled(tmp_path, Distillation(1.0), num_iterations=3, max_steps=4, learning_rate=1e-9)
+    line = Deciding({2: ("teacher.active", "two")})
+    attach(job, link=line, teachers=teachers)
+    job.train()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and "teacher.active" in {spec.name for spec in run.actuators}
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    first, second, third, _ = line.series("channel/distill")
+    assert first == pytest.approx(second, rel=1e-4) and third != pytest.approx(second, rel=1e-2)
+
+
+def test_without_a_teacher_a_decision_is_refused_and_a_start_too(tmp_path: Path) -> None:
+    job = grpo(tmp_path, ChannelTrainer, channels=[Distillation()])
+    line = Deciding({1: ("channel.distill", 0.5)})
+    attach(job, link=line)
+    job.train()
+    (receipt,) = line.receipts()
+    assert receipt.status == "rejected" and "has no teacher" in receipt.reason and receipt.after == 0
+    assert len(line.observed()) == 3
+    with pytest.raises(ConfigError, match="has no teacher"):
+        grpo(tmp_path, ChannelTrainer, channels=[Distillation(0.1)]).train()
+
+
+def test_what_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    def made(*channels: Channel, **options: Any) -> Any:
+        return grpo(tmp_path, ChannelTrainer, channels=channels, **options)
+
+    with pytest.raises(ConfigError, match=r"sft: weight 2 with a maximum of 1"):
+        Supervised(2.0)
+    with pytest.raises(ConfigError, match=r"beta 1\.5"):
+        Distillation(beta=1.5)
+    with pytest.raises(ConfigError, match="temperature 0"):
+        Distillation(temperature=0)
+    with pytest.raises(ConfigError, match="no column 'answer', it has prompt, reference"):
+        made(Supervised(column="answer"))
+    with pytest.raises(ConfigError, match="holds a int"):
+        made(Supervised(), rows=[{"prompt": "a", "reference": 3}] * 8)
+    with pytest.raises(ConfigError, match="remove_unused_columns"):
+        made(Supervised(), remove_unused_columns=True)
+    with pytest.raises(ConfigError, match="each may be given once"):
+        made(Supervised(), Supervised())
+    channel = Supervised()
+    made(channel)
+    with pytest.raises(ConfigError, match="belongs to another"):
+        made(channel)
+
+
+@pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharded: str) -> None:
+    class Sharded(ChannelTrainer):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            setattr(self, sharded, True)
+
+    assert grpo(tmp_path, Sharded).channels == ()
+    with pytest.raises(ConfigError, match="a second time within a step"):
+        grpo(tmp_path, Sharded, channels=[Supervised()])
+
+
+def test_a_conversations_reference_is_its_assistants_message(tmp_path: Path) -> None:
+    rows = [row | {"reference": [{"role": "assistant", "content": row["reference"]}]} for row in ROWS]
+    job = grpo(tmp_path, ChannelTrainer, channels=[Supervised(0.5)], rows=rows, max_steps=1, logging_steps=1)
+    job.train()
+    assert job.state.log_history[0]["channel/sft"] > 0
+
+
+def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path) -> None:
+    job = grpo(tmp_path, ChannelTrainer, channels=[Distillation(1.0)], peft_config=lora())
+    with torch.no_grad():
+        for name, parameter in job.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(generator=torch.Generator().manual_seed(1))
+    base: Any = llama()
+    below = {
+        k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in job.model.state_dict().items()
+    }
+    base.load_state_dict({k: v for k, v in below.items() if "lora" not in k})
+    inputs = batch(job)
+    found = gradient(job, inputs)
+    assert found.norm() > 1e-4
+    torch.testing.assert_close(found, explicit(job, inputs, base.eval(), 1.0, 1.0), rtol=1e-3, atol=1e-6)
+
+
+def test_what_a_committee_left_out_is_not_distilled(tmp_path: Path) -> None:
+    def judge(prompts: list[str], **_: Any) -> list[float | None]:
+        return [None if prompt == ROWS[0]["prompt"] else index / 8 for index, prompt in enumerate(prompts)]
+
+    committee = Committee({"judge": judge})
+    job, _ = channelled(tmp_path, *both(distill=0.5, sft=0.5), rewards=[committee])
+    attach(job, link=Deciding(), committee=committee)
+    inputs = batch(job)
+    assert inputs["completion_mask"][:4].sum() == 0 < inputs["completion_mask"][4:].sum()
+    assert int(job.channels[0].tally(job.model, inputs)[1]) == int(inputs["completion_mask"].sum())
+    assert int(job.channels[1].tally(job.model, inputs)[1]) == 16, "a reference needs no judge"
+    assert gradient(job, inputs).norm() > 1e-3

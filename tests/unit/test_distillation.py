@@ -1,0 +1,156 @@
+"""TRL's DistillationTrainer with a teacher that decisions swap, and the recipe on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.unit.test_attach_trl import COMMON, tokenizer
+from tests.unit.test_teachers import teacher
+from tests.unit.tiny_grpo import ROWS
+from transformers import set_seed
+from trl.trainer.distillation_config import DistillationConfig
+from trl.trainer.distillation_trainer import DistillationTrainer
+
+from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_controller.messages import RunEnded, RunStarted
+from oven_learner.attachment import attach
+from oven_learner.recipe import Order
+from oven_learner.recipes.distillation import DistillationSettings, parse_start
+from oven_learner.recipes.distillation.recipe import RECIPE
+from oven_learner.recipes.distillation.starts import NAMES
+from oven_learner.teachers import Teachers
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+TINY = {
+    "lengths": (1, 2), "train_prompts": 20, "eval_prompts": 4, "hidden": 16, "layers": 1, "heads": 2, "ffn": 32,
+    "sft_steps": 40, "sft_batch": 16, "sft_learning_rate": 1e-2, "prompts_per_step": 8, "eval_every": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def distilling(folder: Path, **settings: Any) -> Any:
+    """Its own teacher is called `one`; `two` is loaded beside it."""
+    set_seed(3)
+    one = teacher(11)
+    set_seed(3)
+    return DistillationTrainer(
+        model=llama(),
+        teacher_model=one,
+        args=DistillationConfig(
+            output_dir=str(folder), per_device_train_batch_size=8, max_completion_length=4,
+            **(COMMON | {"lr_scheduler_type": "constant"} | settings),
+        ),
+        train_dataset=Dataset.from_list(ROWS),
+        processing_class=tokenizer(),
+    )  # fmt: skip
+
+
+def with_two(job: Any) -> Teachers:
+    teachers = Teachers(job, own="one")
+    teachers.add("two", teacher(12), tokenizer())
+    return teachers
+
+
+def test_a_swap_is_announced_applied_and_seen_in_the_loss(tmp_path: Path) -> None:
+    job = distilling(tmp_path, learning_rate=1e-9)
+    teachers = with_two(job)
+    line = Deciding({3: ("teacher.active", "two")})
+    attach(job, link=line, teachers=teachers)
+    job.train()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    (spec,) = (spec for spec in run.actuators if spec.name == "teacher.active")
+    assert (spec.choices, spec.value) == (("one", "two"), "one")
+    assert "grpo.beta" not in {spec.name for spec in run.actuators}, "its beta is a divergence's, and no weight"
+    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", "one", "two")]
+    assert teachers.active == "two"
+    loss = line.series("loss")
+    before, after = loss[:3], loss[3:]
+    assert max(before) < min(after) or max(after) < min(before), "the policy stands still; its teacher is another"
+
+
+def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:
+    plain = distilling(tmp_path / "plain")
+    set_seed(3)
+    plain.train()
+    job = distilling(tmp_path / "attached")
+    attach(job, link=Deciding(), teachers=with_two(job))
+    set_seed(3)
+    job.train()
+    assert equal(weights(plain), weights(job))
+
+
+def test_whole_distributions_need_the_same_rows(tmp_path: Path) -> None:
+    teachers = with_two(distilling(tmp_path))
+    with pytest.raises(TeacherRefusedError, match="40 rows and the policy's 32"):
+        teachers.add("padded", teacher(1, vocabulary=40), tokenizer())
+    broken = teacher(1)
+    torch.nn.init.constant_(broken.lm_head.weight, float("nan"))
+    with pytest.raises(TeacherRefusedError, match="log-probability nan"):
+        teachers.add("broken", broken, tokenizer())
+
+
+def test_its_prompts_are_looked_at_too(tmp_path: Path) -> None:
+    job = distilling(tmp_path)
+    job.train_dataset = Dataset.from_list([{"prompt": ""}, {"prompt": "a"}])
+    with pytest.raises(ConfigError, match="1 of 2 prompts are empty"):
+        attach(job, link=Deciding())
+
+
+def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import oven_learner.recipes.run as recipes_run
+
+    line = Deciding({2: ("teacher.active", "strong")})
+    monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    (tmp_path / "run").mkdir()
+    RECIPE.train(Order("drill:weak-teacher", 1, 4, None, dict(TINY), folder=tmp_path / "run", cache=tmp_path / "cache"))
+    run, end = line.sent[0], line.sent[-1]
+    assert isinstance(run, RunStarted) and isinstance(end, RunEnded) and end.reason == "completed"
+    assert run.recipe == "distillation"
+    (receipt,) = line.receipts()
+    assert (receipt.status, receipt.before, receipt.after) == ("applied", "small", "strong")
+    held_out = [metric for metric in run.metrics if metric.held_out]
+    assert {metric.name for metric in held_out} == {f"eval/accuracy{of}" for of in ("", "/len1", "/len2")}
+    assert [seen.step for seen in line.observed() if "eval/accuracy" in seen.metrics] == [0, 2, 4]
+    assert {"loss", "entropy", "completions/mean_length"} <= line.observed()[1].metrics.keys()
+
+
+def test_starts_are_named_and_described() -> None:
+    for name in NAMES:
+        start = parse_start(name)
+        assert start.teacher in start.teachers and start.teacher in start.describe()
+        assert bool(start.label) == name.startswith("drill:")
+    with pytest.raises(ValueError, match="drill:weak-teacher"):
+        RECIPE.parse_start("weak-teacher", 0, DistillationSettings())
+
+
+def test_the_package_imports_without_torch() -> None:
+    code = "import sys, oven_learner.recipes.distillation.recipe; print('torch' in sys.modules)"
+    paths = [path for path in sys.path if path]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "False"

@@ -11,7 +11,7 @@ from transformers import Trainer
 from oven_learner.hf.learning_rate import LearningRateScale
 
 LIMIT_BYTES = 512 * 1024 * 1024
-"""Of all snapshots together. A larger model has none in memory, and announces no `run.rollback`."""
+"""Of all snapshots together. A larger model has none in memory, and goes back to checkpoints on disk."""
 
 
 def fits(trainer: Trainer, count: int) -> bool:
@@ -19,12 +19,20 @@ def fits(trainer: Trainer, count: int) -> bool:
     a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
-    size = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
+    return count * size(trainer) <= LIMIT_BYTES
+
+
+def size(trainer: Trainer) -> int:
+    """Bytes of weights and two Adam moments; of this rank's part, where the model is sharded."""
+    assert trainer.model is not None
+    weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     trainable = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    return count * (size + 2 * trainable) <= LIMIT_BYTES
+    return weights + 2 * trainable
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
+    """Waits for the device before and after, so that what it costs can be measured by the clock."""
+    _wait(trainer)
     scheduler = _bare(trainer.lr_scheduler)
     state = {
         "step": trainer.state.global_step,
@@ -33,6 +41,7 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
         "optimizer": _copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
+    _wait(trainer)
     return trainer.state.global_step, state
 
 
@@ -56,6 +65,11 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         inside._tr_loss.zero_()
     if hasattr(trainer, "_buffered_inputs"):
         trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
+
+
+def _wait(trainer: Trainer) -> None:
+    if trainer.args.device.type == "cuda":
+        torch.cuda.synchronize(trainer.args.device)
 
 
 def _copied(tree: Any) -> Any:

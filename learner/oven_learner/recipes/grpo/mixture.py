@@ -5,6 +5,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from torch.utils.data import Sampler
 
@@ -41,6 +42,15 @@ class LevelMixture:
         """
         entry = (self._next_chunk, self._normalised(weights))
         self.timeline = [old for old in self.timeline if old[0] < self._next_chunk] + [entry]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
+        return {"timeline": [[chunk, dict(weights)] for chunk, weights in self.timeline], "next": self._next_chunk}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A change from now on begins at the chunk that came next when the state was taken."""
+        self.timeline = [(chunk, self._normalised(weights)) for chunk, weights in state["timeline"]]
+        self._next_chunk = state["next"]
 
     def draw(self, chunk: int, pools: Mapping[str, Sequence[int]], count: int) -> list[int]:
         """The dataset rows of one chunk: `count` rows, at most one below or above each level's exact share.

@@ -44,6 +44,7 @@ def train(order: Order) -> None:
         teachers=job.teachers,
         beta_bounds=BETA_BOUNDS,
         committee=job.committee,
+        stateful={"data.mixture": job.mixture},
     )
 
     def end(number: int, _: types.FrameType | None) -> None:

@@ -49,7 +49,9 @@ class LevelMixture:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """A change from now on begins at the chunk that came next when the state was taken."""
-        self.timeline = [(chunk, self._normalised(weights)) for chunk, weights in state["timeline"]]
+        for _, weights in state["timeline"]:
+            self._normalised(weights)  # raises ValueError where the levels are others
+        self.timeline = [(chunk, dict(weights)) for chunk, weights in state["timeline"]]
         self._next_chunk = state["next"]
 
     def draw(self, chunk: int, pools: Mapping[str, Sequence[int]], count: int) -> list[int]:

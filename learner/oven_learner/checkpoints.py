@@ -33,7 +33,9 @@ class Record(BaseModel):
     v: Literal[1] = 1
     run: str = Field(description="empty: the learner did not know")
     incarnation: int = Field(ge=0)
-    n: int = Field(ge=0, description="with the incarnation: the learner's last message before it, so its place in the log")
+    n: int = Field(
+        ge=0, description="with the incarnation: the learner's last message before it, so its place in the log"
+    )
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
     trained: int = Field(ge=0, description="gradient steps so far, those that rollbacks threw away included")

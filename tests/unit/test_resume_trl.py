@@ -50,9 +50,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_equals_the_straight_one(
-    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
     made, at, settings = CASES[case]
     settings = {"save_strategy": "steps", "save_steps": at, "max_grad_norm": 0.5, **settings}
     straight = made(tmp_path, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -33,7 +34,7 @@ from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.ondisk import OnDisk
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
-from oven_learner.snapshots import KEPT, Rollback, Snapshots
+from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
@@ -226,7 +227,11 @@ class Attachment(TrainerCallback):
             return ranks.broadcast(said) if ranks.world() > 1 else said
 
         if snapshot.fits(trainer, KEPT + 1):
-            return Snapshots(lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept), share=share)
+            # In lockstep what is gone back to must not depend on the clock.
+            credit = math.inf if self._connection and self._connection.lockstep else CREDIT_S
+            return Snapshots(
+                lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept), credit=credit, share=share
+            )
         folder, origin = self.checkpoints.run_folder, self.checkpoints.origin
         if folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
             return None
@@ -345,7 +350,8 @@ def attach(
     that was changed on the way.
 
     Raises ConfigError when there is no controller to attach to, and RefusedError when it turns the credentials down.
-    `train()` raises ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to the controller reaches the training.
+    `train()` raises ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to
+    the controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")

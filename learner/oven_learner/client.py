@@ -74,7 +74,7 @@ class OvenClient:
         self.stopping = ""
         """Why training should stop after this step; empty while it should not."""
         self.restart = ""
-        """Why the process has to end and be started again: a rollback that it cannot do itself. Empty while it need not."""
+        """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
         self.out_of_time = False
         """It stops because its time budget is spent: that is an end in order."""
         self._link = link

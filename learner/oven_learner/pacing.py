@@ -1,4 +1,4 @@
-"""How often state may be copied so that it costs a stated share of wall time, whatever one copy costs: arithmetic alone.
+"""How often state may be copied so that it costs a stated share of wall time, whatever a copy costs: arithmetic alone.
 
 A token bucket (RFC 2697's meter, with seconds for bytes): seconds to spend come in at `SHARE` of the seconds that pass,
 and a copy is due when what is expected of it is there. A copy that took longer than expected leaves a debt, which is

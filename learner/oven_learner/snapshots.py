@@ -89,11 +89,14 @@ class Snapshots:
         take: Callable[[], tuple[int, Any]],
         restore: Callable[[Any], None],
         *,
+        credit: float = CREDIT_S,
         clock: Callable[[], float] = time.monotonic,
         share: Callable[[Any], Any] = lambda said: said,
     ) -> None:
+        """`credit`: seconds; without end they are taken every EVERY_TICKS, whatever they cost. `share` returns rank 0's
+        argument on every rank."""
         self._take, self._restore = take, restore
-        self._turns = Turns(Pacing(clock(), credit=CREDIT_S), clock, share)
+        self._turns = Turns(Pacing(clock(), credit=credit), clock, share)
         self._first: Snapshot | None = None
         self._recent: list[Snapshot] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,7 +97,7 @@ def test_snapshots_begin_at_once_and_keep_to_the_share(step_s: float, copy_s: fl
     snapshots, taken = run(clock, 400, step_s, copy_s)
     assert taken[0] == 0
     assert snapshots.spent_s <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
-    assert all(later - earlier >= EVERY_TICKS for earlier, later in zip(taken, taken[1:], strict=False))
+    assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(taken))
 
 
 def test_cheap_snapshots_are_taken_every_few_ticks() -> None:
@@ -136,4 +138,4 @@ def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
     for tick in range(1000):
         clock.now += 600.0 if tick == 0 else 0.1
         turns.come(tick)
-    assert max(later - earlier for earlier, later in zip(looked[1:], looked[2:], strict=False)) <= LOOK_TICKS
+    assert max(later - earlier for earlier, later in itertools.pairwise(looked)) <= LOOK_TICKS

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oven_controller import server as servers
 from oven_controller import relaunch, streams, tls
+from oven_controller import server as servers
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, OvenError

@@ -1,9 +1,10 @@
 """A rollback that takes a restart: what the learner leaves behind for whoever starts it again.
 
 A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
-takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and `run --`
-start its command again in the same run, with `RESUME_FROM` naming the checkpoint. The file says it too, so that another
-launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that went on from it removes it.
+takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
+`run --` start its command again in the same run, with `RESUME_FROM` naming the checkpoint. The file says it too, so
+that another launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that went on from it
+removes it.
 """
 
 from __future__ import annotations

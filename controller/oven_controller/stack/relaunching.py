@@ -29,7 +29,8 @@ class Relaunching:
         if not self._bound.allows(asked):
             self._tell(
                 f"{self._bound.most} rollbacks in a row came no further than step {self._bound.furthest}: the learner "
-                f"is not started again. When the cause is found, `{self._resume_command}` goes on from {asked.checkpoint}"
+                f"is not started again. When the cause is found, `{self._resume_command}` goes on from "
+                f"{asked.checkpoint}"
             )
             return None
         self._tell(f"{asked.reason}; the learner is started again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import threading
 import types
@@ -14,25 +15,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from oven_controller import relaunch
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
+from oven_learner.checkpoints import Record
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
 from oven_learner.hf import gauges, inputs, knobs, snapshot
+from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.hf.readback import Readback
 from oven_learner.hf.reward_faults import RewardFaults
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
+from oven_learner.ondisk import OnDisk
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
-from oven_learner.snapshots import KEPT, Snapshots
+from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
@@ -61,8 +67,10 @@ class Attachment(TrainerCallback):
         beta_bounds: tuple[float, float],
         committee: Committee | None,
         mixture: knobs.Mixture | None,
+        stateful: Mapping[str, Stateful],
     ) -> None:
         self.trainer = trainer
+        self.checkpoints = TrainerCheckpoints(trainer, connection.run if connection else "", stateful)
         self.actuators = actuators
         self.client: OvenClient | None = None
         self.last_evaluation: dict[str, float] = {}
@@ -86,7 +94,9 @@ class Attachment(TrainerCallback):
         self._not_finite: Counter[str] = Counter()
         self._trained = 0
         self._budget: int | None = None
-        self._to_save = False
+        self._to_save = self._to_save_own = self._saves_own = False
+        self._rollback: Rollback | None = None
+        self._trained_before = self._step_before = 0
         self._handled_before: Any = None
         self._rate = 0.0
         self._gauged = False
@@ -105,12 +115,12 @@ class Attachment(TrainerCallback):
         self._trained, self._pending, self.last_evaluation = 0, {}, {}
         self._readback.forget()
         self._not_finite.clear()
-        self._announce_knobs(state)
-        snapshots = None
-        if snapshot.fits(trainer, KEPT + 1):
-            snapshots = Snapshots(lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept))
-        connection = self._connection
-        self._budget = state.max_steps - state.global_step if state.max_steps > 0 else None
+        self._announce_knobs()
+        self.checkpoints.restore(self.trainer.callback_handler.train_dataloader)
+        self._rollback = self._to_go_back_to()
+        connection, origin = self._connection, self.checkpoints.origin
+        self._trained_before, self._step_before = origin.trained(state.global_step), state.global_step
+        self._budget = max(1, state.max_steps - self._trained_before) if state.max_steps > 0 else None
         self.client = OvenClient(
             self._link or (connection.link() if connection else ranks.SilentLink()),
             self.actuators,
@@ -127,7 +137,7 @@ class Attachment(TrainerCallback):
             seconds=self._seconds,
             rules=connection.rules if connection else None,
             lockstep=bool(connection and connection.lockstep),
-            snapshots=snapshots,
+            snapshots=self._rollback,
             mesh_code=self._mesh_code,
             versions=self._versions,
             keys=connection.keys if connection else None,
@@ -135,7 +145,8 @@ class Attachment(TrainerCallback):
             save=self._ask_to_save,
             settle=self._readback.settle,
         )
-        self.client.start(state.global_step)
+        self.client.start(state.global_step, origin.record.actuators if origin.record else {})
+        self.checkpoints.went_on()
         self._end_in_order_on_sigterm()
         if self._evaluate is not None:
             self.last_evaluation = dict(self._evaluate())
@@ -179,8 +190,65 @@ class Attachment(TrainerCallback):
         if last or self.client.stopping:
             # The budget is gradient steps, those that a rollback threw away included.
             control.should_training_stop = True
-        if self._to_save or (self.client.stopping and not self.client.out_of_time):
-            control.should_save, self._to_save = True, False
+        if self.client.restart:
+            control.should_save = False  # what it goes back from is not to be gone on from
+        elif self._to_save or (self.client.stopping and not self.client.out_of_time):
+            control.should_save = True
+        elif self._to_save_own and not control.should_save:
+            control.should_save = self._saves_own = True
+        self._to_save = self._to_save_own = False
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        assert self.client is not None and self._ranks is not None
+        own, self._saves_own = self._saves_own, False
+        client, trained = self.client, self._trained_before + self._trained
+        thrown_away = self._trained - (state.global_step - self._step_before)
+        saved = self.checkpoints.saved(
+            state.global_step,
+            lambda: Record(
+                **client.position(),
+                run="",
+                step=state.global_step,
+                trained=trained,
+                fresh=False,
+                own=own,
+                world=1,
+                actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
+                inexact=self.checkpoints.inexact(thrown_away),
+            ),
+        )
+        if saved is not None and isinstance(self._rollback, OnDisk):
+            self._rollback.saved(saved[0], client.tick, saved[1], saved[2], own=own)
+            if self._ranks.leader:
+                self._rollback.tidy()
+
+    def _to_go_back_to(self) -> Rollback | None:
+        """Copies in memory where they fit; else checkpoints, where whoever started this process starts it again."""
+        assert self._ranks is not None
+        trainer, share = self.trainer, self._ranks.same
+        if snapshot.fits(trainer, KEPT + 1):
+            # In lockstep what is gone back to must not depend on the clock.
+            credit = math.inf if self._connection and self._connection.lockstep else CREDIT_S
+            return Snapshots(
+                lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept), credit=credit, share=share
+            )
+        folder, origin = self.checkpoints.run_folder, self.checkpoints.origin
+        if folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
+            return None
+        return OnDisk(
+            self.checkpoints.output,
+            self.checkpoints.run,
+            folder,
+            size=snapshot.size(trainer),
+            fresh=origin.fresh,
+            ask=self._ask_to_save_own,
+            progress=lambda: (trainer.state.global_step, self._trained_before + self._trained),
+            leader=self._ranks.leader,
+            share=share,
+        )
 
     def on_log(
         self,
@@ -205,7 +273,7 @@ class Attachment(TrainerCallback):
                 self._pending["eval/" + name.removeprefix("eval_")] = float(value)
         self.last_evaluation = {**self.last_evaluation, **self._pending}
 
-    def _announce_knobs(self, state: TrainerState) -> None:
+    def _announce_knobs(self) -> None:
         """What this trainer has that acts when it is turned; the user's own actuators are there already."""
         assert self._scale is not None
         trainer, actuators = self.trainer, self.actuators
@@ -218,7 +286,7 @@ class Attachment(TrainerCallback):
         for channel in self._channels:
             channel.announce(actuators)
         if self._mixture is not None:
-            knobs.mixture.announce(actuators, self._mixture, state)
+            knobs.mixture.announce(actuators, self._mixture)
         if self._committee is not None and self._skipping is not None:
             self._committee.announce(actuators)
             self._skipping.begin()
@@ -244,6 +312,9 @@ class Attachment(TrainerCallback):
 
     def _ask_to_save(self) -> None:
         self._to_save = True
+
+    def _ask_to_save_own(self) -> None:
+        self._to_save_own = True
 
     def _end_in_order_on_sigterm(self) -> None:
         """`down`, Slurm and torchrun end a run by SIGTERM: with a checkpoint and a last word, unless the script has a
@@ -301,6 +372,7 @@ def attach(
     beta_bounds: tuple[float, float] = USER_BOUNDS,
     committee: Committee | None = None,
     mixture: knobs.Mixture | None = None,
+    stateful: Mapping[str, Stateful] | None = None,
     link: Link | None = None,
 ) -> Attachment:
     """Publish every step of `trainer`, and apply what is decided between steps. Call it once, before `train()`.
@@ -316,9 +388,14 @@ def attach(
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.
 
+    A model too large to copy, or sharded, goes back by a restart from the trainer's own checkpoints: `run --` and `up`
+    start the command again, and `train()` goes on from the right one by itself. `stateful` names objects with
+    `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back; the mixture is one
+    of them.
+
     Raises ConfigError when there is no controller to attach to, or the trainer has what would end its run later
-    (oven_learner.hf.inputs), and RefusedError when it turns the credentials down.
-    After the start nothing that happens to the controller reaches the training.
+    (oven_learner.hf.inputs), and RefusedError when it turns the credentials down. `train()` raises ConfigError for a
+    checkpoint that cannot be gone on from. After the start nothing that happens to the controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
@@ -346,24 +423,29 @@ def attach(
         beta_bounds=beta_bounds,
         committee=committee,
         mixture=mixture,
+        stateful={**({knobs.mixture.MIXTURE: mixture} if mixture is not None else {}), **(stateful or {})},
     )
     if mixture is not None:
         knobs.mixture.plug_in(trainer, mixture)
     trainer.add_callback(attachment)
-    _announce_failure(trainer, attachment)
+    _wrap_train(trainer, attachment)
     return attachment
 
 
-def _announce_failure(trainer: Any, attachment: Attachment) -> None:
-    """No callback hears of an exception."""
+def _wrap_train(trainer: Any, attachment: Attachment) -> None:
+    """No callback hears of an exception, or can say which checkpoint to go on from."""
     train = trainer.train
 
     @wraps(train)
-    def announced(*args: Any, **kwargs: Any) -> Any:
+    def announced(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            return train(*args, **kwargs)
+            result = train(attachment.checkpoints.resumed(resume_from_checkpoint), *args, **kwargs)
         except BaseException as error:
             attachment.failed(error)
             raise
+        if attachment.client is not None and attachment.client.restart:
+            # What the script does after its training is for a training that is done.
+            raise SystemExit(relaunch.EXIT_CODE)
+        return result
 
     trainer.train = announced

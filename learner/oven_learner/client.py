@@ -19,6 +19,7 @@ from oven_controller.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    Value,
 )
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators, Applied, difference
@@ -28,7 +29,7 @@ from oven_learner.listening import Listening, News
 from oven_learner.outbox import Make
 from oven_learner.past import Past
 from oven_learner.ranks import Ranks
-from oven_learner.snapshots import Snapshots
+from oven_learner.snapshots import Rollback
 from oven_learner.spans import Answer
 
 log = logging.getLogger("oven.learner")
@@ -53,7 +54,7 @@ class OvenClient:
         seconds: float | None = None,
         rules: Rules | None = None,
         lockstep: bool = False,
-        snapshots: Snapshots | None = None,
+        snapshots: Rollback | None = None,
         mesh_code: str = "",
         versions: Mapping[str, str] | None = None,
         keys: Mapping[str, str] | None = None,
@@ -73,6 +74,8 @@ class OvenClient:
         """Why the run is held; empty while it is not."""
         self.stopping = ""
         """Why training should stop after this step; empty while it should not."""
+        self.restart = ""
+        """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
         self.out_of_time = False
         """It stops because its time budget is spent: that is an end in order."""
         self._link = link
@@ -101,15 +104,16 @@ class OvenClient:
         if snapshots is not None:
             actuators.action("run.rollback", self._rollback, unit="tick to go back to")
 
-    def start(self, step: int = 0) -> Past:
-        """Connect, announce the run, and restore what earlier incarnations had set. Raises OvenError."""
+    def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> Past:
+        """Connect, announce the run, and restore what earlier incarnations had set; where the log says nothing of an
+        actuator, what `values` of a checkpoint say. Raises OvenError."""
         for name in self._rules.autonomy_of:
             if name not in self.actuators:
                 raise UnknownNameError("actuator (in rules.autonomy_of)", name, self.actuators)
         past = self._open()
         self._incarnation = past.incarnation + 1
         self.tick, self._step = past.tick, step
-        for name, value in past.values.items():
+        for name, value in {**(values or {}), **past.values}.items():
             if name in self.actuators and self.actuators.spec(name).kind != "action":
                 applied = self.actuators.apply(name, value)
                 log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
@@ -221,6 +225,10 @@ class OvenClient:
             log.error("the bus did not take the run's last messages within %g s; the log lacks them", timeout_s)
         return sent
 
+    def position(self) -> dict[str, int]:
+        """Where the log stands: the tick, and the last message of the learner, which (incarnation, n) finds in it."""
+        return {"incarnation": self._incarnation, "n": self._n, "tick": self.tick}
+
     def progress(self, step: int) -> float:
         """0 to 1: the larger share of steps and of time."""
         steps = step / self._horizon.max_steps if self._horizon.max_steps else 0.0
@@ -298,7 +306,7 @@ class OvenClient:
         """On this rank."""
         if decision.snapshot_first and self._snapshots is not None:
             try:
-                self._snapshots.now(self.tick)
+                self._snapshots.before(self.tick)
             except Exception as error:
                 return Applied(
                     "rejected", reason=f"no snapshot could be taken before it: {type(error).__name__}: {error}"
@@ -354,8 +362,11 @@ class OvenClient:
     def _rollback(self, tick: float | None) -> Any:
         assert self._snapshots is not None
         before = self._step
-        settings = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
+        settings: dict[str, Value] = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
         snapshot = self._snapshots.back(self.tick if tick is None else int(tick))
+        if snapshot.restart:
+            self.restart = self.stopping = f"rolled back from step {before} to step {snapshot.step}: {snapshot.restart}"
+            settings = {}  # the next process takes them from the log
         for name, value in settings.items():  # e.g. a weight decay lives in the optimizer's state
             self.actuators.apply(name, value)
         self._step = snapshot.step

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.checkpoints import in_folder, problem
 from oven_learner.recipe import Order, Recipe
 
 
@@ -34,7 +35,7 @@ def main(args: list[str]) -> int:
             options=settings["recipe_options"],
             folder=folder,
             cache=folder.parent.parent / "cache",
-            resume=any((folder / "checkpoints").glob("checkpoint-*")),
+            resume=any(not problem(path) for path in in_folder(folder / "checkpoints")),
         )
     )
     return 0

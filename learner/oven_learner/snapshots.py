@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from oven_learner.pacing import Pacing
 
 KEPT = 8
 EVERY_TICKS = 5
+"""At most; where a copy costs more than its share of so many steps, they lie further apart."""
+LOOK_TICKS = 100
+"""And at least so often it is looked whether one is due: the first step of a run says little of the others."""
+CREDIT_S = 0.1
+"""Spent at the beginning without waiting: a run that goes wrong at once has something to go back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,34 +24,106 @@ class Snapshot:
     tick: int
     step: int
     state: Any
+    restart: str = ""
+    """Where this process cannot put it back itself: how the next one does, in words."""
+
+
+class Rollback(Protocol):
+    """What the client asks of whatever can take a run back: copies in memory, or checkpoints and a restart."""
+
+    def regular(self, tick: int) -> None:
+        """Called at every boundary; takes one when it is due."""
+
+    def now(self, tick: int) -> object:
+        """An actuator or an operator asks for one."""
+
+    def before(self, tick: int) -> None:
+        """A risky change comes: there has to be something to go back to. Raises what keeps it from being there."""
+
+    def back(self, tick: int) -> Snapshot:
+        """Go back to the newest from `tick` or before. Raises LookupError when none is that old."""
+
+
+class Turns:
+    """When it is looked at the clock whether a copy is due, in ticks: all ranks look at the same ones, and rank 0's
+    clock goes, or one would have a copy that another lacks."""
+
+    def __init__(
+        self,
+        pacing: Pacing,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[Any], Any] = lambda said: said,
+    ) -> None:
+        """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
+        self.pacing, self.clock = pacing, clock
+        self._share = share
+        self._began: tuple[int, float] | None = None
+        self._next = 0
+
+    def come(self, tick: int) -> bool:
+        """Whether a copy is due now."""
+        if self._began is None:
+            self._began = (tick, self.clock())
+        if tick < self._next:
+            return False
+        wait_s = self.pacing.wait(self.clock())
+        a_tick_s = (self.clock() - self._began[1]) / max(1, tick - self._began[0])
+        ticks = min(LOOK_TICKS, math.ceil(wait_s / a_tick_s)) if a_tick_s else 1
+        due, self._next = self._share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
+        return bool(due)
+
+    def taken(self, tick: int) -> None:
+        """One was taken out of turn."""
+        self._next = max(self._next, tick + EVERY_TICKS)
 
 
 class Snapshots:
-    """Takes one at the start and then every few ticks; the first is never dropped.
+    """Takes one at the start and then every few ticks; the first is never dropped. All together cost at most
+    pacing.SHARE of wall time, and CREDIT_S.
 
     `take` returns (step, state) with copies that training cannot touch; `restore` puts a state back.
     """
 
-    def __init__(self, take: Callable[[], tuple[int, Any]], restore: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        take: Callable[[], tuple[int, Any]],
+        restore: Callable[[Any], None],
+        *,
+        credit: float = CREDIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[Any], Any] = lambda said: said,
+    ) -> None:
+        """`credit`: seconds; without end they are taken every EVERY_TICKS, whatever they cost. `share` returns rank 0's
+        argument on every rank."""
         self._take, self._restore = take, restore
+        self._turns = Turns(Pacing(clock(), credit=credit), clock, share)
         self._first: Snapshot | None = None
         self._recent: list[Snapshot] = []
 
+    @property
+    def spent_s(self) -> float:
+        """What all of them have cost so far."""
+        return self._turns.pacing.spent
+
     def regular(self, tick: int) -> None:
-        """Called at every boundary; takes one when it is due."""
-        newest = self._recent[-1] if self._recent else self._first
-        if newest is None or tick >= newest.tick + EVERY_TICKS:
+        if self._first is None or self._turns.come(tick):
             self.now(tick)
 
     def now(self, tick: int) -> int:
         """Take one, and return its step."""
+        began = self._turns.clock()
         step, state = self._take()
         snapshot = Snapshot(tick, step, state)
         if self._first is None:
             self._first = snapshot
         else:
             self._recent = [*self._recent, snapshot][-KEPT:]
+        self._turns.pacing.took(began, self._turns.clock())
+        self._turns.taken(tick)
         return step
+
+    def before(self, tick: int) -> None:
+        self.now(tick)
 
     def back(self, tick: int) -> Snapshot:
         """Restore the newest snapshot taken at or before `tick`; later ones are dropped with the steps they stand for.

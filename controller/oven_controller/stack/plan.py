@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller import tls
+from oven_controller import relaunch, tls
 from oven_controller.errors import ConfigError
 from oven_controller.home import RunFolder
 from oven_controller.settings import AgentSpec
@@ -103,12 +103,14 @@ class Plan:
     def member(self, name: str) -> Service:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
-    def learner(self) -> Service:
+    def learner(self, resume_from: str = "") -> Service:
+        """`resume_from`: as relaunch.RESUME_FROM has it; empty: the learner begins anew, or where its recipe says."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
-        return self._own("learner", "learner", (), self.environment("learner") | defaults)
+        return self._own("learner", "learner", (), self.environment("learner") | defaults | _again(resume_from))
 
-    def script(self, command: Sequence[str]) -> Service:
-        env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"}
+    def script(self, command: Sequence[str], resume_from: str = "") -> Service:
+        """A command of the user's in the learner's place; `resume_from` as above."""
+        env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _again(resume_from)
         return Service("script", tuple(command), self.folder.logs / "script.log", env, foreign=True)
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
@@ -134,6 +136,11 @@ class Plan:
 
     def _own(self, name: str, process: str, args: Sequence[str], env: Mapping[str, str]) -> Service:
         return Service(name, own_command(process, *args), self.folder.logs / f"{name}.log", dict(env))
+
+
+def _again(resume_from: str) -> dict[str, str]:
+    """It is started again where a rollback takes that."""
+    return {relaunch.OFFERED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 
 def own_command(process: str, *args: str) -> tuple[str, ...]:

@@ -95,6 +95,9 @@ class Processes:
         )
 
     async def start_learner(self, service: Service) -> Child:
+        """For the first time, or again when the one before has ended."""
+        if self.learner is not None:
+            self.learner.close()
         self.learner = await self._child(service)
         self._unready.remove(self.learner)
         return self.learner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from oven_controller import relaunch, streams, tls
 from oven_controller import server as servers
-from oven_controller import streams, tls
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, OvenError
@@ -26,6 +27,7 @@ from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, po
 from oven_controller.stack.process import Child
 from oven_controller.stack.processes import Processes, Stopped
 from oven_controller.stack.reading import export
+from oven_controller.stack.relaunching import Relaunching
 from oven_controller.stack.relay import relay
 from oven_controller.stack.screen import Screen
 from oven_controller.stack.watch import Watch
@@ -189,8 +191,13 @@ class _Up:
                 self._note_child("nats-server", self.server.child.pid)
                 processes.keep_server(self.server)
             try:
+                relaunching = Relaunching(self.folder.path, self._resume_command(), self.out)
                 await self._start(processes, bus, plan)
-                code = await self._wait(processes.learner)
+                await self._wait(processes.learner)
+                while not self.stop.is_set() and (resume_from := relaunching.again()) is not None:
+                    await self._start_learner(processes, plan, resume_from)
+                    await self._wait(processes.learner)
+                code = self._ended(processes.learner)
             except Stopped:
                 code = self._stopped()
             except OvenError as error:
@@ -210,18 +217,27 @@ class _Up:
         await processes.start_agents(self._pools())
         await processes.start_members(list(self.settings.committee.members))
         await self._open_monitor(plan)
-        if self.request.command:
-            script = plan.script(self.request.command)
-            self.script_offset = script.log.stat().st_size if script.log.exists() else 0
-            await processes.start_learner(script)
-        elif self.request.learner:
-            learner = plan.learner()
-            await processes.start_learner(learner)
-            self.out(f"the learner starts; what it says is in {short(learner.log)}")
+        if self.request.command or self.request.learner:
+            await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
         else:
             self.out("waiting for a learner; in its shell:")
             for line in export_lines(plan.environment("learner")):
                 self.out(f"  {line}")
+
+    async def _start_learner(self, processes: Processes, plan: Plan, resume_from: str) -> None:
+        if self.request.command:
+            script = plan.script(self.request.command, resume_from)
+            self.script_offset = script.log.stat().st_size if script.log.exists() else 0
+            await processes.start_learner(script)
+        else:
+            learner = plan.learner(resume_from)
+            await processes.start_learner(learner)
+            self.out(f"the learner starts; what it says is in {short(learner.log)}")
+
+    def _resume_command(self) -> str:
+        if self.request.command:
+            return f"oven-controller run --resume --run {self.folder.run} -- {shlex.join(self.request.command)}"
+        return f"oven-controller up --resume --run {self.folder.run}"
 
     def _pools(self) -> list[Pool]:
         return pools(agent_specs(self.settings), per_process(self.settings))
@@ -265,7 +281,7 @@ class _Up:
             self._note(children={n: pid for n, pid in self.folder.info().children.items() if n != "monitor"})
         return f"the run goes on; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
 
-    async def _wait(self, learner: Child | None) -> int:
+    async def _wait(self, learner: Child | None) -> None:
         """Until the learner ends or a signal comes."""
         stopped = asyncio.create_task(self.stop.wait())
         script_ended = asyncio.Event()
@@ -277,9 +293,6 @@ class _Up:
                 copying = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if learner is not None and learner.returncode is not None:
-                return self._learner_ended(learner)
-            return self._stopped()
         finally:
             script_ended.set()
             if copying is not None:
@@ -290,12 +303,13 @@ class _Up:
     def _stopped(self) -> int:
         return 130 if self.signal == signal.SIGINT else 0
 
-    def _learner_ended(self, child: Child) -> int:
-        code = child.returncode or 0
-        if self.request.command:
+    def _ended(self, child: Child | None) -> int:
+        """The exit code: of a learner that ended by itself, else of the signal."""
+        if child is None or child.returncode is None:
+            return self._stopped()
+        code = child.returncode
+        if self.request.command or code == 0:
             return code
-        if code == 0:
-            return 0
         self.out(f"the learner died ({how(code)}); the end of {short(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")

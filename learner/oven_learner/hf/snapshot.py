@@ -11,7 +11,7 @@ from transformers import Trainer
 from oven_learner.hf.learning_rate import LearningRateScale
 
 LIMIT_BYTES = 512 * 1024 * 1024
-"""Of all snapshots together. A larger model has none in memory, and announces no `run.rollback`."""
+"""Of all snapshots together. A larger model has none in memory, and goes back to checkpoints on disk."""
 
 
 def fits(trainer: Trainer, count: int) -> bool:
@@ -19,11 +19,18 @@ def fits(trainer: Trainer, count: int) -> bool:
     all: a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
-    trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    return count * 3 * trained <= LIMIT_BYTES
+    return count * size(trainer) <= LIMIT_BYTES
+
+
+def size(trainer: Trainer) -> int:
+    """Bytes of what trains and two Adam moments of it; of this rank's part, where the model is sharded."""
+    assert trainer.model is not None
+    return 3 * sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
+    """Waits for the device before and after, so that what it costs can be measured by the clock."""
+    _wait(trainer)
     scheduler = _bare(trainer.lr_scheduler)
     state = {
         "step": trainer.state.global_step,
@@ -32,6 +39,7 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
         "optimizer": _copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
+    _wait(trainer)
     return trainer.state.global_step, state
 
 
@@ -67,6 +75,11 @@ def _that_train(model: torch.nn.Module) -> dict[str, Any]:
         return state
     left_out = {key for key in state if any(key == name or key.startswith(name + ".") for name in frozen)}
     return {key: value for key, value in state.items() if key not in left_out}
+
+
+def _wait(trainer: Trainer) -> None:
+    if trainer.args.device.type == "cuda":
+        torch.cuda.synchronize(trainer.args.device)
 
 
 def _copied(tree: Any) -> Any:

@@ -25,8 +25,6 @@ LAG_CHUNKS = 2
 looks one further ahead. A change made in step k is first seen in the data of step k + 2 (with one batch a chunk)."""
 ENDLESS = 100_000
 """Chunks in an epoch of a run that counts steps: more than any has, so that an epoch never ends."""
-STATE = "oven.mixture"
-"""Where the timeline stands in a checkpoint's `trainer_state.json`, under `stateful_callbacks`."""
 
 
 class Mixture:
@@ -51,38 +49,31 @@ class Mixture:
         ends = list(accumulate(len(rows) for rows in datasets.values()))
         self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
-        self._kept: dict[str, Any] = {"timeline": [(0, self._normalised(weights or sizes))], "next": 0}
-
-    @property
-    def timeline(self) -> list[tuple[int, dict[str, float]]]:
+        self.timeline = [(0, self._normalised(weights or sizes))]
         """(first chunk, weights from it on), oldest first."""
-        return [(chunk, dict(weights)) for chunk, weights in self._kept["timeline"]]
+        self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
-        return {"timeline": self.timeline, "next": self._kept["next"]}
+        return {"timeline": self.timeline, "next": self._next}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """A change from now on begins at the chunk that came next when the state was taken. Raises ConfigError where
         the datasets are others."""
-        timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
-        self._kept["timeline"], self._kept["next"] = timeline, int(state["next"])
-
-    def saved_in(self, state: dict[str, Any]) -> None:
-        """Has `state` (a trainer's `stateful_callbacks`) hold this mixture's from now on, as it will be."""
-        state[STATE] = self._kept
+        self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
+        self._next = int(state["next"])
 
     def get(self) -> dict[str, float]:
         """The weights last set; they sum to 1."""
-        return dict(self._kept["timeline"][-1][1])
+        return dict(self.timeline[-1][1])
 
     def set(self, weights: Mapping[str, float]) -> None:
         """Draw by these weights from the next chunk that isn't drawn yet (`LAG_CHUNKS` from now).
 
         Raises ConfigError unless every dataset is named, and no other, with finite weights >= 0 of a positive sum.
         """
-        first, known = self._kept["next"], self._kept["timeline"]
-        self._kept["timeline"] = [old for old in known if old[0] < first] + [(first, self._normalised(weights))]
+        entry = (self._next, self._normalised(weights))
+        self.timeline = [old for old in self.timeline if old[0] < self._next] + [entry]
 
     def draw(self, chunk: int, count: int) -> list[int]:
         """The rows of one chunk: of each dataset at most one below or above its exact share of `count`.
@@ -90,9 +81,8 @@ class Mixture:
         Datasets are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
         in what is measured per dataset than independent draws.
         """
-        self._kept["next"] = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
-        known = self._kept["timeline"]
-        weights = known[bisect_right([start for start, _ in known], chunk) - 1][1]
+        self._next = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
+        weights = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
         rng = random.Random(f"mixture {self.seed} {chunk}")
         edges = list(accumulate(weights[name] for name in self.names))
         offset = rng.random()
@@ -161,11 +151,7 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     trainer._get_train_sampler = sampler
 
 
-def announce(actuators: Actuators, mixture: Mixture, state: Any) -> None:
-    """Restores the timeline that a checkpoint's trainer state brought, and has it saved with the next."""
-    if STATE in state.stateful_callbacks:
-        mixture.load_state_dict(state.stateful_callbacks[STATE])
-    mixture.saved_in(state.stateful_callbacks)
+def announce(actuators: Actuators, mixture: Mixture) -> None:
     actuators.simplex(MIXTURE, mixture.get, mixture.set)
 
 

@@ -1,0 +1,87 @@
+"""A rollback that takes a restart: what the learner leaves behind for whoever starts it again.
+
+A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
+takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
+`run --` start its command again in the same run, with `RESUME_FROM` naming the checkpoint. The file says it too, so
+that another launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that went on from it
+removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oven_controller.errors import ConfigError
+from oven_controller.home import write_whole
+
+EXIT_CODE = 75
+"""EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in
+slurm.conf's RequeueExit. Launchers may swallow it (torchrun ends with 1), so the file is what counts."""
+OFFERED = "OVEN_RELAUNCH"
+"""In the learner's environment: whoever started it starts it again. Without it no rollback by restart is announced."""
+RESUME_FROM = "OVEN_RESUME_FROM"
+"""In the learner's environment: a checkpoint's folder, `LATEST`, or `START`."""
+LATEST = "latest"
+"""The run's newest complete checkpoint; the start, where there is none."""
+START = "start"
+"""Where the script begins without any checkpoint."""
+IN_A_ROW = 3
+"""Relaunches without progress after which a person has to look."""
+
+
+class Relaunch(BaseModel):
+    """relaunch.json."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    checkpoint: str = Field(description="its folder, or `start`")
+    step: int = Field(ge=0, description="of the checkpoint")
+    reached: int = Field(ge=0, description="the step at which the rollback came")
+    trained: int = Field(ge=0, description="gradient steps so far, those that rollbacks threw away included")
+    reason: str = Field(description="one sentence")
+
+
+def path_in(folder: Path) -> Path:
+    return folder / "relaunch.json"
+
+
+def write(folder: Path, relaunch: Relaunch) -> None:
+    write_whole(path_in(folder), relaunch.model_dump_json(indent=1) + "\n")
+
+
+def read(folder: Path) -> Relaunch | None:
+    """None when nobody asked for one. Raises ConfigError when the file is damaged."""
+    path = path_in(folder)
+    try:
+        return Relaunch.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); remove it to go on from the newest checkpoint instead"
+        ) from error
+
+
+def done(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        path_in(folder).unlink(missing_ok=True)
+
+
+@dataclass
+class Bound:
+    """Ends a run that goes back again and again from the same place: progress is a step further than ever."""
+
+    most: int = IN_A_ROW
+    in_a_row: int = 0
+    furthest: int = -1
+
+    def allows(self, relaunch: Relaunch) -> bool:
+        if relaunch.reached > self.furthest:
+            self.in_a_row = 0
+        self.furthest = max(self.furthest, relaunch.reached)
+        self.in_a_row += 1
+        return self.in_a_row <= self.most

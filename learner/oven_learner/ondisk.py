@@ -1,0 +1,141 @@
+"""Rollback by restart: what is gone back to is a checkpoint of the trainer's own, in a new process."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oven_controller import relaunch
+from oven_controller.relaunch import Relaunch
+from oven_learner import checkpoints
+from oven_learner.pacing import Pacing
+from oven_learner.snapshots import Snapshot, Turns
+
+log = logging.getLogger("oven.learner")
+
+WRITES_BYTES_PER_S = 1e9
+"""What the first save is expected to run at, before one was measured: a local NVMe disk does better, NFS worse."""
+KEPT = 2
+"""Of the checkpoints that were taken for rollback alone. What anybody asked for is never removed."""
+ROOM = 1.5
+"""So many times the last checkpoint's size has to be free before another is asked for."""
+
+
+class OnDisk:
+    """The trainer saves between two steps, when `ask` has said so. At most pacing.SHARE of wall time goes into saves
+    that nobody asked for."""
+
+    def __init__(
+        self,
+        output: Path,
+        run: str,
+        run_folder: Path,
+        *,
+        size: int,
+        fresh: bool,
+        ask: Callable[[], object],
+        progress: Callable[[], tuple[int, int]],
+        leader: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[Any], Any] = lambda said: said,
+    ) -> None:
+        """`size`: bytes that the first checkpoint will have, about. `fresh`: the run began without a checkpoint,
+        so that its script can begin anew. `progress`: (step, gradient steps so
+        far). `leader`: this is rank 0, which looks and writes; `share` returns its argument on every rank."""
+        self._output, self._run, self._run_folder = output, run, run_folder
+        self._size, self._fresh = size, fresh
+        self._ask, self._progress = ask, progress
+        self._leader, self._share = leader, share
+        self._turns = Turns(Pacing(clock(), expected=size / WRITES_BYTES_PER_S), clock, share)
+
+    @property
+    def spent_s(self) -> float:
+        """What the saves that nobody asked for have cost so far."""
+        return self._turns.pacing.spent
+
+    def regular(self, tick: int) -> None:
+        if self._turns.come(tick) and self._share(self._room()):
+            self._ask()
+
+    def now(self, tick: int) -> None:
+        """The client itself asks the trainer to save."""
+
+    def before(self, tick: int) -> None:
+        """What is there has to do: a save that takes minutes cannot come before every risky change. Raises LookupError
+        when nothing is."""
+        self._share_or_raise(lambda: self._chosen(tick))
+
+    def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
+        """Called on every rank; rank 0 removes what is no longer needed."""
+        self._turns.pacing.took(began, ended, own=own)
+        self._turns.taken(tick)
+        record = checkpoints.read(folder)
+        if record is not None:
+            self._size = sum(record.files.values())
+
+    def tidy(self) -> None:
+        """Remove all but the newest KEPT of those that nobody asked for, and those that a rollback left behind."""
+        taken = []
+        for path in checkpoints.in_folder(self._output):
+            if checkpoints.problem(path):
+                continue
+            record = checkpoints.read(path)
+            if record is not None and record.run == self._run and record.own:
+                taken.append((not record.abandoned, record.tick, path))
+        for counts, _, path in sorted(taken, reverse=True)[KEPT:] + [one for one in taken if not one[0]]:
+            log.debug("removes %s%s", path, "" if counts else ", which a rollback left behind")
+            shutil.rmtree(path, ignore_errors=True)
+
+    def back(self, tick: int) -> Snapshot:
+        """Ask for the restart. The present process trains no further step."""
+        return self._share_or_raise(lambda: self._left(tick))
+
+    def _left(self, tick: int) -> Snapshot:
+        chosen = self._chosen(tick)
+        reached, trained = self._progress()
+        why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
+        order = Relaunch(checkpoint=chosen.state, step=chosen.step, reached=reached, trained=trained, reason=why)
+        relaunch.write(self._run_folder, order)
+        checkpoints.abandon(self._output, self._run, chosen.tick, why)
+        return chosen
+
+    def _chosen(self, tick: int) -> Snapshot:
+        found = checkpoints.newest(self._output, self._run, tick)
+        if found is not None:
+            path, record = found
+            said = f"goes on from {path.name} in the next incarnation"
+            return Snapshot(record.tick, record.step, str(path.absolute()), said)
+        if self._fresh:
+            return Snapshot(0, 0, relaunch.START, "begins anew in the next incarnation")
+        raise LookupError(f"no complete checkpoint from tick {tick} or before in {self._output}")
+
+    def _share_or_raise(self, look: Callable[[], Snapshot]) -> Snapshot:
+        """Rank 0 looks; its failure is every rank's."""
+        said: Snapshot | Exception | None
+        try:
+            said = look() if self._leader else None
+        except Exception as error:
+            said = error
+        said = self._share(said)
+        if isinstance(said, Exception):
+            raise said
+        assert said is not None
+        return said
+
+    def _room(self) -> bool:
+        try:
+            free = shutil.disk_usage(self._output).free
+        except OSError as error:
+            log.warning("no checkpoint for rollback: %s", error)
+            return False
+        if free < ROOM * self._size:
+            log.warning(
+                "no checkpoint for rollback: %.3g GB are free in %s, and one takes %.3g GB",
+                free / 1e9, self._output, self._size / 1e9,
+            )  # fmt: skip
+            return False
+        return True

@@ -1,0 +1,280 @@
+"""Which checkpoints count, which are gone back to, and what is said of those that cannot be gone on from."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, trainer, weights
+
+from oven_controller import relaunch
+from oven_controller.errors import ConfigError
+from oven_controller.messages import Receipt, RunEnded, RunStarted
+from oven_controller.relaunch import Bound, Relaunch
+from oven_learner import checkpoints, ondisk
+from oven_learner.attachment import Attachment, attach
+from oven_learner.checkpoints import Record
+from oven_learner.hf import snapshot
+from oven_learner.past import Past
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+def kept(output: Path, step: int, tick: int | None = None, run: str = "r", **more: Any) -> Path:
+    folder = output / f"checkpoint-{step}"
+    checkpoints.begin(folder)
+    (folder / "model.safetensors").write_bytes(b"w" * 64)
+    (folder / "trainer_state.json").write_text("{}")
+    record = Record(
+        run=run, incarnation=1, n=1, tick=step if tick is None else tick, step=step, trained=step, fresh=True,
+        **{"own": False, "world": 1, "model": {"w": (4, 2)}, **more},
+    )  # fmt: skip
+    checkpoints.finish(folder, record)
+    return folder
+
+
+def test_a_checkpoint_counts_from_its_last_word_on(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-3"
+    checkpoints.begin(folder)
+    (folder / "trainer_state.json").write_text("{}")
+    assert "never finished" in checkpoints.problem(folder)
+    assert kept(tmp_path, 3) == folder and not checkpoints.problem(folder)
+    checkpoints.begin(folder)  # it is written over
+    assert checkpoints.read(folder) is None and "never finished" in checkpoints.problem(folder)
+
+
+def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path) -> None:
+    kept(tmp_path, 10, 10)
+    kept(tmp_path, 20, 20)
+    kept(tmp_path, 30, 30, run="other")
+    kept(tmp_path, 12, 25)  # after a rollback from 20 to 10
+    assert checkpoints.newest(tmp_path, "r") is not None
+    assert [path.name for path, _ in checkpoints.complete(tmp_path, "r")] == [
+        "checkpoint-10", "checkpoint-12", "checkpoint-20"
+    ]  # fmt: skip
+    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-12"
+    found = checkpoints.newest(tmp_path, "r", tick=24)
+    assert found is not None and found[0].name == "checkpoint-20"
+    checkpoints.abandon(tmp_path, "r", 10, "rolled back")
+    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-10"
+    assert not checkpoints.problem(tmp_path / "checkpoint-20"), "whole it is"
+
+
+def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
+    kept(tmp_path, 1)
+    (kept(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
+    (kept(tmp_path, 3) / "model.safetensors").unlink()
+    (kept(tmp_path, 4) / checkpoints.PART).touch()
+    (kept(tmp_path, 5) / checkpoints.RECORD).write_text('{"v": 1')
+    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-1"
+    (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
+    with pytest.raises(ConfigError, match=r"no checkpoint in .* can be resumed"):
+        checkpoints.to_resume(tmp_path, "r")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, and had 64 .*resume from checkpoint-1"),
+        (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
+        (lambda f: (f / checkpoints.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
+        (lambda f: (f / checkpoints.RECORD).write_text("{"), r"oven.json cannot be read"),
+        (lambda f: kept(f.parent, 9, run="calm-otter"), r"is of run 'calm-otter', and this is run 'r': .*--resume"),
+        (lambda f: kept(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in it and 4×2 in the trainer"),
+        (lambda f: kept(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_gone_on_from_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, said: str) -> None:
+    kept(tmp_path, 1)
+    folder = kept(tmp_path, 9)
+    assert checkpoints.checked(folder, "r", {"w": (4, 2)}) is not None
+    spoil(folder)
+    with pytest.raises(ConfigError, match=said):
+        checkpoints.checked(folder, "r", {"w": (4, 2)})
+
+
+def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    kept(tmp_path, 5)
+    with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
+        checkpoints.checked(tmp_path / "checkpoint-6", "r", {})
+
+
+def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
+    bound = Bound(most=3)
+    order = Relaunch(checkpoint="start", step=0, reached=50, trained=50, reason="")
+    assert [bound.allows(order) for _ in range(4)] == [True, True, True, False]
+    assert bound.allows(order.model_copy(update={"reached": 51}))
+
+
+class Wide(torch.nn.Module):
+    """Another shape than the toy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        guess = self.body(x)
+        return {"loss": torch.nn.functional.mse_loss(guess, labels), "logits": guess}
+
+
+def test_another_model_and_a_cut_file_stop_before_training(tmp_path: Path) -> None:
+    first = trainer(tmp_path, save_strategy="steps", save_steps=4)
+    attach(first, link=Deciding())
+    first.train()
+    other, line = trainer(tmp_path, model=Wide()), Deciding()
+    attach(other, link=line)
+    with pytest.raises(ConfigError, match=r"another model: body.0.weight is 8×4 in it and 9×4 in the trainer"):
+        other.train(resume_from_checkpoint=True)
+    assert not line.sent, "nothing was announced"
+    (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")
+    again, line = trainer(tmp_path), Deciding()
+    attach(again, link=line)
+    with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, and had \d+"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    again.train(resume_from_checkpoint=True)
+    assert line.observed()[0].step == 9, "True means the newest that is whole"
+
+
+class Disk:
+    """A run whose model is too large to copy, and whose launcher starts it again."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.output = folder, folder / "out"
+        monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+        monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e-9)  # none comes by itself
+        monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
+        monkeypatch.setenv(relaunch.OFFERED, "1")
+
+    def incarnation(
+        self, plan: Any = None, past: Past | None = None, **settings: Any
+    ) -> tuple[Any, Deciding, Attachment]:
+        job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), Deciding(plan, past)
+        return job, line, attach(job, link=line)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path, monkeypatch)
+
+
+def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Disk) -> None:
+    job, line, _ = disk.incarnation({6: ("optimizer.lr_scale", 0.5), 10: ("run.rollback", 7.0)})
+    with pytest.raises(SystemExit) as left:
+        job.train()
+    assert left.value.code == relaunch.EXIT_CODE
+    receipt, end = line.receipts()[-1], line.sent[-1]
+    assert (receipt.actuator, receipt.status, receipt.before, receipt.after) == ("run.rollback", "applied", 10.0, 4.0)
+    assert isinstance(end, RunEnded) and (end.reason, end.step) == ("stopped", 4)
+    assert end.detail == "rolled back from step 10 to step 4: goes on from checkpoint-4 in the next incarnation"
+    assert checkpoints.in_folder(disk.output)[-1].name == "checkpoint-8", "what it went back from was not saved"
+    before = relaunch.read(disk.folder)
+    assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
+
+    past = Past(incarnation=1, tick=10, values={"optimizer.lr_scale": 0.5})
+    again, line, _ = disk.incarnation(past=past)
+    again.train()
+    started = line.sent[0]
+    assert isinstance(started, RunStarted)
+    assert (started.incarnation, started.tick, started.step) == (2, 10, 4)
+    assert {spec.name: spec.value for spec in started.actuators}["optimizer.lr_scale"] == 0.5, (
+        "knobs are not rolled back"
+    )
+    assert [(seen.tick, seen.step) for seen in line.observed()] == [(11, 5), (12, 6)], "the budget counts what was lost"
+    assert relaunch.read(disk.folder) is None, "it is done with"
+
+
+def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
+    straight, ran, _ = disk.incarnation({9: ("run.stop", None)})
+    straight.args.output_dir = str(disk.folder / "straight")
+    straight.train()
+    job, line, _ = disk.incarnation({3: ("run.rollback", 2.0)})
+    with pytest.raises(SystemExit):
+        job.train()
+    assert line.receipts()[-1].after == 0.0
+    again, line, _ = disk.incarnation(past=Past(incarnation=1, tick=3))
+    again.train(resume_from_checkpoint=True)  # as the script says each time
+    assert [seen.step for seen in line.observed()] == [seen.step for seen in ran.observed()] == list(range(1, 10))
+    assert equal(weights(straight), weights(again)), "as if nothing had been"
+
+
+def test_a_resumed_run_passes_over_what_was_rolled_back(disk: Disk) -> None:
+    job, _, _ = disk.incarnation({10: ("run.rollback", 7.0)})
+    with pytest.raises(SystemExit):
+        job.train()
+    relaunch.done(disk.folder)  # as if the next incarnation had died after its start
+    again, line, _ = disk.incarnation(past=Past(incarnation=2, tick=10))
+    again.train(resume_from_checkpoint=True)
+    assert line.observed()[0].step == 5, "and not 9, by the checkpoint of the highest step"
+
+
+def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(relaunch.OFFERED)
+    job, line, _ = disk.incarnation({3: ("run.rollback", 2.0)})
+    job.train()
+    assert [r.status for r in line.receipts()] == ["rejected"]
+    started = line.sent[0]
+    assert isinstance(started, RunStarted)
+    assert "run.rollback" not in {spec.name for spec in started.actuators}
+
+
+def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
+    first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
+    first.train()
+    job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
+    job.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
+    [receipt] = [message for message in line.sent if isinstance(message, Receipt)]
+    assert receipt.status == "rejected" and "no complete checkpoint" in receipt.reason
+
+
+def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    job = trainer(disk.output, max_steps=40)
+    line = Deciding({38: ("run.checkpoint", None)})
+    attachment = attach(job, link=line)
+    clock = iter(range(0, 10_000_000, 1000))
+    made = attachment._to_go_back_to
+
+    def timed(state: Any) -> Any:
+        back = made(state)
+        assert isinstance(back, ondisk.OnDisk)
+        back._turns.clock = lambda: float(next(clock))
+        return back
+
+    attachment._to_go_back_to = timed  # type: ignore[method-assign]
+    job.train()
+    records = {path.name: checkpoints.read(path) for path in checkpoints.in_folder(disk.output)}
+    own = [name for name, record in records.items() if record is not None and record.own]
+    asked = [name for name, record in records.items() if record is not None and not record.own]
+    assert len(own) == ondisk.KEPT and asked == ["checkpoint-38"]
+
+
+def test_a_full_disk_stops_no_training(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(ondisk, "ROOM", 1e18)
+    job = trainer(disk.output, max_steps=12)
+    attach(job, link=Deciding())
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        job.train()
+    assert not checkpoints.in_folder(disk.output) and "GB are free" in caplog.text
+
+
+def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(relaunch.RESUME_FROM, relaunch.LATEST)
+    job, line, _ = disk.incarnation(max_steps=6, lr_scheduler_type="constant")
+    job.train()
+    assert line.observed()[0].step == 1, "there was none"
+    again, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
+    again.train()
+    assert line.observed()[0].step == 7
+    own, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
+    own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
+    assert line.observed()[0].step == 5, "a path of the script's goes first"
+    assert equal(weights(own), weights(again))

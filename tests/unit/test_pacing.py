@@ -1,0 +1,141 @@
+"""Copies of the state cost at most their share of wall time, whatever a copy and a step cost."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_learner.pacing import SHARE, Pacing
+from oven_learner.snapshots import CREDIT_S, EVERY_TICKS, LOOK_TICKS, Snapshots, Turns
+
+SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
+
+
+@given(
+    st.lists(st.tuples(SECONDS, SECONDS, st.booleans()), min_size=1, max_size=60),
+    st.floats(0, 100),
+    st.floats(0, 10),
+)
+def test_the_share_holds_but_for_the_credit_and_one_misjudged_copy(
+    course: list[tuple[float, float, bool]], expected: float, credit: float
+) -> None:
+    """Each entry: seconds that pass, what a copy costs if one is due, whether the user saves instead."""
+    pacing, now, ours, overshoot = Pacing(0.0, expected=expected, credit=credit), 0.0, 0.0, 0.0
+    for passes, cost, user in course:
+        now += passes
+        if user:
+            now += cost
+            pacing.took(now - cost, now, own=False)
+        elif pacing.wait(now) == 0:
+            overshoot = max(overshoot, cost - pacing.expected)
+            now += cost
+            ours += cost
+            pacing.took(now - cost, now)
+        assert ours <= SHARE * now + credit + max(overshoot, 0.0) + 1e-6 * now
+    assert abs(pacing.spent - ours) <= 1e-6 * now
+
+
+@given(st.floats(1e-4, 1e3), st.floats(1e-3, 1e3))
+def test_copies_of_one_cost_come_at_the_share_and_no_rarer(cost: float, step: float) -> None:
+    pacing, now, took, steps = Pacing(0.0, expected=cost), 0.0, 0, 0
+    while took < 5:
+        now += step
+        steps += 1
+        if pacing.wait(now) == 0:
+            now += cost
+            pacing.took(now - cost, now)
+            took += 1
+        assert steps < 10_000 or cost / step > 30, "it never comes"
+        if steps > 20_000:
+            return
+    assert took * cost <= SHARE * now * (1 + 1e-9)
+    assert now <= 5 * (cost / SHARE + step + cost) * (1 + 1e-9)
+
+
+def test_the_wait_is_what_it_says() -> None:
+    pacing = Pacing(0.0, expected=2.0)
+    wait = pacing.wait(10.0)
+    assert wait == 90.0 and pacing.wait(10.0 + wait) == 0
+
+
+def test_a_save_of_the_users_is_not_charged_and_puts_ours_off() -> None:
+    pacing = Pacing(0.0, expected=2.0)
+    pacing.took(99.0, 101.0, own=False)
+    assert pacing.spent == 0 and pacing.wait(102.0) > 98
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(clock: Clock, ticks: int, step_s: float, copy_s: float) -> tuple[Snapshots, list[int]]:
+    taken: list[int] = []
+
+    def take() -> tuple[int, None]:
+        clock.now += copy_s
+        taken.append(tick)
+        return tick, None
+
+    tick = 0
+    snapshots = Snapshots(take, lambda _: None, clock=clock)
+    snapshots.regular(0)
+    for tick in range(1, ticks + 1):
+        clock.now += step_s
+        snapshots.regular(tick)
+    return snapshots, taken
+
+
+@given(st.floats(1e-3, 60), st.floats(1e-5, 600))
+def test_snapshots_begin_at_once_and_keep_to_the_share(step_s: float, copy_s: float) -> None:
+    clock = Clock()
+    snapshots, taken = run(clock, 400, step_s, copy_s)
+    assert taken[0] == 0
+    assert snapshots.spent_s <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
+    assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(taken))
+
+
+def test_cheap_snapshots_are_taken_every_few_ticks() -> None:
+    _, taken = run(Clock(), 50, step_s=1.0, copy_s=0.001)
+    assert taken == list(range(0, 51, EVERY_TICKS))
+
+
+def test_all_ranks_copy_at_the_same_ticks_though_their_clocks_differ() -> None:
+    said: list[object] = []
+
+    def leads(word: object) -> object:
+        said.append(word)
+        return word
+
+    def follows(word: object) -> object:
+        return said.pop(0)
+
+    clocks = Clock(), Clock()
+    first = Turns(Pacing(0.0, expected=1.0), clocks[0], leads)
+    other = Turns(Pacing(0.0, expected=50.0), clocks[1], follows)
+    for tick in range(400):
+        clocks[0].now += 1.0
+        clocks[1].now += 7.0
+        due = first.come(tick)
+        assert due == other.come(tick)
+        if due:
+            for turns, clock in zip((first, other), clocks, strict=True):
+                turns.pacing.took(clock.now - 1, clock.now)
+                turns.taken(tick)
+    assert not said, "they asked at the same ticks"
+
+
+def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
+    clock = Clock()
+    turns = Turns(Pacing(0.0, expected=10.0), clock)
+    looked = [0]
+    turns._share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
+    for tick in range(1000):
+        clock.now += 600.0 if tick == 0 else 0.1
+        turns.come(tick)
+    assert max(later - earlier for earlier, later in itertools.pairwise(looked)) <= LOOK_TICKS

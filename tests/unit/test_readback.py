@@ -1,4 +1,4 @@
-"""One transfer a step: late numbers are published in order under their own tick; none are averaged, filtered or lost."""
+"""One transfer a step: late numbers are published in order under their own tick; none is averaged or lost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ def test_each_step_is_published_once_in_order_under_its_own_tick(progress: list[
 
 
 def test_on_cpu_the_numbers_are_there_at_once_exactly() -> None:
-    numbers = {"loss": torch.tensor(1 / 3), "norm": torch.tensor([0.1], dtype=torch.float64), "half": torch.tensor(2.0).half()}
+    numbers = {
+        "loss": torch.tensor(1 / 3),
+        "norm": torch.tensor([0.1], dtype=torch.float64),
+        "half": torch.tensor(2.0).half(),
+    }
     asked = transfer(numbers)
     assert asked.here and asked.read() == {name: number.item() for name, number in numbers.items()}
 

@@ -24,9 +24,9 @@ class Bytes(ByT5Tokenizer):
 
 
 def model(width: int = 32) -> LlamaForCausalLM:
-    size = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ids = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
-    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=64, **size, **ids))
+    size: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1}
+    ids: dict[str, Any] = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    return LlamaForCausalLM(LlamaConfig(num_attention_heads=2, max_position_embeddings=64, **size, **ids))
 
 
 def main() -> None:

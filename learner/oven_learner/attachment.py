@@ -342,6 +342,8 @@ class Attachment(TrainerCallback):
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
         self.client.close(reason, detail=why, metrics=self.last_evaluation)
+        for name, steps in self._not_finite.items():
+            log.warning("%s was not finite in %d steps of %d", name, steps, self._trained)
 
     def failed(self, error: BaseException) -> None:
         """Training raised: say so in the log, and send what is left."""

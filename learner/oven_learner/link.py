@@ -25,6 +25,7 @@ from oven_controller.messages import (
     OperatorCommand,
     Receipt,
     RunEnded,
+    RunStarted,
     StepClosed,
 )
 from oven_controller.names import Subjects
@@ -137,6 +138,8 @@ class BusLink:
         self._contexts = telemetry.Contexts()  # of the decisions that are to be carried out
         self._trouble = Trouble()
         self._past: Past | None = None
+        self._incarnation = 1
+        self._superseded = False  # by a second learner under this run's name
         self._last_read = self._last_sent = 0  # sequences
         self._calls = 0  # odd: one is under way
         self._batches = 0
@@ -225,6 +228,7 @@ class BusLink:
         past = await read_past(bus, self._run, self._keyring, self._note_progress)
         check_signer(bus, self._run, past)
         self._last_read = self._last_sent = past.last_seq
+        self._incarnation = past.incarnation + 1
         return past
 
     async def _connect(self) -> Bus:
@@ -408,12 +412,29 @@ class BusLink:
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
             event = self._keyring.judge(logged)
             self._last_read = event.seq
+            if isinstance(event.body, RunStarted):
+                self._beware(event.body, event.message_id)
             if isinstance(event.body, Malformed):
                 log.warning("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
             if isinstance(event.body, Decision):
                 self._contexts.keep(event.body.id, event.traceparent)
+            if self._superseded and isinstance(event.body, Decision):
+                continue
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._hand_over(event.seq, event.body)
+
+    def _beware(self, run: RunStarted, message_id: str) -> None:
+        """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
+        what that one measures. This one's training goes on, by itself."""
+        if message_id == self._identity(run) or self._superseded or run.incarnation < self._incarnation:
+            return
+        self._superseded = True
+        log.error(
+            "another learner has begun run %r (incarnation %d): what this one says no longer counts, and decisions are "
+            "no longer carried out here; training goes on. Give each run a name of its own (run=, OVEN_RUN)",
+            self._run,
+            run.incarnation,
+        )
 
     def _hand_over(self, seq: int, body: Body) -> None:
         self._inbox.append(body)

@@ -91,6 +91,28 @@ async def test_messages_arrive_once_in_order_and_numbered(nats: Server) -> None:
     assert isinstance(first, Observation) and first.metrics["grad_norm"] != first.metrics["grad_norm"]
 
 
+async def test_of_two_learners_under_one_name_the_older_says_so_and_turns_no_knob(
+    nats: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = [1.0], [1.0]
+    first, second = client(nats, old), client(nats, new)
+    await off_loop(first.start)
+    await off_loop(second.start)
+    async with nats.bus("mesh") as mesh:
+        await until(lambda: "another learner has begun run 'r' (incarnation 2)" in caplog.text)
+        await decide(mesh, decision(1, value=3.0))
+        second.observe(1, {})
+        await until(lambda: polled(second) and new == [3.0])
+        await decide(mesh, decision(2, value=4.0))
+        await until(lambda: polled(second) and new == [4.0])
+    first.observe(1, {})
+    first.poll()
+    assert old == [1.0] and not first.stopping, "its training goes on as it was"
+    assert caplog.text.count("another learner has begun") == 1
+    assert await off_loop(second.close, "completed")
+    assert await off_loop(first.close, "completed")
+
+
 async def test_a_decision_in_the_log_is_applied_and_answered(nats: Server) -> None:
     rate = [1.0]
     learner = client(nats, rate)

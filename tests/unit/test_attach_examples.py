@@ -1,4 +1,4 @@
-"""Every trainer's example script as it stands: with its one line all of the run is in the log, and nothing else changes."""
+"""Every trainer's example as it stands: with its one line the whole run is in the log, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""attach and what it lets be changed: learning rate, clipping, rollback, stop, hold (schedules: test_attach_schedules)."""
+"""attach and what it lets be changed: learning rate, clipping, rollback, stop, hold."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
 
 def rates(line: Deciding) -> list[float]:
     return line.series("learning_rate")

@@ -1,4 +1,4 @@
-"""A decided learning rate under every schedule: the decided multiple at each later step, after a checkpoint and a resume."""
+"""A decided learning rate under every schedule: the decided multiple at each later step, saved and resumed."""
 
 from __future__ import annotations
 

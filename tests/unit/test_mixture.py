@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 import torch
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
-from tests.unit.test_attach_trl import COMMON, grpo, llama, tokenizer
+from tests.unit.attached import THIRD_PARTY, Deciding, llama, trainer
+from tests.unit.test_attach_trl import COMMON, grpo, tokenizer
 from transformers import Trainer
 
 from oven_controller.errors import ConfigError
@@ -139,7 +139,7 @@ def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path
     settings = settings | {"save_strategy": "steps", "save_steps": 6}
     line = Deciding({4: ("data.mixture", {"easy": 0.0, "hard": 1.0})})
     seen = steps_of(tmp_path, halves(), line, **settings)
-    assert [sum(rows) for rows in seen] == [2.0] * (3 + LAG_CHUNKS) + [4.0] * 7, "at the end of step 4 the fifth is drawn"
+    assert [sum(rows) for rows in seen] == [2.0] * (3 + LAG_CHUNKS) + [4.0] * 7, "step 5 was drawn"
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     past = Past(1, 12, 99, {"data.mixture": {"easy": 0.0, "hard": 1.0}})
     again = steps_of(tmp_path, halves(), Deciding(past=past), str(tmp_path / "checkpoint-6"), **settings)

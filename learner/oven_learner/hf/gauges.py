@@ -45,7 +45,8 @@ def alignment(trainer: Trainer) -> torch.Tensor | None:
         del products
     dot = torch.stack(dots).sum()
     norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (gradients, moments)]
-    return dot / (norms[0] * norms[1])
+    cosine: torch.Tensor = dot / (norms[0] * norms[1])
+    return cosine
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:

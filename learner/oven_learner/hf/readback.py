@@ -57,7 +57,7 @@ def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
     stacked = torch.stack([scalar.to(device, torch.float64, non_blocking=True) for scalar in scalars])
     values = torch.empty(stacked.shape, dtype=torch.float64, pin_memory=True)
     values.copy_(stacked, non_blocking=True)
-    signal = torch.cuda.Event()
+    signal = torch.cuda.Event()  # type: ignore[no-untyped-call]
     signal.record(torch.cuda.current_stream(device))
     return Transfer(names, values, signal)
 

@@ -1,9 +1,10 @@
 """What TRL's trainers call β, which is something else in each, under the name of what it is there.
 
 - `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.anchor).
-- `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740): it acts
+- `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740); acts
   from the next generation on.
-- `dpo.beta`: how far preferences may pull the policy from the reference (Rafailov et al. 2023, arXiv 2305.18290, eq. 7).
+- `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
+  eq. 7).
 - `distillation.beta`: where the generalised Jensen-Shannon divergence lies between forward KL (0) and reverse KL (1)
   (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another size: a run that was
   given one of them (TRL's default is 1) has no such knob, and one between them never reaches them.

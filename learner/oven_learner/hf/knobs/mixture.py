@@ -1,8 +1,8 @@
 """`data.mixture`: how much of each dataset training draws, changed while it goes on.
 
-    mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
-    trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
-    oven.attach(trainer, mixture=mixture)
+mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
+trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
+oven.attach(trainer, mixture=mixture)
 """
 
 from __future__ import annotations

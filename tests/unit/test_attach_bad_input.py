@@ -44,12 +44,16 @@ def refused(job: Any, said: str) -> None:
     assert job.state.global_step == 0
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path) -> None:
+def test_a_tokenizer_with_ids_that_the_model_does_not_have(tmp_path: Path) -> None:
     words = tokenizer()
     words.add_tokens(["<more>"])
-    refused(
-        grpo(tmp_path, processing_class=words), r"an id 32 \('<more>'\), and the model embeds 32 ids.*embeddings\(33\)"
-    )
+    attach(grpo(tmp_path, processing_class=words), link=Deciding())  # which no prompt uses
+    rows = [*ROWS, {"prompt": "a<more>", "reference": "b"}]
+    said = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
+    refused(grpo(tmp_path, rows=rows, processing_class=words), said)
+    words = tokenizer()
+    words.add_special_tokens({"pad_token": "<padding>"})
+    refused(grpo(tmp_path, processing_class=words), r"its pad_token has the token id 32 .*resize_token_embeddings")
 
 
 def test_prompts_without_a_token(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
 from tests.unit.test_attach_trl import tokenizer
 from tests.unit.tiny_grpo import ROWS, grpo, vowels
 from tokenizers.processors import TemplateProcessing
+from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
 from oven_controller.messages import RunEnded, RunStarted
 from oven_learner.attachment import attach
+from oven_learner.channels import ChannelTrainer
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -40,12 +44,16 @@ def refused(job: Any, said: str) -> None:
     assert job.state.global_step == 0
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path) -> None:
+def test_a_tokenizer_with_ids_that_the_model_does_not_have(tmp_path: Path) -> None:
     words = tokenizer()
     words.add_tokens(["<more>"])
-    refused(
-        grpo(tmp_path, processing_class=words), r"an id 32 \('<more>'\), and the model embeds 32 ids.*embeddings\(33\)"
-    )
+    attach(grpo(tmp_path, processing_class=words), link=Deciding())  # which no prompt uses
+    rows = [*ROWS, {"prompt": "a<more>", "reference": "b"}]
+    said = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
+    refused(grpo(tmp_path, rows=rows, processing_class=words), said)
+    words = tokenizer()
+    words.add_special_tokens({"pad_token": "<padding>"})
+    refused(grpo(tmp_path, processing_class=words), r"its pad_token has the token id 32 .*resize_token_embeddings")
 
 
 def test_prompts_without_a_token(tmp_path: Path) -> None:
@@ -94,3 +102,35 @@ def test_equal_rewards_are_shown_as_groups_without_a_gradient(tmp_path: Path) ->
     assert line.series("frac_reward_zero_std") == [1, 1, 1]
     assert line.series("grad_norm") == [0, 0, 0] and line.series("reward_std") == [0, 0, 0]
     assert equal(begin, weights(job))
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_vllms_settings_reach_trl_as_they_are(tmp_path: Path, mode: str) -> None:
+    if find_spec("vllm"):
+        pytest.skip("vLLM is installed, and would start")
+    said = []
+    for cls in (GRPOTrainer, ChannelTrainer):
+        with pytest.raises(ImportError, match="vLLM") as refused:
+            grpo(tmp_path, cls, use_vllm=True, vllm_mode=mode)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
+def test_a_rollback_has_the_generator_load_the_weights_that_came_back(tmp_path: Path) -> None:
+    """TRL sends vLLM its weights when the step's number is another than when it last did: after a rollback it may be
+    the same, with other weights."""
+    job = grpo(tmp_path)
+    line = Deciding({2: ("run.rollback", 0.0)})
+    attach(job, link=line)
+    loaded: list[int] = []
+
+    class AsTrlDoes(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            loaded.append(job._last_loaded_step)
+            job._last_loaded_step = state.global_step
+
+    job._last_loaded_step = -1
+    job.add_callback(AsTrlDoes())
+    job.train()
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert loaded == [-1, 0, -1]

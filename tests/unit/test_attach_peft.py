@@ -17,7 +17,6 @@ from oven_learner.attachment import attach
 from oven_learner.hf import snapshot
 from oven_learner.teachers import Teachers
 
-pytest.importorskip("peft")
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 

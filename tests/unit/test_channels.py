@@ -238,6 +238,18 @@ def test_the_divergence_is_trls_and_is_one(beta: float, temperature: float, scal
     assert float(generalized_jsd(student, student, beta, temperature).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_rows_that_both_models_mask_are_no_part_of_the_divergence(beta: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    student, other = (torch.randn(3, 7, generator=generator) for _ in range(2))
+    padding = torch.full((3, 2), float("-inf"))
+    padded = torch.cat([student, padding], 1).requires_grad_()
+    found = generalized_jsd(padded, torch.cat([other, padding], 1), beta)
+    torch.testing.assert_close(found, generalized_jsd(student, other, beta))
+    (gradient,) = torch.autograd.grad(found.sum(), padded)
+    assert bool(gradient.isfinite().all()) and not gradient[:, 7:].any()
+
+
 def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, Distillation(maximum=2.0), Supervised(), max_steps=7)
     line = Deciding({2: ("channel.distill", 0.5), 4: ("channel.distill", 0.0), 5: ("channel.sft", 0.25)})

@@ -223,6 +223,9 @@ def test_what_cannot_be_asked_of_it(tmp_path: Path) -> None:
     job.args.sync_ref_model = True
     with pytest.raises(ConfigError, match="sync_ref_model"):
         Teachers(job)
+    job.args.sync_ref_model, job.is_deepspeed_enabled = False, True
+    with pytest.raises(ConfigError, match="under FSDP or DeepSpeed"):
+        Teachers(job)
 
 
 @pytest.mark.parametrize("reuse", [{"num_iterations": 3}, {"steps_per_generation": 3}])

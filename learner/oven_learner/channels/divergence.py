@@ -17,14 +17,19 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
     where that vanishes, the KL that it tends to when it is rescaled: β = 0 is the forward KL(P ‖ Q), β = 1 the reverse
     KL(Q ‖ P), which seeks a mode of the teacher (Gu et al. 2024, arXiv 2306.08543).
     """
-    log_q = (student.float() / temperature).log_softmax(-1)
-    log_p = (teacher.float() / temperature).log_softmax(-1)
+    log_q = _log_probabilities(student, temperature)
+    log_p = _log_probabilities(teacher, temperature)
     if beta == 0:
         return _kl(log_p, log_q)
     if beta == 1:
         return _kl(log_q, log_p)
     log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
     return beta * _kl(log_p, log_m) + (1 - beta) * _kl(log_q, log_m)
+
+
+def _log_probabilities(logits: Tensor, temperature: float) -> Tensor:
+    """Never -inf: a model that masks padded rows gives them no probability, and 0·∞ is no number."""
+    return (logits.float() / temperature).log_softmax(-1).clamp(min=torch.finfo(torch.float32).min)
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:

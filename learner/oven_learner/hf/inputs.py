@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from oven_controller.errors import ConfigError
+from oven_learner.rewards.committee import as_text
 
 ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
+SAMPLE = 64
+"""Prompts that are tokenized to look for ids that the model does not have."""
 NAMED = 5
 """Rows that a message lists."""
 
 
 def check(trainer: Any) -> None:
-    """Raises ConfigError for a β below 0, a tokenizer that knows more tokens than the model, and prompts of no token.
+    """Raises ConfigError for a β below 0, a tokenizer whose ids the model has no rows for, and prompts of no token.
 
     Prompts are looked at in datasets that can be indexed; a stream's are not known yet.
     """
@@ -23,19 +27,27 @@ def check(trainer: Any) -> None:
             f"beta is {trainer.beta:g}: below 0 the KL term rewards distance from the reference; give 0 or more"
         )
     words = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor holds one
-    _check_vocabulary(trainer, words)
-    _check_prompts(trainer.train_dataset, words)
-
-
-def _check_vocabulary(trainer: Any, words: Any) -> None:
-    """An id beyond the embedding's rows is an IndexError in the middle of a run, and on a GPU an assert that names
-    nothing."""
+    dataset = trainer.train_dataset
+    known = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
     rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    token, highest = max(words.get_vocab().items(), key=lambda entry: entry[1])
-    if 0 < rows <= highest:  # 0: a shard of ZeRO-3
+    if rows:  # 0: a shard of ZeRO-3
+        _check_vocabulary(rows, words, dataset[: min(SAMPLE, len(dataset))]["prompt"] if known else ())
+    if known:
+        _check_prompts(dataset, words)
+
+
+def _check_vocabulary(rows: int, words: Any, prompts: Sequence[Any]) -> None:
+    """An id beyond the embedding's rows is an IndexError in the middle of a run, and on a GPU an assert that names
+    nothing. One that nobody uses is none: Gemma 3's smallest model lacks the row of its tokenizer's image token."""
+    used = {f"its {name}": getattr(words, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
+    beyond = {what: number for what, number in used.items() if number is not None and number >= rows}
+    if not beyond and max(words.get_vocab().values()) >= rows:
+        highest = [max(words.encode(as_text(prompt)), default=0) for prompt in prompts]
+        beyond = {f"the prompt of row {row}": number for row, number in enumerate(highest) if number >= rows}
+    for what, number in beyond.items():
         raise ConfigError(
-            f"the tokenizer has an id {highest:,} ({token!r}), and the model embeds {rows:,} ids; give the model's own "
-            f"tokenizer, or model.resize_token_embeddings({highest + 1})"
+            f"{what} has the token id {number:,} ({words.convert_ids_to_tokens(number)!r}), and the model embeds "
+            f"{rows:,} ids; give the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
         )
 
 
@@ -44,8 +56,6 @@ def _check_prompts(dataset: Any, words: Any) -> None:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    if not hasattr(dataset, "__len__") or "prompt" not in (getattr(dataset, "column_names", None) or ()):
-        return
     column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
     if types.is_string(column.type) or types.is_large_string(column.type):
         empty = pc.equal(pc.binary_length(column), 0 if not words("")["input_ids"] else -1)

@@ -32,6 +32,7 @@ COMMANDS = [
             "monitor",
             "replay",
             "backtest",
+            "import",
             "hold",
             "resume",
             "stop",

@@ -98,7 +98,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command line in the docs, with the page that it stands on."""
     for page in PAGES:
         text = page.read_text().replace("\\\n", " ")
-        written = re.findall(r"`(oven-controller [^`]+)`", text) + re.findall(r"^(oven-controller .+)$", text, re.M)
+        written = re.findall(r"`(oven-controller [^`]+)`", text) + re.findall(
+            r"^(?:[ \t]+|(?:srun|ssh) .* )?(oven-controller .+?)(?: &)?$", text, re.M
+        )
         for line in written:
             yield named(page), shlex.split(line, comments=True)[1:]
 

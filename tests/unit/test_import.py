@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.attached import THIRD_PARTY, trainer
 
@@ -21,7 +21,9 @@ from oven_controller.cli.main import run
 from oven_controller.home import Home, RunFolder
 from oven_controller.importing.rows import NO_STEP, Row, gauge, named, rows
 from oven_controller.importing.source import Logged
+from oven_controller.importing.writer import write
 from oven_controller.messages import Observation, RunEnded, RunStarted
+from oven_controller.replay import replay
 from oven_controller.settings import resolve
 from oven_controller.stack import reading
 from oven_controller.stack.up import Request, up
@@ -120,7 +122,7 @@ def test_the_same_training_from_tensorboard(
 ) -> None:
     folder, history = trained
     assert invoke("import", str(folder / "runs")) == 2
-    assert "name one of " in capsys.readouterr().err
+    assert "there is no log in " in capsys.readouterr().err
     (events,) = (folder / "runs").iterdir()
     found = imported(str(events))
     seen = observations(found)
@@ -312,3 +314,39 @@ def test_every_number_is_measured_once_at_its_own_step(entries: list[Logged]) ->
     assert sorted(got) == sorted(wanted)
     assert skipped[NO_STEP] == len(entries) - len(usable)
     assert all(row.metrics for row in made)
+
+
+STEPS_OF = st.lists(
+    st.builds(
+        Row,
+        st.integers(0, 12),
+        st.dictionaries(st.sampled_from("abc"), st.just(1.0), min_size=1),
+        st.one_of(st.none(), st.floats(0, 2e9)),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS_OF)
+def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured: list[Row]) -> None:
+    folder = RunFolder(tmp_path / "any")
+    folder.path.mkdir(exist_ok=True)
+    written = write(folder, measured, changed=1e9, detail="made up")
+    newest: dict[str, int] = {}
+    starts, seen = 0, []
+    for event in reading.exported(folder):
+        match event.body:
+            case RunStarted() as started:
+                starts += 1
+                assert (started.incarnation, started.tick, started.n) == (starts, len(seen), 0)
+                newest.clear()
+            case Observation() as body:
+                seen.append(body)
+                assert body.incarnation == starts and body.tick == len(seen) and 0 <= body.progress <= 1
+                assert all(newest.get(name, -1) < body.step for name in body.metrics)
+                newest.update(dict.fromkeys(body.metrics, body.step))
+    assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
+    assert starts == written.incarnations
+    assert replay(reading.exported(folder), "any").same

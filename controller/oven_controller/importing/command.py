@@ -18,7 +18,10 @@ from oven_controller.importing.writer import SCALE, write
 def import_run(source: Path, home: Home, run: str | None, renamed: Mapping[str, str]) -> dict[str, Any]:
     """What was made of it, for people and scripts. Raises ConfigError where `source` cannot be read or holds no
     measurement, NameInUseError where there is a run of that name; then no run is left behind."""
-    name, importer, path = recognise(source)
+    try:
+        name, importer, path = recognise(source)
+    except OSError as error:
+        raise _unusable(error, source) from error
     skipped: Counter[str] = Counter()
     folder = home.create(run, IMPORTED)
     try:
@@ -35,7 +38,7 @@ def import_run(source: Path, home: Home, run: str | None, renamed: Mapping[str, 
                 detail=detail,
             )
         except OSError as error:
-            raise ConfigError(f"{error.filename or path} cannot be used: {error.strerror or error}") from error
+            raise _unusable(error, path) from error
         if not found.observations:
             why = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing was logged"
             raise ConfigError(f"{path} holds no measurement at any step: {why}")
@@ -64,6 +67,10 @@ def import_run(source: Path, home: Home, run: str | None, renamed: Mapping[str, 
         "actuators": [SCALE.name] if "learning_rate" in found.metrics else [],
         "skipped": dict(skipped),
     }
+
+
+def _unusable(error: OSError, path: Path) -> ConfigError:
+    return ConfigError(f"{error.filename or path} cannot be used: {error.strerror or error}")
 
 
 def _some(metrics: Mapping[str, int]) -> str:

@@ -75,7 +75,7 @@ def rows(logged: Iterable[Logged], skipped: Counter[str], renamed: Mapping[str, 
 def named(name: str) -> str | None:
     """What `attach` would call this metric; None: it is no gauge."""
     bare = name.removeprefix("train/")
-    if bare in _COUNTERS or name.startswith("_") or (bare is not name and bare.startswith("train_")):
+    if not bare or bare in _COUNTERS or name.startswith("_") or (bare is not name and bare.startswith("train_")):
         return None
     for prefix in _HELD_OUT:
         if bare.startswith(prefix) and len(bare) > len(prefix):

@@ -61,9 +61,12 @@ def recognise(source: Path) -> tuple[str, Importer, Path]:
     }
     found = [(name, importer, path) for name, importer in known.items() if (path := importer.find(source)) is not None]
     if not found:
-        raise ConfigError(
-            f"{source} is none of: {'; '.join(one.summary for one in known.values())}{_below(source, known)}"
-        )
+        below = _below(source, known)
+        if below:
+            raise ConfigError(
+                f"there is no log in {source} itself; name one of {', '.join(below[:5])}{', …' * (len(below) > 5)}"
+            )
+        raise ConfigError(f"{source} is none of: {'; '.join(importer.summary for importer in known.values())}")
     if len(found) > 1:
         raise ConfigError(
             f"{source} can be read as several: {', '.join(str(path) for _, _, path in found)}; name one of them"
@@ -71,10 +74,9 @@ def recognise(source: Path) -> tuple[str, Importer, Path]:
     return found[0]
 
 
-def _below(source: Path, known: Mapping[str, Importer]) -> str:
-    """Folders of `source` that could be read: one of them was meant."""
+def _below(source: Path, known: Mapping[str, Importer]) -> list[str]:
+    """Folders in `source` that could be read: one of them was meant."""
     if not source.is_dir():
-        return ""
+        return []
     folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern))]
-    usable = [str(folder) for folder in folders if any(importer.find(folder) for importer in known.values())]
-    return f"; name one of {', '.join(usable[:5])}{', …' if len(usable) > 5 else ''}" if usable else ""
+    return [str(folder) for folder in folders if any(importer.find(folder) for importer in known.values())]

@@ -25,6 +25,7 @@ NEEDED_FOR = {
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",
     "otel": "traces (--otlp)",
+    "import": "importing TensorBoard event files",
 }
 """What each extra is for; without it the rest goes on."""
 

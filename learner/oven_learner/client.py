@@ -39,7 +39,8 @@ HOLD_POLL_S = 0.05
 class OvenClient:
     """One run's client. Call `start` once, then per optimizer step `observe` and `poll`, and `close` at the end.
 
-    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`.
+    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`. With several
+    ranks all of them call these at the same steps, and one that died raises out of them on the others.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class OvenClient:
         """Take decisions and commands and apply what is due, between two optimizer steps.
 
         While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close. Other
-        ranks wait for rank 0, asleep and never longer than one look of it takes.
+        ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
         self._obey(self._listening.hear(self._spent, self.tick, self._commands))
         while self.held and not self.stopping:

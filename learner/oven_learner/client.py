@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.errors import BusError, OvenError, UnknownNameError
+from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError
 from oven_controller.messages import (
     Decision,
     Horizon,
@@ -39,8 +39,8 @@ HOLD_POLL_S = 0.05
 class OvenClient:
     """One run's client. Call `start` once, then per optimizer step `observe` and `poll`, and `close` at the end.
 
-    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`. With several
-    ranks all of them call these at the same steps, and one that died raises out of them on the others.
+    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`. All ranks
+    call these at the same steps; one that died raises out of them on the others.
     """
 
     def __init__(
@@ -111,6 +111,8 @@ class OvenClient:
             if name in self.actuators and self.actuators.spec(name).kind != "action":
                 applied = self.actuators.apply(name, value)
                 log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
+                if differs := difference(self._ranks.each(applied)):
+                    raise ConfigError(f"{name} = {value} of the run that goes on is not the same everywhere: {differs}")
         self._started_at = time.monotonic()
         self._send(
             RunStarted(

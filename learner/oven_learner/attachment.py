@@ -108,7 +108,7 @@ class Attachment(TrainerCallback):
         if self.client is not None:
             self.client.close("failed", detail="training began again before it ended")
         trainer = self.trainer
-        self._ranks = self._ranks or ranks.Ranks.join(args.ddp_timeout)
+        self._ranks = self._ranks or ranks.Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = self._own.copy()
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
         self._gauged = gauges.measurable(trainer) and self._ranks.leader

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.errors import BusError, OvenError, UnknownNameError
+from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError
 from oven_controller.messages import (
     Decision,
     Horizon,
@@ -40,7 +40,8 @@ HOLD_POLL_S = 0.05
 class OvenClient:
     """One run's client. Call `start` once, then per optimizer step `observe` and `poll`, and `close` at the end.
 
-    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`.
+    Nothing that happens on the bus raises out of `observe` or `poll`; a wrong set-up raises out of `start`. All ranks
+    call these at the same steps; one that died raises out of them on the others.
     """
 
     def __init__(
@@ -117,6 +118,8 @@ class OvenClient:
             if name in self.actuators and self.actuators.spec(name).kind != "action":
                 applied = self.actuators.apply(name, value)
                 log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
+                if differs := difference(self._ranks.each(applied)):
+                    raise ConfigError(f"{name} = {value} of the run that goes on is not the same everywhere: {differs}")
         self._started_at = time.monotonic()
         self._send(
             RunStarted(
@@ -167,7 +170,7 @@ class OvenClient:
         """Take decisions and commands and apply what is due, between two optimizer steps.
 
         While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close. Other
-        ranks wait for rank 0, asleep and never longer than one look of it takes.
+        ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
         self._obey(self._listening.hear(self._spent, self.tick, self._commands))
         while self.held and not self.stopping:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_controller.errors import ConfigError
@@ -68,12 +69,17 @@ class Ranks:
         self._asked_at = 0.0
 
     @classmethod
-    def join(cls, timeout_s: float | None = None) -> Ranks:
+    def join(cls, timeout_s: float | None = None, *, processes: int | None = None) -> Ranks:
         """A group with all the others that torch.distributed knows. `timeout_s`: how long rank 0 may keep the others
-        waiting between two steps; torch's default is half an hour.
+        waiting between two steps; torch's default is half an hour. `processes`: so many the trainer counts.
 
-        Raises ConfigError when the ranks cannot reach each other over TCP.
+        Raises ConfigError when the ranks cannot reach each other over TCP, or are not torch.distributed's.
         """
+        if processes is not None and processes != world():
+            raise ConfigError(
+                f"the trainer counts {processes} processes and torch.distributed {world()}: decisions would reach only "
+                "some; start them by torchrun or `accelerate launch`"
+            )
         if world() == 1:
             return cls()
         from torch import distributed
@@ -99,16 +105,15 @@ class Ranks:
         """What rank 0 says, on every rank; None: nothing. Only rank 0 calls `say`: if that raises it has said nothing,
         and all go on. `asks`: this rank wants an end; rank 0 finds that in `asker` within a second."""
         if self._group is None:
-            return self._said(say)
+            return _unless_it_raises(say, None)
         import torch
         from torch import distributed
 
         packed, asking = b"", False
         if self.leader:
-            said = self._said(say)
-            packed = pickle.dumps(said) if said is not None else b""
+            packed = _unless_it_raises(partial(_packed, say), b"")
             asking = time.monotonic() >= self._asked_at + ASK_S
-        head = torch.tensor([len(packed), asking], dtype=torch.int64)
+        head = torch.tensor([len(packed), asking], dtype=torch.int64, device="cpu")  # whatever its default is
         distributed.broadcast(head, src=0, group=self._group)
         size, asking = head.tolist()
         news: T | None = self._second(packed, size) if size else None
@@ -135,7 +140,9 @@ class Ranks:
         from torch import distributed
 
         own = torch.tensor(
-            [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names], dtype=torch.float64
+            [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
+            dtype=torch.float64,
+            device="cpu",
         )  # (names, value and count)
         parts = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
         distributed.gather(own, parts, dst=0, group=self._group)
@@ -160,7 +167,7 @@ class Ranks:
         import torch
         from torch import distributed
 
-        own = torch.tensor([asks])
+        own = torch.tensor([asks], device="cpu")
         answers = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
         distributed.gather(own, answers, dst=0, group=self._group)
         self._asked_at = time.monotonic()
@@ -172,20 +179,25 @@ class Ranks:
         from torch import distributed
 
         if size is None:
-            head = torch.tensor([len(packed)])
+            head = torch.tensor([len(packed)], device="cpu")
             distributed.broadcast(head, src=0, group=self._group)
             size = int(head.item())
         body = torch.frombuffer(bytearray(packed or bytes(size)), dtype=torch.uint8)
         distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
 
-    @staticmethod
-    def _said(say: Callable[[], T | None]) -> T | None:
-        try:
-            return say()
-        except Exception:
-            log.exception("hearing what was decided failed; training goes on")
-            return None
+
+def _packed(say: Callable[[], object]) -> bytes:
+    said = say()
+    return b"" if said is None else pickle.dumps(said)
+
+
+def _unless_it_raises(say: Callable[[], T], instead: T) -> T:
+    try:
+        return say()
+    except Exception:
+        log.exception("hearing what was decided failed; training goes on")
+        return instead
 
 
 def rank() -> int:

@@ -1,0 +1,44 @@
+"""A process alone, and what several would say of a change; several themselves are in tests/integration."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.errors import ConfigError
+from oven_learner.actuators import Applied, difference
+from oven_learner.ranks import Ranks
+
+
+def test_a_process_alone_hears_itself(caplog: pytest.LogCaptureFixture) -> None:
+    alone = Ranks.join(processes=1)
+    assert alone.leader and alone.same("a") == "a" and alone.each(1) == [1]
+    assert alone.hear(lambda: "news") == "news"
+    assert alone.mean({"loss": 2.0}, ["loss", "other"]) == {"loss": 2.0}
+    with caplog.at_level(logging.ERROR, "oven.learner"):
+        assert alone.hear(lambda: 1 // 0) is None
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_processes_that_torch_does_not_know_of_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"counts 2 processes and torch\.distributed 1: .*torchrun"):
+        Ranks.join(processes=2)
+
+
+APPLIED = st.builds(
+    Applied, st.sampled_from(["applied", "noop", "rejected", "unknown"]), after=st.sampled_from([None, 1.0, 2.0])
+)
+
+
+@given(st.lists(APPLIED, min_size=1, max_size=5))
+def test_ranks_differ_when_one_has_another_value_or_another_success(each: list[Applied]) -> None:
+    kinds = {(one.status in ("applied", "noop"), one.after) for one in each}
+    assert bool(difference(each)) == (len(kinds) > 1)
+
+
+def test_what_differs_names_the_rank_and_why() -> None:
+    said = difference([Applied("applied", 1.0, 2.0), Applied("rejected", 1.0, 1.0, "MemoryError: none left")])
+    assert said == "rank 0 has 2.0 (applied) and rank 1 has 1.0 (rejected: MemoryError: none left)"

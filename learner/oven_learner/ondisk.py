@@ -57,6 +57,11 @@ class OnDisk:
         """What the saves that nobody asked for have cost so far."""
         return self._turns.pacing.spent
 
+    @property
+    def copies(self) -> int:
+        """How many those were."""
+        return self._turns.pacing.copies
+
     def regular(self, tick: int) -> None:
         if self._turns.come(tick) and self._share(self._room()):
             self._ask()

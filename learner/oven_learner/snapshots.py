@@ -105,6 +105,11 @@ class Snapshots:
         """What all of them have cost so far."""
         return self._turns.pacing.spent
 
+    @property
+    def copies(self) -> int:
+        """How many those were."""
+        return self._turns.pacing.copies
+
     def regular(self, tick: int) -> None:
         if self._first is None or self._turns.come(tick):
             self.now(tick)

@@ -14,6 +14,7 @@ from oven_controller import relaunch
 from oven_controller.errors import ConfigError
 from oven_controller.messages import Receipt, RunEnded, RunStarted
 from oven_controller.relaunch import Bound, Relaunch
+from oven_controller.stack.relaunching import Relaunching
 from oven_learner import checkpoints, ondisk
 from oven_learner.attachment import Attachment, attach
 from oven_learner.checkpoints import Record
@@ -107,6 +108,54 @@ def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
     order = Relaunch(checkpoint="start", step=0, reached=50, trained=50, reason="")
     assert [bound.allows(order) for _ in range(4)] == [True, True, True, False]
     assert bound.allows(order.model_copy(update={"reached": 51}))
+
+
+def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def sends_back(reached: int, trained: int) -> None:
+        order = Relaunch(
+            checkpoint="out/checkpoint-40", step=40, reached=reached, trained=trained, reason="rolled back"
+        )
+        relaunch.write(tmp_path, order)
+
+    sends_back(50, 50)  # left by an earlier stack: the first learner takes it up, or dies before
+    learner = Relaunching(tmp_path, "oven-controller run --resume --run r -- python train.py", said.append)
+    assert learner.again() is None and not said
+    for trained in (60, 70, 80):
+        sends_back(60, trained)
+        assert learner.again() == "out/checkpoint-40"
+    assert said == ["rolled back; the learner is started again"] * 3
+    assert learner.again() is None, "it died before it had gone on"
+    sends_back(61, 90)
+    assert learner.again() == "out/checkpoint-40", "a step further than ever"
+    for trained in (100, 110, 120):
+        sends_back(55, trained)
+        last = learner.again()
+    assert last is None and "3 rollbacks in a row came no further than step 61" in said[-1]
+    assert "`oven-controller run --resume --run r -- python train.py` goes on from out/checkpoint-40" in said[-1]
+    relaunch.path_in(tmp_path).write_text("{")
+    assert learner.again() is None and "remove it to go on from the newest checkpoint" in said[-1]
+
+
+def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    job = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
+    attach(job, link=Deciding())
+    inside: Any = job
+    whole = inside._save_optimizer_and_scheduler
+
+    def cut(folder: str) -> None:
+        if folder.endswith("checkpoint-8"):
+            raise KeyboardInterrupt
+        whole(folder)
+
+    inside._save_optimizer_and_scheduler = cut
+    with pytest.raises(KeyboardInterrupt):
+        job.train()
+    assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
+    with pytest.raises(ConfigError, match=r"checkpoint-8 was never finished .*; resume from checkpoint-4"):
+        checkpoints.checked(tmp_path / "checkpoint-8", "", {})
+    assert checkpoints.to_resume(tmp_path, "") == tmp_path / "checkpoint-4"
 
 
 class Wide(torch.nn.Module):

@@ -67,8 +67,8 @@ class Turns:
         if tick < self._next:
             return False
         wait_s = self.pacing.wait(self.clock())
-        a_tick_s = (self.clock() - self._began[1]) / max(1, tick - self._began[0])
-        ticks = min(LOOK_TICKS, math.ceil(wait_s / a_tick_s)) if a_tick_s else 1
+        passed, passed_s = tick - self._began[0], self.clock() - self._began[1]
+        ticks = min(LOOK_TICKS, math.ceil(wait_s / (passed_s / passed))) if passed and passed_s else 1
         due, self._next = self._share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
         return bool(due)
 

@@ -396,7 +396,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
             attachment.failed(error)
             raise
         if attachment.client is not None and attachment.client.restart:
-            # What the script does after its training is for a training that is done.
+            # What the script does after its training is for a training that is done. And a launcher ends all ranks when
+            # the first has ended: rank 0 has last words to send.
+            ranks.together()
             raise SystemExit(relaunch.EXIT_CODE)
         return result
 

@@ -68,7 +68,7 @@ class Turns:
             return False
         wait_s = self.pacing.wait(self.clock())
         passed, passed_s = tick - self._began[0], self.clock() - self._began[1]
-        ticks = min(LOOK_TICKS, math.ceil(wait_s / (passed_s / passed))) if passed and passed_s else 1
+        ticks = math.ceil(min(LOOK_TICKS, wait_s / (passed_s / passed))) if passed and passed_s else 1
         due, self._next = self._share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
         return bool(due)
 

@@ -194,7 +194,7 @@ class Disk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.output = folder, folder / "out"
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-        monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e-9)  # none comes by itself
+        monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
@@ -282,7 +282,7 @@ def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
 def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
     attachment = attach(job, link=line)
@@ -306,7 +306,7 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
 def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
     monkeypatch.setattr(ondisk, "ROOM", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=Deciding())
@@ -327,3 +327,10 @@ def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: py
     own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
     assert line.observed()[0].step == 5, "a path of the script's goes first"
     assert equal(weights(own), weights(again))
+
+
+def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
+    assert 0 < ondisk.seconds_to_write(1_000_000, tmp_path / "out") < ondisk.seconds_to_write(10**12, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    (tmp_path / "file").touch()
+    assert ondisk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"

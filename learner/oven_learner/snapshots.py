@@ -56,7 +56,7 @@ class Turns:
     ) -> None:
         """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
         self.pacing, self.clock = pacing, clock
-        self._share = share
+        self.share = share
         self._began: tuple[int, float] | None = None
         self._next = 0
 
@@ -69,7 +69,7 @@ class Turns:
         wait_s = self.pacing.wait(self.clock())
         passed, passed_s = tick - self._began[0], self.clock() - self._began[1]
         ticks = math.ceil(min(LOOK_TICKS, wait_s / (passed_s / passed))) if passed and passed_s else 1
-        due, self._next = self._share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
+        due, self._next = self.share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
         return bool(due)
 
     def taken(self, tick: int) -> None:
@@ -99,6 +99,10 @@ class Snapshots:
         self._turns = Turns(Pacing(clock(), credit=credit), clock, share)
         self._first: Snapshot | None = None
         self._recent: list[Snapshot] = []
+
+    def across(self, share: Callable[[Any], Any]) -> None:
+        """From now on rank 0's clock says on every rank when one is due."""
+        self._turns.share = share
 
     @property
     def spent_s(self) -> float:

@@ -134,7 +134,7 @@ def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
     clock = Clock()
     turns = Turns(Pacing(0.0, expected=10.0), clock)
     looked = [0]
-    turns._share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
+    turns.share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
     for tick in range(1000):
         turns.come(tick)
         clock.now += 600.0 if tick == 0 else 0.1

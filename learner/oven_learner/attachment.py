@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
 import signal
 import threading
 import types
@@ -25,16 +23,17 @@ from oven_learner.actuators import Actuators
 from oven_learner.checkpoints import Record
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, snapshot
+from oven_learner.hf import gauges
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
+from oven_learner.hf.rollback import to_go_back_to
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.ondisk import OnDisk
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
-from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.snapshots import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
@@ -119,7 +118,7 @@ class Attachment(TrainerCallback):
             self._committee.announce(self.actuators)
             self._skipping.begin()
         self.checkpoints.restore(self.trainer.callback_handler.train_dataloader)
-        self._rollback = self._to_go_back_to(state)
+        self._rollback = self._to_go_back_to()
         connection, origin = self._connection, self.checkpoints.origin
         self._trained_before, self._step_before = origin.trained(state.global_step), state.global_step
         self._budget = max(1, state.max_steps - self._trained_before) if state.max_steps > 0 else None
@@ -219,32 +218,13 @@ class Attachment(TrainerCallback):
             if ranks.rank() == 0:
                 self._rollback.tidy()
 
-    def _to_go_back_to(self, state: TrainerState) -> Rollback | None:
-        """Copies in memory where they fit; else checkpoints, where whoever started this process starts it again."""
-        trainer = self.trainer
-
-        def share(said: Any) -> Any:
-            return ranks.broadcast(said) if ranks.world() > 1 else said
-
-        if snapshot.fits(trainer, KEPT + 1):
-            # In lockstep what is gone back to must not depend on the clock.
-            credit = math.inf if self._connection and self._connection.lockstep else CREDIT_S
-            return Snapshots(
-                lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept), credit=credit, share=share
-            )
-        folder, origin = self.checkpoints.run_folder, self.checkpoints.origin
-        if folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
-            return None
-        return OnDisk(
-            self.checkpoints.output,
-            self.checkpoints.run,
-            folder,
-            size=snapshot.size(trainer),
-            fresh=origin.fresh,
+    def _to_go_back_to(self) -> Rollback | None:
+        return to_go_back_to(
+            self.trainer,
+            self.checkpoints,
+            lockstep=bool(self._connection and self._connection.lockstep),
             ask=self._ask_to_save_own,
-            progress=lambda: (trainer.state.global_step, self._trained_before + self._trained),
-            leader=ranks.rank() == 0,
-            share=share,
+            trained=lambda: self._trained_before + self._trained,
         )
 
     def on_log(

@@ -289,8 +289,8 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     clock = iter(range(0, 10_000_000, 1000))
     made = attachment._to_go_back_to
 
-    def timed(state: Any) -> Any:
-        back = made(state)
+    def timed() -> Any:
+        back = made()
         assert isinstance(back, ondisk.OnDisk)
         back._turns.clock = lambda: float(next(clock))
         return back

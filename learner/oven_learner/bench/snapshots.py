@@ -31,7 +31,7 @@ class SnapshotsBench:
             description=self.summary,
             epilog="example: oven-controller bench snapshots --seconds 60 --json; exit code 1: above the limit",
         )
-        parser.add_argument("--seconds", type=float, default=90.0, help="of training at each size (90)")
+        parser.add_argument("--seconds", type=float, default=330.0, help="of training at each size (330)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         options = parser.parse_args(args)
         found: dict[str, Any] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import threading
 import types
@@ -27,18 +26,19 @@ from oven_learner.actuators import Actuators
 from oven_learner.checkpoints import Record
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, inputs, knobs, snapshot
+from oven_learner.hf import gauges, inputs, knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.hf.readback import Readback
 from oven_learner.hf.reward_faults import RewardFaults
+from oven_learner.hf.rollback import to_go_back_to
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.ondisk import OnDisk
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
-from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.snapshots import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
@@ -226,28 +226,14 @@ class Attachment(TrainerCallback):
                 self._rollback.tidy()
 
     def _to_go_back_to(self) -> Rollback | None:
-        """Copies in memory where they fit; else checkpoints, where whoever started this process starts it again."""
         assert self._ranks is not None
-        trainer, share = self.trainer, self._ranks.same
-        if snapshot.fits(trainer, KEPT + 1):
-            # In lockstep what is gone back to must not depend on the clock.
-            credit = math.inf if self._connection and self._connection.lockstep else CREDIT_S
-            return Snapshots(
-                lambda: snapshot.take(trainer), lambda kept: snapshot.restore(trainer, kept), credit=credit, share=share
-            )
-        folder, origin = self.checkpoints.run_folder, self.checkpoints.origin
-        if folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
-            return None
-        return OnDisk(
-            self.checkpoints.output,
-            self.checkpoints.run,
-            folder,
-            size=snapshot.size(trainer),
-            fresh=origin.fresh,
+        return to_go_back_to(
+            self.trainer,
+            self.checkpoints,
+            self._ranks,
+            lockstep=bool(self._connection and self._connection.lockstep),
             ask=self._ask_to_save_own,
-            progress=lambda: (trainer.state.global_step, self._trained_before + self._trained),
-            leader=self._ranks.leader,
-            share=share,
+            trained=lambda: self._trained_before + self._trained,
         )
 
     def on_log(
@@ -392,8 +378,8 @@ def attach(
 
     A model too large to copy, or sharded, goes back by a restart from the trainer's own checkpoints: `run --` and `up`
     start the command again, and `train()` goes on from the right one by itself. `stateful` names objects with
-    `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back; the mixture is one
-    of them.
+    `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back, as it does the
+    mixture.
 
     Raises ConfigError when there is no controller to attach to, or the trainer has what would end its run later
     (oven_learner.hf.inputs), and RefusedError when it turns the credentials down. `train()` raises ConfigError for a
@@ -446,7 +432,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
             attachment.failed(error)
             raise
         if attachment.client is not None and attachment.client.restart:
-            # What the script does after its training is for a training that is done.
+            # What the script does after its training is for a training that is done. And a launcher ends all ranks when
+            # the first has ended: rank 0 has last words to send.
+            ranks.together()
             raise SystemExit(relaunch.EXIT_CODE)
         return result
 

@@ -72,6 +72,8 @@ def connect(
     knobs = actuators.copy() if actuators is not None else Actuators()
     if optimizer is not None:
         add_learning_rate(knobs, LearningRateScale(optimizer, scheduler), lr_bounds)
+    if snapshots is not None:
+        snapshots.across(together.same)
     client = OvenClient(
         link,
         knobs,

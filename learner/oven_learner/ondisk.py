@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -17,12 +20,34 @@ from oven_learner.snapshots import Snapshot, Turns
 
 log = logging.getLogger("oven.learner")
 
-WRITES_BYTES_PER_S = 1e9
-"""What the first save is expected to run at, before one was measured: a local NVMe disk does better, NFS worse."""
+PROBE_BYTES = 32 * 1024 * 1024
+"""Written once at the start, to know what the first save will cost on this disk, under this load."""
 KEPT = 2
 """Of the checkpoints that were taken for rollback alone. What anybody asked for is never removed."""
 ROOM = 1.5
 """So many times the last checkpoint's size has to be free before another is asked for."""
+
+
+def seconds_to_write(size: int, folder: Path) -> float:
+    """What `size` bytes would take there, by writing some. Where even that fails no save will come by itself."""
+    part = min(max(size, 1), PROBE_BYTES)
+    file = folder / "oven.probe"
+    noise = os.urandom(min(part, 1024 * 1024))
+    began = time.monotonic()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as out:
+            for _ in range(0, part, len(noise)):
+                out.write(noise)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        log.warning("no checkpoint for rollback: %s cannot be written to (%s)", folder, error)
+        return math.inf
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+    return (time.monotonic() - began) * size / part
 
 
 class OnDisk:
@@ -50,12 +75,19 @@ class OnDisk:
         self._size, self._fresh = size, fresh
         self._ask, self._progress = ask, progress
         self._leader, self._share = leader, share
-        self._turns = Turns(Pacing(clock(), expected=size / WRITES_BYTES_PER_S), clock, share)
+        began = clock()
+        pacing = Pacing(began, expected=seconds_to_write(size, output) if leader else 0.0)
+        self._turns = Turns(pacing, clock, share)
 
     @property
     def spent_s(self) -> float:
         """What the saves that nobody asked for have cost so far."""
         return self._turns.pacing.spent
+
+    @property
+    def copies(self) -> int:
+        """How many those were."""
+        return self._turns.pacing.copies
 
     def regular(self, tick: int) -> None:
         if self._turns.come(tick) and self._share(self._room()):

@@ -23,7 +23,8 @@ class Pacing:
         """Seconds that copies have taken so far, those apart that the user asked for."""
         self._in_hand = self._credit = credit
         self._at = now
-        self._copies = 0
+        self.copies = 0
+        """How many those were."""
 
     def wait(self, now: float) -> float:
         """Seconds until a copy is due; 0 when it is."""
@@ -38,10 +39,10 @@ class Pacing:
         if own:
             self.spent += cost
             self._in_hand -= cost
-            self._copies += 1
+            self.copies += 1
         else:
             self._in_hand = min(self._in_hand, 0.0)
-        self.expected = max(cost, self.spent / self._copies if self._copies else 0.0)
+        self.expected = max(cost, self.spent / self.copies if self.copies else 0.0)
 
     def _accrue(self, now: float) -> None:
         most = max(self._credit, self._in_hand, KEPT_COPIES * self.expected)

@@ -211,6 +211,14 @@ def world() -> int:
     return distributed.get_world_size() if distributed else 1
 
 
+def together() -> None:
+    """Come back when every rank is here. A collective; nothing in one process."""
+    from torch import distributed
+
+    if world() > 1:
+        distributed.barrier()
+
+
 def gathered(said: T, rows: int) -> tuple[range, list[T]]:
     """What every rank says, in the order of ranks, and which of all their rows are this one's. A collective."""
     from torch import distributed

@@ -56,7 +56,7 @@ class Turns:
     ) -> None:
         """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
         self.pacing, self.clock = pacing, clock
-        self._share = share
+        self.share = share
         self._began: tuple[int, float] | None = None
         self._next = 0
 
@@ -67,9 +67,9 @@ class Turns:
         if tick < self._next:
             return False
         wait_s = self.pacing.wait(self.clock())
-        a_tick_s = (self.clock() - self._began[1]) / max(1, tick - self._began[0])
-        ticks = min(LOOK_TICKS, math.ceil(wait_s / a_tick_s)) if a_tick_s else 1
-        due, self._next = self._share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
+        passed, passed_s = tick - self._began[0], self.clock() - self._began[1]
+        ticks = math.ceil(min(LOOK_TICKS, wait_s / (passed_s / passed))) if passed and passed_s else 1
+        due, self._next = self.share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
         return bool(due)
 
     def taken(self, tick: int) -> None:
@@ -100,10 +100,19 @@ class Snapshots:
         self._first: Snapshot | None = None
         self._recent: list[Snapshot] = []
 
+    def across(self, share: Callable[[Any], Any]) -> None:
+        """From now on rank 0's clock says on every rank when one is due."""
+        self._turns.share = share
+
     @property
     def spent_s(self) -> float:
         """What all of them have cost so far."""
         return self._turns.pacing.spent
+
+    @property
+    def copies(self) -> int:
+        """How many those were."""
+        return self._turns.pacing.copies
 
     def regular(self, tick: int) -> None:
         if self._first is None or self._turns.come(tick):

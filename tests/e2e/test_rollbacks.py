@@ -85,25 +85,3 @@ def test_a_run_goes_on_rightly_after_it_was_sent_back(oven: Oven, tmp_path: Path
     closed = Counter(one.ballot for one in of(events, Decision) if one.ballot)
     assert {ballot.id for ballot in opened} == set(closed) and set(closed.values()) == {1}
     assert replay(events, run).same, "byte for byte"
-
-
-def test_one_that_comes_no_further_is_given_up_with_the_remedy(oven: Oven, tmp_path: Path) -> None:
-    """Sent back at the same step again and again, by a script that says so itself."""
-    script = tmp_path / "again.py"
-    script.write_text(
-        "import os, pathlib, sys\n"
-        "from oven_controller import relaunch\n"
-        "folder = pathlib.Path(os.environ['OVEN_RUN_DIR'])\n"
-        "old = relaunch.read(folder)\n"
-        "print('from', os.environ.get(relaunch.RESUME_FROM))\n"
-        "lost = (old.trained if old else 0) + 50\n"
-        "order = relaunch.Relaunch(checkpoint='start', step=0, reached=50, trained=lost, reason='back')\n"
-        "relaunch.write(folder, order)\n"
-        "sys.exit(relaunch.EXIT_CODE)\n"
-    )
-    alone = ("--set", "kg=false", "--set", "agents=lr")
-    code, said = oven("run", "--run", "loops", *alone, "--", sys.executable, str(script))
-    assert code == 75, said
-    assert [line for line in said.splitlines() if line.startswith("from ")] == ["from None"] + ["from start"] * 3
-    assert "3 rollbacks in a row came no further than step 50" in said
-    assert "oven-controller run --resume --run loops -- " in said

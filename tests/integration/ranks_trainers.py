@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from accelerate import DistributedType  # type: ignore[import-untyped]
-from accelerate.utils import FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
+from accelerate import DistributedType
+from accelerate.utils import FullyShardedDataParallelPlugin
 from tests.unit.attached import llama, tokens, trainer
 from transformers import Trainer, TrainerCallback
 

@@ -14,6 +14,7 @@ from oven_controller import relaunch
 from oven_controller.errors import ConfigError
 from oven_controller.messages import Receipt, RunEnded, RunStarted
 from oven_controller.relaunch import Bound, Relaunch
+from oven_controller.stack.relaunching import Relaunching
 from oven_learner import checkpoints, ondisk
 from oven_learner.attachment import Attachment, attach
 from oven_learner.checkpoints import Record
@@ -109,6 +110,54 @@ def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
     assert bound.allows(order.model_copy(update={"reached": 51}))
 
 
+def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def sends_back(reached: int, trained: int) -> None:
+        order = Relaunch(
+            checkpoint="out/checkpoint-40", step=40, reached=reached, trained=trained, reason="rolled back"
+        )
+        relaunch.write(tmp_path, order)
+
+    sends_back(50, 50)  # left by an earlier stack: the first learner takes it up, or dies before
+    learner = Relaunching(tmp_path, "oven-controller run --resume --run r -- python train.py", said.append)
+    assert learner.again() is None and not said
+    for trained in (60, 70, 80):
+        sends_back(60, trained)
+        assert learner.again() == "out/checkpoint-40"
+    assert said == ["rolled back; the learner is started again"] * 3
+    assert learner.again() is None, "it died before it had gone on"
+    sends_back(61, 90)
+    assert learner.again() == "out/checkpoint-40", "a step further than ever"
+    for trained in (100, 110, 120):
+        sends_back(55, trained)
+        last = learner.again()
+    assert last is None and "3 rollbacks in a row came no further than step 61" in said[-1]
+    assert "`oven-controller run --resume --run r -- python train.py` goes on from out/checkpoint-40" in said[-1]
+    relaunch.path_in(tmp_path).write_text("{")
+    assert learner.again() is None and "remove it to go on from the newest checkpoint" in said[-1]
+
+
+def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    job = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
+    attach(job, link=Deciding())
+    inside: Any = job
+    whole = inside._save_optimizer_and_scheduler
+
+    def cut(folder: str) -> None:
+        if folder.endswith("checkpoint-8"):
+            raise KeyboardInterrupt
+        whole(folder)
+
+    inside._save_optimizer_and_scheduler = cut
+    with pytest.raises(KeyboardInterrupt):
+        job.train()
+    assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
+    with pytest.raises(ConfigError, match=r"checkpoint-8 was never finished .*; resume from checkpoint-4"):
+        checkpoints.checked(tmp_path / "checkpoint-8", "", {})
+    assert checkpoints.to_resume(tmp_path, "") == tmp_path / "checkpoint-4"
+
+
 class Wide(torch.nn.Module):
     """Another shape than the toy's."""
 
@@ -145,7 +194,7 @@ class Disk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.output = folder, folder / "out"
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-        monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e-9)  # none comes by itself
+        monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
@@ -233,15 +282,15 @@ def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
 def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
     attachment = attach(job, link=line)
     clock = iter(range(0, 10_000_000, 1000))
     made = attachment._to_go_back_to
 
-    def timed(state: Any) -> Any:
-        back = made(state)
+    def timed() -> Any:
+        back = made()
         assert isinstance(back, ondisk.OnDisk)
         back._turns.clock = lambda: float(next(clock))
         return back
@@ -257,7 +306,7 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
 def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ondisk, "WRITES_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
     monkeypatch.setattr(ondisk, "ROOM", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=Deciding())
@@ -278,3 +327,10 @@ def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: py
     own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
     assert line.observed()[0].step == 5, "a path of the script's goes first"
     assert equal(weights(own), weights(again))
+
+
+def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
+    assert 0 < ondisk.seconds_to_write(1_000_000, tmp_path / "out") < ondisk.seconds_to_write(10**12, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    (tmp_path / "file").touch()
+    assert ondisk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"

@@ -134,8 +134,21 @@ def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
     clock = Clock()
     turns = Turns(Pacing(0.0, expected=10.0), clock)
     looked = [0]
-    turns._share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
+    turns.share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
     for tick in range(1000):
-        clock.now += 600.0 if tick == 0 else 0.1
         turns.come(tick)
+        clock.now += 600.0 if tick == 0 else 0.1
     assert max(later - earlier for earlier, later in itertools.pairwise(looked)) <= LOOK_TICKS
+
+
+def test_the_first_look_says_nothing_of_how_long_a_tick_is() -> None:
+    clock = Clock()
+    turns = Turns(Pacing(0.0, expected=0.2), clock)
+    turns.come(0)  # before the first step
+    clock.now += 1e-6
+    turns.come(0)
+    due = []
+    for tick in range(1, 41):
+        clock.now += 1.0
+        due.append(turns.come(tick))
+    assert due.index(True) + 1 in (10, 11), "0.2 s are 2 % of ten"

@@ -29,7 +29,7 @@ class Mixture:
         self.timeline = state["timeline"]
 
 
-CASES = {
+CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "one epoch": (grpo, 3, {"max_steps": 5}),
     "inside a later epoch": (grpo, 10, {"max_steps": 12}),
     "between two epochs": (grpo, 8, {"max_steps": 10}),
@@ -73,7 +73,7 @@ def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog
 def test_the_trainer_alone_does_not(tmp_path: Path, case: str) -> None:
     """Or what is saved beside its files could go."""
     made, at, settings = CASES[case]
-    settings = {"save_strategy": "steps", "save_steps": at, **settings}
+    settings = {"save_strategy": "steps", "save_steps": at} | settings
     straight = made(tmp_path, **settings)
     straight.train()
     resumed = made(tmp_path, **settings)

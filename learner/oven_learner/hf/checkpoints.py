@@ -139,8 +139,7 @@ class TrainerCheckpoints:
         if self._began is None or not folder.is_dir():
             return None
         torch.save(self._state(), folder / _beside(ranks.rank()))
-        if ranks.world() > 1:
-            torch.distributed.barrier()  # others may still be writing their parts
+        ranks.together()  # others may still be writing their parts
         if ranks.rank() == 0:
             checkpoints.finish(
                 folder,

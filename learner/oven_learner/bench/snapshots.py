@@ -1,0 +1,108 @@
+"""`bench snapshots`: the share of wall time that snapshots in memory, and checkpoints for rollback on disk, take.
+
+A real Trainer on random tokens at two sizes, alone in its process: one whose copies fit in memory, and one that is too
+large and goes back to checkpoints. What a copy costs is measured around it, as `attach` does; the wall is the time from
+the first step's beginning to the last step's end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SIZES = {"memory": (256, 4), "disk": (512, 6)}
+"""Kind → (hidden size, layers): about 4 and 22 million parameters."""
+
+
+class SnapshotsBench:
+    """The bench behind the entry point `snapshots`."""
+
+    summary = "share of wall time that snapshots and checkpoints take, at two sizes"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench snapshots",
+            description=self.summary,
+            epilog="example: oven-controller bench snapshots --seconds 60 --json; exit code 1: above the limit",
+        )
+        parser.add_argument("--seconds", type=float, default=330.0, help="of training at each size (330)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        options = parser.parse_args(args)
+        found: dict[str, Any] = {}
+        for kind in SIZES:
+            with multiprocessing.get_context("spawn").Pool(1) as alone:
+                measured = alone.apply(measure, (kind, options.seconds))
+            found |= {f"{kind}_{name}": value for name, value in measured.items()}
+        from oven_learner.pacing import SHARE
+
+        found["limit"] = SHARE
+        if options.json:
+            print(json.dumps(found))
+        else:
+            for name, value in found.items():
+                print(f"{name:20} {value:.4g}")
+        return int(max(found["memory_share"], found["disk_share"]) > SHARE)
+
+
+def measure(kind: str, seconds: float) -> dict[str, float]:
+    """Train for so long; what the copies cost, and how many there were."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update({"OVEN_RUN_DIR": folder, "OVEN_RELAUNCH": "1", "OMP_WAIT_POLICY": "PASSIVE"})
+        return _train(kind, seconds, Path(folder))
+
+
+def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+    from oven_learner.attachment import attach
+    from oven_learner.ondisk import OnDisk
+    from oven_learner.ranks import SilentLink
+    from oven_learner.snapshots import Snapshots
+
+    hidden, layers = SIZES[kind]
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=2048, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
+            num_attention_heads=8, num_key_value_heads=8, max_position_embeddings=64,
+        )
+    )  # fmt: skip
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 2048, (512, 32))]  # each [T]
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(folder / "out"), max_steps=1_000_000, per_device_train_batch_size=4, report_to=[],
+            save_strategy="no", disable_tqdm=True, use_cpu=not torch.cuda.is_available(),
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=rows,
+    )  # fmt: skip
+    times: list[float] = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            times.append(time.monotonic())
+
+    attachment = attach(trainer, link=SilentLink(), seconds=seconds)
+    trainer.add_callback(Watch())
+    trainer.train()
+    back = attachment._rollback
+    assert isinstance(back, OnDisk if kind == "disk" else Snapshots), f"{kind}: it is {type(back).__name__}"
+    wall = time.monotonic() - times[0]
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "steps": len(times),
+        "copies": back.copies,
+        "spent_s": round(back.spent_s, 4),
+        "wall_s": round(wall, 2),
+        "share": round(back.spent_s / wall, 5),
+    }
+
+
+BENCH = SnapshotsBench()

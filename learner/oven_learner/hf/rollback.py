@@ -1,0 +1,51 @@
+"""What a trainer's run goes back to: copies in memory where they fit, else its own checkpoints and a restart."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+
+from transformers import Trainer
+
+from oven_controller import relaunch
+from oven_learner.hf import snapshot
+from oven_learner.hf.checkpoints import TrainerCheckpoints
+from oven_learner.ondisk import OnDisk
+from oven_learner.ranks import Ranks
+from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
+
+
+def to_go_back_to(
+    trainer: Trainer,
+    checkpoints: TrainerCheckpoints,
+    ranks: Ranks,
+    *,
+    lockstep: bool,
+    ask: Callable[[], object],
+    trained: Callable[[], int],
+) -> Rollback | None:
+    """None where neither is possible: too large to copy, and nobody who starts the process again, or checkpoints
+    without an optimizer. `ask` has the trainer save after this step; `trained`: gradient steps of the run so far."""
+    if snapshot.fits(trainer, KEPT + 1):
+        # In lockstep what is gone back to must not depend on the clock.
+        credit = math.inf if lockstep else CREDIT_S
+        return Snapshots(
+            lambda: snapshot.take(trainer),
+            lambda kept: snapshot.restore(trainer, kept),
+            credit=credit,
+            share=ranks.same,
+        )
+    if checkpoints.run_folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
+        return None
+    return OnDisk(
+        checkpoints.output,
+        checkpoints.run,
+        checkpoints.run_folder,
+        size=snapshot.size(trainer),
+        fresh=checkpoints.origin.fresh,
+        ask=ask,
+        progress=lambda: (trainer.state.global_step, trained()),
+        leader=ranks.leader,
+        share=ranks.same,
+    )

@@ -336,7 +336,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
     written = write(folder, measured, changed=1e9, detail="made up")
     newest: dict[str, int] = {}
     starts = 0
-    seen: list[int] = []
+    seen: list[Observation] = []
     for event in reading.exported(folder):
         match event.body:
             case RunStarted() as started:

@@ -81,9 +81,8 @@ class StepMetrics:
     def numbers(self, ranks: Ranks) -> dict[str, torch.Tensor]:
         """What this step measured on the device, as scalars there; called once, when gradients are clipped, on every
         rank. The loss is the mean over the ranks, as in the trainer's own log."""
-        found = {"grad_norm": self._grad_norm}
-        if self._loss is not None:
-            found["loss"] = ranks.mean_on_device(self._loss)
+        loss = ranks.mean_on_device(self._loss) if self._loss is not None else None
+        found = {"loss": loss, "grad_norm": self._grad_norm}
         self._loss = self._grad_norm = None
         return {name: _scalar(value) for name, value in found.items() if value is not None}
 

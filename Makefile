@@ -25,8 +25,8 @@ up: $(STAMP)
 	@$(BIN)/oven-controller up $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q tests/e2e tests/integration $(ARGS) $(NONE)
-	$(BIN)/python -m pytest -q -n auto tests/unit $(ARGS) $(NONE)
+	$(BIN)/python -m pytest -q tests/e2e $(ARGS) $(NONE)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile tests/integration tests/unit $(ARGS) $(NONE)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -323,24 +323,23 @@ class Attachment(TrainerCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
-        self._let_signals_be()
         self._dismiss()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
         self.client.close(reason, detail=why, metrics=self.last_evaluation)
+        self._let_signals_be()
         for name, steps in self._not_finite.items():
             log.warning("%s was not finite in %d steps of %d", name, steps, self._trained)
 
     def failed(self, error: BaseException) -> None:
-        """Training raised: say so in the log, and send what is left."""
-        self._let_signals_be()
+        """Training raised: say so in the log, and send what is left. A launcher that ends this rank because another
+        died has sent its SIGTERM by now: that must not cut the last words off."""
         self._dismiss()
-        if self.client is None:
-            return
-        if isinstance(error, KeyboardInterrupt):
+        if self.client is not None and isinstance(error, KeyboardInterrupt):
             self.client.close("stopped", detail="interrupted from the keyboard")
-        else:
+        elif self.client is not None:
             self.client.close("failed", detail=f"{type(error).__name__}: {error}"[:500])
+        self._let_signals_be()
 
 
 def attach(

@@ -335,7 +335,8 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
     folder.path.mkdir(exist_ok=True)
     written = write(folder, measured, changed=1e9, detail="made up")
     newest: dict[str, int] = {}
-    starts, seen = 0, []
+    starts = 0
+    seen: list[Observation] = []
     for event in reading.exported(folder):
         match event.body:
             case RunStarted() as started:

@@ -2,9 +2,9 @@
 
 Three processes train by the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
 mesh and the four shipped agents beside it as under `up`; one plain; and one more that is plain, as the floor. They take
-turns, a block of steps each, in all six orders in turn, so that neither a drift of the machine nor who went before falls
-on one of them; only one trains at a time. A block begins with steps that are not counted. The run is in `observe`, so nothing is
-turned and all three do the same work (`same_tokens` says whether they did, block for block).
+turns, a block of steps each, in all six orders by turns, so that neither a drift of the machine nor who went before
+falls on one of them; only one trains at a time. A block begins with steps that do not count. The run is in `observe`,
+so nothing is turned and all three do the same work (`same_tokens` says whether they did, block for block).
 
 `ratio` is the attached arm's wall time per optimizer step over the plain one's, `floor` the second plain one's over the
 first's; the intervals are 95 % percentile bootstraps over rounds (Efron & Tibshirani 1993). `ratio_on_cpu` leaves out

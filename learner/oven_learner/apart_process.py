@@ -90,6 +90,7 @@ class Hosted(BusLink):
             self._tell(past)
             return past
         self._last_read, self._last_sent, self._logged = mission.seen, mission.said, mission.logged
+        self._announced = True  # by the process before this one
         head = await bus.head(mission.run)
         if head:
             async for event in bus.read(mission.run, until=head, subjects=[self._on.run]):

@@ -138,7 +138,7 @@ class BusLink:
         self._contexts = telemetry.Contexts()  # of the decisions that are to be carried out
         self._trouble = Trouble()
         self._past: Past | None = None
-        self._incarnation = 1
+        self._announced = False  # this learner's RunStarted stands in the log
         self._superseded = False  # by a second learner under this run's name
         self._last_read = self._last_sent = 0  # sequences
         self._calls = 0  # odd: one is under way
@@ -228,7 +228,6 @@ class BusLink:
         past = await read_past(bus, self._run, self._keyring, self._note_progress)
         check_signer(bus, self._run, past)
         self._last_read = self._last_sent = past.last_seq
-        self._incarnation = past.incarnation + 1
         return past
 
     async def _connect(self) -> Bus:
@@ -425,8 +424,11 @@ class BusLink:
 
     def _beware(self, run: RunStarted, message_id: str) -> None:
         """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
-        what that one measures. This one's training goes on, by itself."""
-        if message_id == self._identity(run) or self._superseded or run.incarnation < self._incarnation:
+        what that one measures. This one's training goes on, by itself. One that began before this one counts no more."""
+        if message_id == self._identity(run):
+            self._announced = True
+            return
+        if self._superseded or not self._announced:
             return
         self._superseded = True
         log.error(

@@ -97,6 +97,7 @@ async def test_of_two_learners_under_one_name_the_older_says_so_and_turns_no_kno
     old, new = [1.0], [1.0]
     first, second = client(nats, old), client(nats, new)
     await off_loop(first.start)
+    await nats.logged(lambda event: isinstance(event.body, RunStarted))
     await off_loop(second.start)
     async with nats.bus("mesh") as mesh:
         await until(lambda: "another learner has begun run 'r' (incarnation 2)" in caplog.text)

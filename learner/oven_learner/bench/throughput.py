@@ -81,14 +81,21 @@ class Throughput:
 
 
 async def measure(
-    scratch: Path, ladder: Sequence[int], seconds: float, per_process: int = 4, *, many: int = 64, processes: int = 4
+    scratch: Path,
+    ladder: Sequence[int],
+    seconds: float,
+    per_process: int = 4,
+    *,
+    many: int = 64,
+    processes: int = 4,
+    lag_rungs: int = LAG_RUNGS,
 ) -> dict[str, float | None]:
     """A rate of None: not even the lowest rung was followed. Raises ProcessError when a process dies, or no decision
     comes at all."""
     async with swarm(scratch / "alone", 0, mesh=False) as made:
         publisher = await _publisher(made)
     async with swarm(scratch / "few", 4, per_process) as made:
-        lags, few = await _climb(made, ladder, seconds, lag_steps=int(100 * LAG_RUNGS * seconds))
+        lags, few = await _climb(made, ladder, seconds, lag_steps=int(100 * lag_rungs * seconds))
     async with swarm(scratch / "many", many, many // processes) as made:
         _, most = await _climb(made, ladder, seconds, lag_steps=0)
     return {

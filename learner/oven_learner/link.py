@@ -424,7 +424,7 @@ class BusLink:
 
     def _beware(self, run: RunStarted, message_id: str) -> None:
         """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
-        what that one measures. This one's training goes on, by itself. One that began before this one counts no more."""
+        what that one measures. This one's training goes on, by itself. One that began before it counts no more."""
         if message_id == self._identity(run):
             self._announced = True
             return

@@ -131,11 +131,11 @@ class Ranks:
         distributed.all_gather_object(box, said, group=self._group)
         return box
 
-    def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
         """On rank 0 its metrics, with those among `names`, which are the same on every rank, as the mean over the ranks
         that measured them. The others keep their own."""
         if self._group is None or not names:
-            return dict(metrics)
+            return metrics
         import torch
         from torch import distributed
 
@@ -147,7 +147,7 @@ class Ranks:
         parts = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
         distributed.gather(own, parts, dst=0, group=self._group)
         if parts is None:
-            return dict(metrics)
+            return metrics
         total = torch.stack(parts).sum(0).tolist()
         means = {name: value / count for name, (value, count) in zip(names, total, strict=True) if count}
         return {**metrics, **means}

@@ -236,6 +236,23 @@ async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
     assert all(isinstance(verdict, Abstention) for verdict in answered[:-1])
 
 
+async def test_what_was_lost_with_the_connection_is_asked_for_again(nats: Server) -> None:
+    heard = asyncio.Event()
+
+    async def second_time(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+        if heard.is_set():
+            await GOOD(bus, message, asked)
+        heard.set()
+
+    async with listening(nats, "good", second_time):
+        with remote(nats, ("good",), deadline_s=60) as members:
+            asking = asyncio.create_task(ask(members))
+            await heard.wait()
+            await nats.kill()
+            await nats.start()
+            assert await asking == {"good": [SCORES]}
+
+
 async def test_a_frozen_server_costs_the_deadline(nats: Server) -> None:
     async with listening(nats, "good", GOOD):
         with remote(nats, ("good",), deadline_s=0.5) as members:

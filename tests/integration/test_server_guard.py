@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -66,6 +67,23 @@ async def test_a_command_that_will_not_end_is_killed_with_all_that_it_started(tm
         assert len(processes) == 3
         await child.end(grace_s=0)
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+
+
+async def test_a_guard_hears_the_second_of_two_signals_that_come_together(tmp_path: Path) -> None:
+    """It is the kill; the system would give it to another thread, if one took signals."""
+
+    async def killed(number: int) -> None:
+        log = tmp_path / f"{number}.log"
+        os.mkfifo(log)
+        with os.fdopen(os.open(log, os.O_RDWR), "rb", buffering=0) as output:
+            child = await Child.start("stubborn", [sys.executable, "-c", STUBBORN], log, foreign=True)
+            assert await asyncio.to_thread(output.read, 5) == b"ready"
+            child.signal(signal.SIGTERM)
+            child.kill()
+            assert await asyncio.wait_for(child.wait(), WAIT_S) == 128 + signal.SIGKILL
+            child.close()
+
+    await asyncio.gather(*map(killed, range(8)))
 
 
 async def test_the_guard_returns_the_commands_code_and_says_when_there_is_no_command(tmp_path: Path) -> None:

@@ -14,19 +14,20 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
 
 from oven_controller.stack.aside import follow, keep_off
 
 GRACE_S = 10.0
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
     at = sys.argv.index("--")
     fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
     halves = keep_off() if "aside" in sys.argv[2:at] else None
-    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     early: list[int] = []
-    for number in handled:
+    for number in HANDLED:
         signal.signal(number, lambda number, _frame: early.append(number))
     try:
         # A group of its own, but this session: whoever has to end it without this guard finds it there.
@@ -34,9 +35,6 @@ def main() -> int:
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
-
-    if halves:
-        follow(child.pid, halves)
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
@@ -53,14 +51,28 @@ def main() -> int:
     def forward(number: int, _frame: types.FrameType | None) -> None:
         _signal_group(child.pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
 
-    for number in handled:
+    for number in HANDLED:
         signal.signal(number, forward)
     for missed in early:  # came while the command was being started
         forward(missed, None)
-    threading.Thread(target=watch, daemon=True).start()
+    with _for_this_thread_alone():
+        if halves:
+            follow(child.pid, halves)
+        threading.Thread(target=watch, daemon=True).start()
     code = child.wait()
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
     return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _for_this_thread_alone() -> Iterator[None]:
+    """Threads started within never get a signal. The second of two that come together would go to such a thread, while
+    this one, which alone runs handlers, may be back in waiting for the command already and never hear of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from oven_controller.errors import ProcessError
 
 PARENT_FD = "OVEN_PARENT_FD"
+KILLED_S = 5.0
+"""So long a guard has to kill what it guards."""
 
 
 class Child:
@@ -94,13 +96,17 @@ class Child:
             self._process.send_signal(number)
 
     async def end(self, grace_s: float = 5.0) -> int:
-        """SIGTERM, then SIGKILL to its group after the grace. Returns the exit code."""
+        """SIGTERM, then SIGKILL to its group after the grace, then to its session. Returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
             code = await asyncio.wait_for(self.wait(), grace_s)
         except TimeoutError:
             self.kill()
-            code = await self.wait()
+            try:
+                code = await asyncio.wait_for(self.wait(), KILLED_S)
+            except TimeoutError:  # a guard that does not pass it on
+                end_session(self.pid)
+                code = await self.wait()
         self.close()
         return code
 

@@ -65,6 +65,7 @@ class RemoteMembers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
+        self._losses, self._lost = 0, asyncio.Event()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
@@ -136,6 +137,13 @@ class RemoteMembers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _changed(self) -> None:
+        """Something happened to the connection. Who waits for an answer has to know when it was lost."""
+        if self._bus is not None and self._bus.losses != self._losses:
+            self._losses = self._bus.losses
+            self._lost.set()
+            self._lost = asyncio.Event()
+
     async def _connected(self, limit: float) -> Bus | None:
         while self._bus is None or not self._bus.client.is_connected:
             left = limit - time.monotonic()
@@ -143,7 +151,10 @@ class RemoteMembers:
                 return None
             if self._bus is None or self._bus.client.is_closed:
                 with contextlib.suppress(OvenError, OSError):
-                    self._bus = await Bus.open(self._url, self._credentials, name="learner", timeout_s=left)
+                    self._bus = await Bus.open(
+                        self._url, self._credentials, name="learner", timeout_s=left, changed=self._changed
+                    )
+                    self._losses = self._bus.losses
                     continue
             await asyncio.sleep(min(0.05, left))
         return self._bus
@@ -160,10 +171,17 @@ class RemoteMembers:
         return verdict
 
     async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        """Asks until somebody listens, within the member's grace."""
+        """Asks until somebody listens, within the member's grace; and again if the connection was lost meanwhile, since
+        the question or the answer was lost with it."""
         patience = min(limit, time.monotonic() + self._absent_s)
         while (left := limit - time.monotonic()) > 0:
             verdict = await self._one(bus, member, request.model_copy(update={"deadline_s": left}), left)
+            if verdict is None:
+                back = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
+                if back is None:
+                    return Abstention(verdicts.BUS_DOWN)
+                bus = back
+                continue
             if verdict != Abstention(verdicts.NO_RESPONDER):
                 self._absent.discard(member)
                 return verdict
@@ -173,9 +191,11 @@ class RemoteMembers:
             await asyncio.sleep(LOOK_S)
         return Abstention(verdicts.DEADLINE)
 
-    async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict:
+    async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict | None:
+        """None: the connection was lost before an answer came."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        lost = asyncio.ensure_future(self._lost.wait())
         subscription = None
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
@@ -183,14 +203,16 @@ class RemoteMembers:
             with telemetry.span("score", attributes={"oven.member": member}, kind="client") as span:
                 headers = telemetry.headers(span.traceparent)
                 await bus.client.publish(self._subjects[member], request.wire(), reply=inbox, headers=headers)
-                message = await asyncio.wait_for(answer, left)
-        except TimeoutError:
-            return Abstention(verdicts.DEADLINE)
+                await asyncio.wait((answer, lost), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                return None if lost.done() else Abstention(verdicts.DEADLINE)
+            message = answer.result()
         except MaxPayloadError:
             return Abstention(verdicts.TOO_LARGE)
         except (NatsError, OSError):
             return Abstention(verdicts.BUS_DOWN)
         finally:
+            lost.cancel()
             if subscription is not None and not answer.done():
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()

@@ -1,4 +1,4 @@
-"""Arms: who steers an episode. All of them see the same observations, and turn the same knobs, through the same client."""
+"""Arms: who steers an episode. All see the same observations, and turn the same knobs, through the same client."""
 
 from __future__ import annotations
 

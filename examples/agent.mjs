@@ -87,7 +87,14 @@ for (const kind of ["run", "observation", "receipt", "ballot.*"]) {
 await nc.flush();
 for (let after = 0; ; ) {
   const request = JSON.stringify({ type: "HistoryRequest", after, limit: 512 });
-  const batch = (await nc.request(`${base}.history`, request, { timeout: 5000 })).json();
+  let batch;
+  try {
+    batch = (await nc.request(`${base}.history`, request, { timeout: 5000 })).json();
+  } catch (error) {
+    if (nc.isClosed()) throw error;
+    await new Promise((resume) => setTimeout(resume, 250)); // no mesh is up just now; it answers when it is back
+    continue;
+  }
   for (const entry of batch.events) absorb(JSON.parse(entry.body));
   after = batch.events.at(-1)?.seq ?? batch.head;
   if (after >= batch.head) break;

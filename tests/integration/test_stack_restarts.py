@@ -122,10 +122,10 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     guard.kill()  # and with it whoever it watched
     up.until("nats-server ended (killed by SIGKILL)")
     (stack.run_folder("kills").path / "finish").touch()  # the learner's last words wait for the server
-    up.until("nats-server is back after")
+    up.until("learner  completed")  # before or after it is told that the server is back
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
-    up.until("learner  completed")
     assert up.end() == 0
+    assert sum(line.startswith("nats-server is back after") for line in up.lines) == 3
     events = list(exported(stack.run_folder("kills")))
     whole(events)
     joined = Counter(e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined")

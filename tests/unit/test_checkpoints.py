@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -286,13 +288,13 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
     attachment = attach(job, link=line)
-    clock = iter(range(0, 10_000_000, 1000))
+    clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
     made = attachment._to_go_back_to
 
     def timed() -> Any:
         back = made()
         assert isinstance(back, ondisk.OnDisk)
-        back._turns.clock = lambda: float(next(clock))
+        back._turns.clock = lambda: next(clock)
         return back
 
     attachment._to_go_back_to = timed  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import sysconfig
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -81,6 +81,17 @@ def corpus() -> Corpus:
     if len(prose) < LEAST_ROWS:
         raise ConfigError(f"{root} holds {len(prose)} rows of documentation (pydoc_data); {LEAST_ROWS} are needed")
     return Corpus(train, prose, torch.cat(gauged), torch.cat(judged))
+
+
+@lru_cache(maxsize=16)
+def pool(rows: int, seed: int) -> torch.Tensor:  # int64 [rows, LENGTH + 1]
+    """Some training rows in the user's own mixture, the same for the same arguments. Not to be written to."""
+    drawn = generator("pool", seed)
+    kinds = torch.multinomial(torch.tensor(list(SHARES.values())), rows, replacement=True, generator=drawn)
+    train = [corpus().train[kind] for kind in SHARES]
+    places = torch.rand(rows, generator=drawn).tolist()
+    picked = [train[kind][int(place * len(train[kind]))] for kind, place in zip(kinds.tolist(), places, strict=True)]
+    return torch.stack(picked).long()
 
 
 def _mark(path: Path) -> int:

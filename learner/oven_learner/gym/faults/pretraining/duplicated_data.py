@@ -10,7 +10,7 @@ import torch
 
 from oven_learner.gym.fault import Case, Family, generator
 from oven_learner.gym.faults.severity import whole
-from oven_learner.gym.pretraining.corpus import corpus
+from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.trainee import Kind
 
 
@@ -26,10 +26,8 @@ class Duplicated(Case):
     def batch(self, batch: torch.Tensor, cursor: int) -> torch.Tensor:
         if not self.onset <= cursor < self.onset + self.length:
             return batch
-        every = corpus().train["modules"]
-        pool = torch.randint(len(every), (self.rows,), generator=generator("pool", self.seed))
         drawn = torch.randint(self.rows, (len(batch),), generator=generator("row", self.seed, cursor))
-        return every[pool[drawn]].long()
+        return pool(self.rows, self.seed)[drawn]
 
 
 class DuplicatedData(Family):

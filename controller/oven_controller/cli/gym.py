@@ -1,4 +1,4 @@
-"""`gym`: faults in small training runs, and whether the controller helps; plugged in by an entry point of oven.commands."""
+"""`gym`: does the controller help? The learner's side is plugged in by the entry point of oven.commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def gym(
     seeds: Annotated[int | None, typer.Option(help="Of each family: 3, with --quick 1.", show_default=False)] = None,
     first_seed: Annotated[int, typer.Option(help="The others follow it.")] = 1,
     held_out: Annotated[
-        bool, typer.Option("--held-out", help="Also families that nothing was developed on: the figures are theirs then.")
+        bool,
+        typer.Option("--held-out", help="Also families that nothing was developed on: the figures are theirs then."),
     ] = False,
     jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
     resume: Annotated[

@@ -112,9 +112,7 @@ def _play(
     tasks = _tasks(families, seeds, first, there)
     there += with_progress(tasks, jobs, folder)
     for name in later:
-        learning = [
-            _taught(task, there, arms[name].learns_from) for task in _tasks(families, seeds, [name], there)
-        ]
+        learning = [_taught(task, there, arms[name].learns_from) for task in _tasks(families, seeds, [name], there)]
         there += with_progress(learning, jobs, folder)
     wanted = {family.name for of in families.values() for family in of}
     return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in names]

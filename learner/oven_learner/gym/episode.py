@@ -107,7 +107,9 @@ def run(trainee: Trainee, case: Case, arm: Arm, record: Record | None = None) ->
     if tap.failure is not None:
         raise tap.failure
     if not math.isfinite(loss):
-        raise OvenError(f"the quality of {trainee.kind} {trainee.seed} is {loss}; a broken run has its kind's largest loss")
+        raise OvenError(
+            f"the quality of {trainee.kind} {trainee.seed} is {loss}; a broken run has its kind's largest loss"
+        )
     return Ended(loss, training.steps, tap.interventions, link.kept() if isinstance(link, Keeping) else None)
 
 

@@ -39,8 +39,8 @@ def choice(rows: Iterable[Row]) -> str | None:
 
 
 def oracle(rows: Sequence[Row]) -> list[Row]:
-    """In each episode the remedy, or none, that turned out best: a bound for whoever picks among these remedies at these
-    alarms, and no bound for others."""
+    """In each episode the remedy, or none, that turned out best: a bound for whoever picks among these remedies at
+    these alarms, and no bound for others."""
     best: list[Row] = []
     for arms in by_case([row for row in rows if row.arm.startswith(RULE) or row.arm == "nothing"]).values():
         row = min(arms.values(), key=lambda row: (row.loss, row.interventions, row.arm))

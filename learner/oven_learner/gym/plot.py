@@ -11,6 +11,11 @@ WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 190, 40, 46
 MOST = 2.0
 """Scores above are drawn at the edge, as an arrow's head: one family must not press all others together."""
 
+CAPTION = (
+    "share of the harm undone; 0: nothing done, 1: as if there had been no fault; "
+    "bars: mean over families and 95 % interval; dots: families"
+)
+
 
 def svg(arms: Mapping[str, Standing], title: str) -> str:
     """Best first, as they come. Left of the line at 0 is worse than doing nothing."""
@@ -34,10 +39,7 @@ def svg(arms: Mapping[str, Standing], title: str) -> str:
             bottom = TOP + ROW * len(arms)
             parts.append(f'<line x1="{x(value)}" x2="{x(value)}" y1="{TOP - 6}" y2="{bottom}" stroke="{colour}"/>')
             parts.append(f'<text x="{x(value)}" y="{bottom + 16}" text-anchor="middle" fill="#444">{value:g}</text>')
-    parts.append(
-        f'<text x="{x(0)}" y="{height - 6}" text-anchor="middle" fill="#444">share of the harm undone; 0: nothing done, '
-        "1: as if there had been no fault; bars: mean over families and 95 % interval; dots: families</text>"
-    )
+    parts.append(f'<text x="{x(0)}" y="{height - 6}" text-anchor="middle" fill="#444">{CAPTION}</text>')
     for index, (arm, each) in enumerate(arms.items()):
         middle = TOP + ROW * index + ROW / 2
         begin, end = sorted((x(0), x(each.score.mean)))

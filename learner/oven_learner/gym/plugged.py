@@ -1,4 +1,4 @@
-"""Families and arms as they are installed, by their names. Each entry point is a class that is made without arguments."""
+"""Families and arms as they are installed, by name. Each entry point is a class that is made without arguments."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ def report(rows: Sequence[Row], subject: str) -> Report:
     every = [*rows, *best_rule(rows), *oracle(rows)]
     counts = any(row.held_out for row in every)
     arms = _standings([row for row in every if row.held_out == counts])
-    calm = {
-        arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == counts]).items()
-    }
+    calm = {arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == counts]).items()}
     baselines = {name: arms[name] for name in BASELINES if name in arms and name != subject}
     found = verdict(arms.get(subject), baselines, calm.get(subject))
     training = _standings([row for row in every if not row.held_out]) if counts else {}

@@ -61,7 +61,7 @@ class Interval:
 
 
 def resampled(families: int, seed: int = 0) -> NDArray[np.int64]:
-    """DRAWS samples of as many families with replacement, [draws, families]: the same for everything that is compared."""
+    """DRAWS samples of as many families with replacement, [draws, families]: the same for all that is compared."""
     return np.random.Generator(np.random.PCG64(seed)).integers(0, families, size=(DRAWS, families))
 
 

@@ -1,4 +1,4 @@
-"""Between the client and an arm's link: counts what was carried out, and never lets an arm's own error pass for calm."""
+"""Between the client and an arm's link: counts what was carried out, and lets no error of the arm pass for calm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Tap:
         self.interventions = 0
         """Changes that the receipts say were applied."""
         self.failure: Exception | None = None
-        """What the arm raised: the client of a real run trains on, and here it would look like an arm that is content."""
+        """What the arm raised: the client of a real run trains on, and here that would look like an arm at ease."""
+        self._over = False
         self._link, self._interfering, self._held = link, interfering, held
 
     @property
@@ -43,7 +44,8 @@ class Tap:
             raise
 
     def receive(self) -> Body | None:
-        if self._held():  # nobody is there to resume it
+        if self._held() and not self._over:  # nobody is there to resume it
+            self._over = True
             return OperatorCommand(id="over", action="stop", reason="the run is held, and the episode ends")
         try:
             body = self._link.receive()

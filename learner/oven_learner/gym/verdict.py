@@ -13,7 +13,7 @@ from oven_learner.gym.score import Healthy, Interval, Standing, percentiles, res
 Word = Literal["HELPS", "NO EFFECT", "HARMS", "INCONCLUSIVE"]
 
 FAMILIES = 6
-"""Below so many nothing can be concluded: a bootstrap of five has 126 different samples, and its interval is too narrow."""
+"""Below so many nothing can be concluded: the interval is too narrow (a bootstrap of five has 126 samples)."""
 MARGIN = 0.05
 """A difference of scores within ± MARGIN, interval and all, is none that anybody would notice."""
 WORSE = 0.1
@@ -43,11 +43,14 @@ def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy
     - INCONCLUSIVE.
     """
     if subject is None or not baselines:
-        return Verdict("INCONCLUSIVE", "the arm that is judged was not run" if subject is None else "no baseline was run")
+        return Verdict(
+            "INCONCLUSIVE", "the arm that is judged was not run" if subject is None else "no baseline was run"
+        )
     shared = [f for f in subject.families if all(f in other.families for other in baselines.values())]
     if len(shared) < FAMILIES:
         return Verdict(
-            "INCONCLUSIVE", f"{len(shared)} families of faults were run by all; {FAMILIES} are the least to conclude from"
+            "INCONCLUSIVE",
+            f"{len(shared)} families of faults were run by all; {FAMILIES} are the least to conclude from",
         )
     best, difference = compared(subject, baselines, shared)
     worse, harm = subject.worse, healthy.harm if healthy else None
@@ -70,14 +73,14 @@ def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy
         if harm is None or harm.mean > HEALTHY:
             return said("INCONCLUSIVE", f"{against}, but {cost}")
         return said("HELPS", f"{against}; {share}; {cost}")
-    if -MARGIN < difference.low and difference.high < MARGIN:
+    if difference.low > -MARGIN and difference.high < MARGIN:
         return said("NO EFFECT", f"{against}, within ± {MARGIN:g}")
     return said("INCONCLUSIVE", against)
 
 
 def compared(subject: Standing, baselines: Mapping[str, Standing], families: list[str]) -> tuple[str, Interval]:
-    """The best baseline, and the difference to it over families, resampled in pairs. Which is best is found anew in each
-    resample, as it was in the whole: the luck of having been picked is the baselines', never the subject's."""
+    """The best baseline, and the difference to it over families, resampled in pairs. Which is best is found anew in
+    each resample, as it was in the whole: the luck of having been picked is the baselines', never the subject's."""
     draws = resampled(len(families))
     mine = np.array([subject.families[f] for f in families])
     names = sorted(baselines)

@@ -11,7 +11,7 @@ from oven_controller.messages import MetricSpec, Observation, RunStarted
 WINDOW, LEAST = 30, 20
 """Steps that the running median is of: at most, and at least before it counts."""
 MADS = 6.0
-"""A value so many median absolute deviations on the wrong side of the median is bad (about four standard deviations)."""
+"""So many median absolute deviations on the wrong side of the median are bad: about four standard deviations."""
 BAD, OF = 2, 3
 """So many of the latest steps have to be bad."""
 PATIENCE = 2

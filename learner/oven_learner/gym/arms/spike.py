@@ -13,8 +13,8 @@ from oven_learner.gym.arms.remedies import Knobs, rollback_skip
 from oven_learner.link import Link
 
 FACTOR = 1.25
-"""The paper gives no threshold: somebody looked at the curve. Here the mean loss of STEPS steps so many times the running
-median, or one that is not finite."""
+"""The paper gives no threshold: somebody looked at the curve. Here the mean loss of STEPS steps so many times the
+running median, or one that is not finite."""
 STEPS, WINDOW = 3, 30
 QUIET = 20
 

@@ -44,6 +44,7 @@ COMMANDS = [
             "autonomy",
             "schema",
             "bench",
+            "gym",
             "doctor",
             "kg",
         )

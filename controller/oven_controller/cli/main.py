@@ -13,6 +13,7 @@ from oven_controller.cli import (
     bench,
     creds,
     doctor,
+    gym,
     importing,
     kg,
     log,
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (up, runs, monitor, log, replay, backtest, importing, operator, creds, schema, bench, doctor, kg):
+for group in (up, runs, monitor, log, replay, backtest, importing, operator, creds, schema, bench, gym, doctor, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 

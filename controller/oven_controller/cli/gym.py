@@ -1,0 +1,59 @@
+"""`gym`: does the controller help? The learner's side is plugged in by the entry point of oven.commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oven_controller.cli.runs import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(gym)
+
+
+def gym(
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, and fewer arms: minutes on two cores.")] = False,
+    arms: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `rule.*` takes all of those.")] = "",
+    families: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `grpo.*` takes all of those.")] = "",
+    seeds: Annotated[int | None, typer.Option(help="Of each family: 3, with --quick 1.", show_default=False)] = None,
+    first_seed: Annotated[int, typer.Option(help="The others follow it.")] = 1,
+    held_out: Annotated[
+        bool,
+        typer.Option("--held-out", help="Also families that nothing was developed on: the figures are theirs then."),
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the episodes there, and run only those it lacks.")
+    ] = None,
+    subject: Annotated[str, typer.Option(metavar="ARM", help="The arm that the verdict is on.")] = "mesh+kg",
+    as_json: Json = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture there, as SVG.")] = None,
+) -> None:
+    """Does the controller help? Faults in small training runs, repaired by it, by fixed rules, by chance or by nobody.
+
+    Exit code 1 when it harms. Example: oven-controller gym --quick --resume gym --plot gym.svg
+    """
+    from oven_controller.stack import plugins
+
+    run = plugins.load("commands", "command", "gym")
+    code = run(
+        quick=quick,
+        arms=_names(arms),
+        families=_names(families),
+        seeds=seeds,
+        first_seed=first_seed,
+        held_out=held_out,
+        jobs=jobs,
+        resume=resume,
+        subject=subject,
+        as_json=as_json,
+        plot=plot,
+    )
+    raise typer.Exit(int(code))
+
+
+def _names(said: str) -> list[str]:
+    return [name for name in (each.strip() for each in said.split(",")) if name]

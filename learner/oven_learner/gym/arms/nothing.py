@@ -1,0 +1,15 @@
+"""No controller: what every other arm is measured against."""
+
+from __future__ import annotations
+
+from random import Random
+
+from oven_learner.bench.rules import Alone, RuleLink
+from oven_learner.link import Link
+
+
+class Nothing:
+    name = "nothing"
+
+    def link(self, run: str, rng: Random) -> Link:
+        return RuleLink(Alone())

@@ -1,0 +1,46 @@
+"""ReduceLROnPlateau, torch's own with its defaults (factor 0.1, patience 10, relative threshold 1e-4)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from random import Random
+
+import torch
+
+from oven_controller.messages import Observation, RunStarted
+from oven_learner.bench.rules import Change, RuleLink
+from oven_learner.gym.arms.remedies import Knobs
+from oven_learner.link import Link
+
+SMOOTHED = 5
+"""Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of one
+validation loss an epoch, since a run has some eleven held-out measurements, one more than its patience."""
+
+
+class OnPlateau:
+    """torch's scheduler turns the rate of an optimizer of its own, which trains nothing; the knob follows it."""
+
+    def start(self, run: RunStarted) -> None:
+        self._knobs = Knobs(run)
+        self._watched = "reward" if any(spec.name == "reward" for spec in run.metrics) else "loss"
+        self._recent: deque[float] = deque(maxlen=SMOOTHED)
+        self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self._optimizer, mode="max" if self._watched == "reward" else "min"
+        )
+
+    def look(self, observation: Observation) -> list[Change]:
+        value = observation.metrics.get(self._watched, math.nan)
+        if not math.isfinite(value):
+            return []
+        self._recent.append(value)
+        self._scheduler.step(sum(self._recent) / len(self._recent))
+        return self._knobs.set("optimizer.lr_scale", float(self._optimizer.param_groups[0]["lr"]))
+
+
+class Plateau:
+    name = "plateau"
+
+    def link(self, run: str, rng: Random) -> Link:
+        return RuleLink(OnPlateau())

@@ -1,0 +1,170 @@
+"""`oven-controller gym`: plays what is missing, and says what came of it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.gym import plugged, results
+from oven_learner.gym.arm import Learning
+from oven_learner.gym.fault import Family
+from oven_learner.gym.plot import svg
+from oven_learner.gym.report import Report, plain, report
+from oven_learner.gym.results import Row
+from oven_learner.gym.runner import Task, missing, played
+
+SUBJECT = "mesh+kg"
+"""The arm that the verdict is on, unless another is named: the controller as it is shipped."""
+QUICK_ARMS = (
+    "nothing",
+    "random",
+    "rule.cut_8",
+    "rule.rollback_cut_8",
+    "rule.rollback_skip",
+    "loss_spike",
+    "not_a_number",
+    "zclip",
+    "plateau",
+    SUBJECT,
+)
+SEEDS, QUICK_SEEDS = 3, 1
+
+
+def main(
+    *,
+    quick: bool,
+    arms: Sequence[str],
+    families: Sequence[str],
+    seeds: int | None,
+    first_seed: int,
+    held_out: bool,
+    jobs: int,
+    resume: Path | None,
+    subject: str,
+    as_json: bool,
+    plot: Path | None,
+) -> int:
+    """Entry point of oven.commands. Exit code 1: it says HARMS. Raises OvenError."""
+    known = plugged.arms()
+    chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
+    chosen = ["nothing", *(name for name in chosen if name != "nothing")]
+    groups = {group: plugged.families(group) for group in _groups(held_out)}
+    faults = {name: family for group in groups.values() for name, family in group.items()}
+    wanted = _chosen("family of faults", families, faults, faults)
+    if jobs < 1 or (seeds is not None and seeds < 1):
+        raise ConfigError(f"--jobs {jobs} and --seeds {seeds}: both are at least 1")
+    range_ = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
+    picked = {group: [family for name, family in of.items() if name in wanted] for group, of in groups.items()}
+    with nullcontext(resume) if resume else tempfile.TemporaryDirectory() as folder:
+        rows = _play(picked, range_, chosen, {name: known[name] for name in chosen}, Path(folder), jobs)
+    found = report(rows, subject)
+    if plot:
+        plot.write_text(svg(found.arms, _title(found)))
+    if as_json:
+        print(json.dumps(plain(found)))
+    else:
+        show(found, Console())
+    return 1 if found.verdict.word == "HARMS" else 0
+
+
+def _groups(held_out: bool) -> tuple[str, ...]:
+    return (plugged.TRAINING, plugged.HELD_OUT) if held_out else (plugged.TRAINING,)
+
+
+def _chosen(kind: str, asked: Sequence[str], known: Collection[str], otherwise: Iterable[str]) -> list[str]:
+    """What was asked for by name, or by how its name begins with a `*` at the end."""
+    if not asked:
+        return list(otherwise)
+    found: list[str] = []
+    for name in asked:
+        fits = [each for each in sorted(known) if each == name or (name[-1:] == "*" and each.startswith(name[:-1]))]
+        if not fits:
+            raise UnknownNameError(kind, name, known)
+        found += [each for each in fits if each not in found]
+    return found
+
+
+def _play(
+    families: Mapping[str, Sequence[Family]],
+    seeds: Collection[int],
+    names: Sequence[str],
+    arms: Mapping[str, Any],
+    folder: Path,
+    jobs: int,
+) -> list[Row]:
+    """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms that learn come when
+    what they learn from is done."""
+    there = results.read(folder)
+    first = [name for name in names if not isinstance(arms[name], Learning)]
+    later = [name for name in names if isinstance(arms[name], Learning)]
+    for name in later:
+        if (source := arms[name].learns_from) not in first:
+            raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
+    tasks = _tasks(families, seeds, first, there)
+    there += with_progress(tasks, jobs, folder)
+    for name in later:
+        learning = [_taught(task, there, arms[name].learns_from) for task in _tasks(families, seeds, [name], there)]
+        there += with_progress(learning, jobs, folder)
+    wanted = {family.name for of in families.values() for family in of}
+    return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in names]
+
+
+def _tasks(
+    families: Mapping[str, Sequence[Family]], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
+) -> list[Task]:
+    return [task for group, of in families.items() for task in missing(group, of, seeds, arms, rows)]
+
+
+def _taught(task: Task, rows: Sequence[Row], source: str) -> Task:
+    """With what was kept on the training families other than its own, in an order that is not the names'."""
+    past = [row for row in rows if row.arm == source and not row.held_out and row.family != task.family]
+    kept = tuple(row.kept for row in sorted(past, key=lambda row: (row.seed, row.family)))
+    return Task(task.group, task.family, task.kind, task.seed, task.arms, kept)
+
+
+def with_progress(tasks: Sequence[Task], jobs: int, folder: Path) -> list[Row]:
+    if not tasks:
+        return []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    found: list[Row] = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("episodes", total=sum(len(task.arms) for task in tasks))
+        for rows in played(tasks, jobs):
+            results.append(folder, rows)
+            found += rows
+            at = f"{rows[-1].family} {rows[-1].seed}" if rows else "failed"
+            progress.update(bar, advance=len(rows), description=at)
+    return found
+
+
+def _title(found: Report) -> str:
+    return f"{found.subject}: {found.verdict.word} ({'held-out' if found.held_out else 'training'} families)"
+
+
+def show(found: Report, console: Console) -> None:
+    table = Table("arm", "harm undone", "95 % interval", "worse than nothing", "episodes", "families", "healthy: harm",
+                  "per 1,000 steps", box=None)  # fmt: skip
+    for arm, each in found.arms.items():
+        calm = found.healthy.get(arm)
+        table.add_row(
+            arm,
+            f"{each.score.mean:+.3f}",
+            f"{each.score.low:+.3f} to {each.score.high:+.3f}",
+            f"{each.worse.mean:.1%}",
+            str(each.episodes),
+            str(len(each.families)),
+            f"{calm.harm.mean:+.2%}" if calm else "",
+            f"{calm.interventions_per_1000:.1f}" if calm else "",
+        )
+    console.print(table)
+    console.print(f"{_title(found)}: {found.verdict.why}", highlight=False, markup=False)

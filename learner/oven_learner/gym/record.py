@@ -1,0 +1,71 @@
+"""A training that nobody interfered with, recorded once: every arm follows it until it decides something.
+
+All that a step depends on is in a trainee's state, so going on from a copy is the same, bit for bit, as having trained
+up to there. The healthy beginning is shared by all families of a kind and seed, and what a fault does to a run that is
+left alone by all arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oven_learner.gym.fault import Case
+from oven_learner.gym.timing import HORIZON, LATEST, MAX_STEPS, PREFIX, end
+from oven_learner.gym.trainee import Kind, Trainee
+from oven_learner.gym.trainees import Make
+from oven_learner.snapshots import EVERY_TICKS
+
+TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})
+"""Where an episode can end: after so many gradient steps it is compared with its twin."""
+ONSETS = frozenset(range(PREFIX, LATEST + 1))
+
+
+@dataclass
+class Record:
+    """Of a run's first gradient steps, none of them rolled back."""
+
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    """Of each step."""
+    states: dict[int, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """Steps → (trainee.gradient_steps, trainee.state()) after so many."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """Steps → trainee.quality() after so many."""
+
+    def put(self, trainee: Trainee, steps: int) -> int:
+        """Take the trainee to the copy nearest before `steps`; returns how many steps that copy has behind it."""
+        nearest = max(at for at in self.states if at <= steps)
+        gradient_steps, state = self.states[nearest]
+        trainee.restore(state)
+        trainee.gradient_steps = gradient_steps
+        return nearest
+
+
+def healthy(make: Make, kind: Kind, seed: int) -> Record:
+    """Without a fault, up to the last step that an episode can end with: what begins every episode, and its twin."""
+    return _train(make(kind, seed), None, Record(), MAX_STEPS, ONSETS, TWIN_ENDS)
+
+
+def untouched(make: Make, kind: Kind, seed: int, case: Case, beginning: Record) -> Record:
+    """With a fault and without an arm, from the healthy `beginning` to the episode's end."""
+    trainee = make(kind, seed)
+    shared = beginning.put(trainee, min(case.onset, LATEST))
+    record = Record(beginning.metrics[:shared], {at: kept for at, kept in beginning.states.items() if at <= shared})
+    return _train(trainee, case, record, end(case), (), (end(case),))
+
+
+def _train(
+    trainee: Trainee, case: Case | None, record: Record, until: int, copies: Collection[int], looks: Collection[int]
+) -> Record:
+    """Copies are taken when a client would take its snapshots, and at `copies`."""
+    steps = len(record.metrics)
+    while True:
+        if (steps % EVERY_TICKS == 0 or steps in copies) and steps not in record.states:
+            record.states[steps] = (trainee.gradient_steps, trainee.state())
+        if steps in looks:
+            record.losses[steps] = trainee.quality()
+        if steps == until:
+            return record
+        record.metrics.append(trainee.train_step(case))
+        steps += 1

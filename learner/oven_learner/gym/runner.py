@@ -1,0 +1,123 @@
+"""Episodes in worker processes: which are missing, and their rows as they come."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from oven_controller.errors import ProcessError
+from oven_learner.gym import plugged, timing
+from oven_learner.gym.arm import Arm, Learning
+from oven_learner.gym.episode import run
+from oven_learner.gym.fault import Family
+from oven_learner.gym.record import Record, healthy, untouched
+from oven_learner.gym.results import Row
+from oven_learner.gym.trainee import Kind
+from oven_learner.gym.trainees import Make, make
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The arms of one family and seed: they share what happens until one interferes. Plain values for a worker."""
+
+    group: str
+    family: str
+    kind: Kind
+    seed: int
+    arms: tuple[str, ...]
+    past: tuple[Any, ...] = ()
+    """What arms that learn may learn from."""
+
+
+def missing(
+    group: str, families: Collection[Family], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
+) -> list[Task]:
+    """Ordered so that tasks that share a healthy beginning follow each other."""
+    there = {row.key for row in rows}
+    tasks = [
+        Task(group, family.name, family.kind, seed, left)
+        for family in families
+        for seed in seeds
+        if (left := tuple(arm for arm in arms if (family.name, seed, arm) not in there))
+    ]
+    return sorted(tasks, key=lambda task: (task.kind, task.seed, task.family))
+
+
+def play(task: Task) -> tuple[list[Row], list[str]]:
+    """In a worker: rows, and what failed."""
+    family, arms = plugged.families(task.group)[task.family], plugged.arms()
+    ground = Ground(family, task.seed, make, held_out=task.group == plugged.HELD_OUT)
+    rows, failures = [], []
+    for name in task.arms:
+        try:
+            rows.append(ground.play(arms[name], task.past))
+        except Exception as error:
+            failures.append(f"{task.family}, seed {task.seed}, arm {name}: {type(error).__name__}: {error}")
+    return rows, failures
+
+
+class Ground:
+    """One family and seed, on which any number of arms are played."""
+
+    def __init__(self, family: Family, seed: int, make: Make, *, held_out: bool = False) -> None:
+        self._family, self._seed, self._make, self._held_out = family, seed, make, held_out
+        self.case = timing.drawn(family, seed)
+        self._beginning = _healthy(make, family.kind, seed)
+        self._alone = untouched(make, family.kind, seed, self.case, self._beginning)
+
+    def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
+        """Raises what the arm or the trainee raised."""
+        family, end, began = self._family, timing.end(self.case), time.process_time()
+        if isinstance(arm, Learning):
+            arm.learn(past)
+        ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)
+        return Row(
+            family=family.name,
+            kind=family.kind,
+            healthy=family.healthy,
+            held_out=self._held_out,
+            seed=self._seed,
+            arm=arm.name,
+            onset=self.case.onset,
+            loss=ended.loss,
+            nothing=self._alone.losses[end],
+            twin=self._beginning.losses[end],
+            steps=ended.steps,
+            interventions=ended.interventions,
+            seconds=round(time.process_time() - began, 3),
+            kept=ended.kept,
+        )
+
+
+@lru_cache(maxsize=2)
+def _healthy(make: Make, kind: Kind, seed: int) -> Record:
+    return healthy(make, kind, seed)
+
+
+def played(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
+    """Rows of a task as it ends, `jobs` at a time, one thread each. Raises ProcessError when all others are done, if
+    some failed."""
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    failed: list[str] = []
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
+        try:
+            for future in as_completed([pool.submit(play, task) for task in tasks]):
+                rows, failures = future.result()
+                failed += failures
+                yield rows
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    if failed:
+        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)

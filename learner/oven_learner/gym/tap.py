@@ -1,0 +1,60 @@
+"""Between the client and an arm's link: counts what was carried out, and lets no error of the arm pass for calm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oven_controller.messages import Body, Decision, LearnerMessage, OperatorCommand, Receipt
+from oven_learner.link import Link
+from oven_learner.past import Past
+
+HARMLESS = "run.checkpoint"
+"""A copy of the run is no intervention in it."""
+
+
+class Tap:
+    """A link like the one it has. `interfering` is called before the client hears of the first decision."""
+
+    def __init__(self, link: Link, interfering: Callable[[], object], held: Callable[[], bool]) -> None:
+        self.interventions = 0
+        """Changes that the receipts say were applied."""
+        self.failure: Exception | None = None
+        """What the arm raised: the client of a real run trains on, and here that would look like an arm at ease."""
+        self._over = False
+        self._link, self._interfering, self._held = link, interfering, held
+
+    @property
+    def dropped(self) -> int:
+        return self._link.dropped
+
+    def open(self) -> Past:
+        return self._link.open()
+
+    def begin(self) -> None:
+        self._link.begin()
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        message = make()
+        if isinstance(message, Receipt) and message.status == "applied" and message.decision_id:
+            self.interventions += message.actuator != HARMLESS
+        try:
+            self._link.send(lambda: message, droppable=droppable)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+
+    def receive(self) -> Body | None:
+        if self._held() and not self._over:  # nobody is there to resume it
+            self._over = True
+            return OperatorCommand(id="over", action="stop", reason="the run is held, and the episode ends")
+        try:
+            body = self._link.receive()
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+        if isinstance(body, Decision) and body.verdict == "adopted":
+            self._interfering()
+        return body
+
+    def close(self, timeout_s: float) -> bool:
+        return self._link.close(timeout_s)

@@ -1,0 +1,25 @@
+"""How long an episode is, when its fault sets in, and which one it is."""
+
+from __future__ import annotations
+
+from random import Random
+
+from oven_learner.gym.fault import Case, Family
+
+PREFIX, LATEST = 100, 130
+"""The first and the last gradient step that a fault may set in at; what comes before is healthy."""
+HORIZON = 100
+"""Gradient steps from the onset to the end, those that a rollback throws away included."""
+MAX_STEPS = LATEST + HORIZON
+"""What every run announces as its horizon, whenever its fault sets in: an onset that showed there would be told."""
+
+
+def drawn(family: Family, seed: int) -> Case:
+    """The case of a family's seed: the same in every process and for every arm."""
+    rng = Random(f"{family.name} {seed}")
+    return family.draw(rng, rng.randint(PREFIX, LATEST))
+
+
+def end(case: Case) -> int:
+    """The gradient step that the episode ends with."""
+    return case.onset + HORIZON

@@ -1,0 +1,181 @@
+"""A trainee for the gym's tests: a linear model on a line, with all that a trainee has to have, and its faults."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import torch
+
+from oven_controller.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.trainee import Kind, Trainee
+
+RATE, WORST = 0.05, 10.0
+
+
+class Line:
+    """Four weights, momentum and a stream of noisy points."""
+
+    metrics = (
+        MetricSpec(name="loss", better="down"),
+        MetricSpec(name="grad_norm"),
+        MetricSpec(name="eval/loss", better="down", held_out=True),
+    )
+
+    def __init__(self, kind: Kind, seed: int) -> None:
+        self.kind: Kind = kind
+        self.seed = seed
+        self.gradient_steps = self.cursor = 0
+        self.model: torch.nn.Module = torch.nn.Linear(4, 1)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator("weights", seed)))
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=0.9)
+        self.settings = self._own()
+        self.scale, self.clip = 1.0, 1.0
+        self._truth = torch.randn(4, generator=generator("truth", seed))
+        self.actuators = Actuators()
+        self.actuators.scalar(
+            "optimizer.lr_scale",
+            lambda: self.scale,
+            lambda value: setattr(self, "scale", value),
+            low=0.001,
+            high=100,
+            scale="log",
+        )
+        self.actuators.scalar(
+            "grad.clip", lambda: self.clip, lambda value: setattr(self, "clip", value), low=0.01, high=10, scale="log"
+        )
+        self.actuators.action("data.skip", self._skip)
+
+    def train_step(self, case: Case | None = None) -> dict[str, float]:
+        case = case or Case()
+        self.settings.update(self._own())
+        case.settings(self)
+        with torch.no_grad():
+            case.weights(self)
+        points = case.batch(self._points(("train", self.cursor), 8), self.cursor)
+        self.optimizer.zero_grad()
+        loss = case.loss(self._loss(points), self)
+        loss.backward()  # type: ignore[no-untyped-call]
+        case.gradients(self)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.param_groups[0]["lr"] = self.settings["learning_rate"] * self.scale
+        self.optimizer.step()
+        self.gradient_steps += 1
+        self.cursor += 1
+        metrics = {"loss": loss.item(), "grad_norm": norm.item()}
+        if self.gradient_steps % 20 == 0:
+            metrics["eval/loss"] = self.quality()
+        return metrics
+
+    @torch.no_grad()
+    def quality(self) -> float:
+        loss = self._loss(self._points(("test",), 64)).item()
+        return min(loss, WORST) if math.isfinite(loss) else WORST
+
+    def state(self) -> Mapping[str, Any]:
+        return copy.deepcopy(
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "cursor": self.cursor}
+        )
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.cursor = state["cursor"]
+
+    def _own(self) -> dict[str, float]:
+        return {"learning_rate": RATE}
+
+    def _points(self, of: tuple[object, ...], count: int) -> torch.Tensor:  # float32 [count, 5]
+        drawn = generator(self.seed, *of)
+        inputs = torch.randn(count, 4, generator=drawn)
+        noise = 0.3 * torch.randn(count, generator=drawn)
+        return torch.cat([inputs, (inputs @ self._truth + noise)[:, None]], dim=1)
+
+    def _loss(self, points: torch.Tensor) -> torch.Tensor:
+        return (self.model(points[:, :4])[:, 0] - points[:, 4]).square().mean()
+
+    def _skip(self, batches: float | None) -> tuple[float, float]:
+        before, self.cursor = self.cursor, self.cursor + int(batches or 0)
+        return float(before), float(self.cursor)
+
+
+def line(kind: Kind, seed: int) -> Trainee:
+    return Line(kind, seed)
+
+
+class Setting(Case):
+    def __init__(self, onset: int, factor: float) -> None:
+        self.onset, self.factor = onset, factor
+
+    def settings(self, trainee: Trainee) -> None:
+        if trainee.gradient_steps >= self.onset:
+            trainee.settings["learning_rate"] *= self.factor
+
+
+class Stretch(Case):
+    def __init__(self, onset: int, batches: int) -> None:
+        self.onset, self.batches = onset, batches
+
+    def batch(self, batch: torch.Tensor, cursor: int) -> torch.Tensor:
+        if not self.onset <= cursor < self.onset + self.batches:
+            return batch
+        return torch.cat([batch[:, :4], 30 * torch.randn(len(batch), 1, generator=generator("bad", cursor))], dim=1)
+
+
+class Broken(Case):
+    def __init__(self, onset: int) -> None:
+        self.onset = onset
+
+    def gradients(self, trainee: Trainee) -> None:
+        if trainee.gradient_steps == self.onset:
+            for parameter in trainee.model.parameters():
+                parameter.grad = torch.full_like(parameter, math.nan)
+
+
+class TooHigh(Family):
+    name, kind = "line.too_high", "pretraining"
+
+    def draw(self, rng: Random, onset: int) -> Case:
+        return Setting(onset, rng.uniform(20, 100))
+
+
+class TooLow(Family):
+    """From the start."""
+
+    name, kind = "line.too_low", "pretraining"
+
+    def draw(self, rng: Random, onset: int) -> Case:
+        return Setting(0, rng.uniform(0.001, 0.01))
+
+
+class BadStretch(Family):
+    name, kind = "line.bad_stretch", "pretraining"
+
+    def draw(self, rng: Random, onset: int) -> Case:
+        return Stretch(onset, rng.randint(5, 30))
+
+
+class NotANumber(Family):
+    name, kind = "line.nan", "pretraining"
+
+    def draw(self, rng: Random, onset: int) -> Case:
+        return Broken(onset)
+
+
+class Plain(Family):
+    name, kind, healthy = "line.plain", "pretraining", True
+
+    def draw(self, rng: Random, onset: int) -> Case:
+        case = Case()
+        case.onset = onset
+        return case
+
+
+FAMILIES = (TooHigh(), TooLow(), BadStretch(), NotANumber(), Plain())

@@ -1,0 +1,266 @@
+"""Episodes on a linear model: what is shared changes no bit, no arm is told the fault, and a failure is none of calm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from random import Random
+
+import pytest
+
+from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
+from oven_learner.bench.rules import Change, RuleLink
+from oven_learner.gym import plugged, timing
+from oven_learner.gym.arm import Arm
+from oven_learner.gym.arms.not_a_number import NotANumber
+from oven_learner.gym.arms.nothing import Nothing
+from oven_learner.gym.arms.rules import RollbackCut8, RollbackSkip
+from oven_learner.gym.episode import Ended, run, run_id
+from oven_learner.gym.fault import Family
+from oven_learner.gym.record import Record, healthy, untouched
+from oven_learner.gym.runner import Ground
+from oven_learner.link import Link
+from oven_learner.past import Past
+from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, TooHigh, TooLow, line
+from tests.unit.gym_line import NotANumber as NaN
+
+SEED = 101
+
+
+class Script:
+    """Sets what it was told to, at the ticks that it was told."""
+
+    name = "script"
+
+    def __init__(self, plan: dict[int, list[Change]]) -> None:
+        self._plan = plan
+
+    def link(self, run: str, rng: Random) -> Link:
+        return RuleLink(self)
+
+    def start(self, run: RunStarted) -> None: ...
+
+    def look(self, observation: Observation) -> list[Change]:
+        return self._plan.get(observation.tick, [])
+
+
+class Listener:
+    """An arm and its link: keeps what it is given, and says what `says` does."""
+
+    name = "listener"
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    def link(self, run: str, rng: Random) -> Link:
+        self.heard = [run.encode(), repr(rng.random()).encode()]
+        return self
+
+    def open(self) -> Past:
+        return Past()
+
+    def begin(self) -> None: ...
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        self.heard.append(make().wire())
+
+    def receive(self) -> Body | None:
+        return None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+@cache
+def beginning() -> Record:
+    return healthy(line, "pretraining", SEED)
+
+
+def alone(family: Family) -> Record:
+    return _alone(type(family))
+
+
+@cache
+def _alone(family: type[Family]) -> Record:
+    return untouched(line, "pretraining", SEED, timing.drawn(family(), SEED), beginning())
+
+
+def played(family: Family, arm: Arm, record: Record | None) -> tuple[Ended, object]:
+    trainee = line(family.kind, SEED)
+    ended = run(trainee, timing.drawn(family, SEED), arm, record)
+    return ended, {name: value.tolist() for name, value in trainee.state()["model"].items()}
+
+
+ARMS = [
+    RollbackCut8(),
+    RollbackSkip(),
+    NotANumber(),
+    Script({40: [("optimizer.lr_scale", 0.25)]}),
+    Script({43: [("run.rollback", 21)], 150: [("data.skip", 7)]}),
+    Script({3: [("run.checkpoint", None)], 104: [("run.rollback", 0), ("optimizer.lr_scale", 0.5)]}),
+    Script({100: [("run.stop", None)]}),
+    Script({127: [("run.hold", None)]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "arm"),
+    [*((BadStretch(), arm) for arm in ARMS), *((family, ARMS[0]) for family in FAMILIES), (NaN(), ARMS[2])],
+    ids=lambda one: one.name,
+)
+def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: Family, arm: Arm) -> None:
+    shared, weights = played(family, arm, alone(family))
+    unshared, live = played(family, arm, None)
+    assert shared == unshared
+    if shared.interventions:
+        assert repr(weights) == repr(live)
+
+
+def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
+    live, shared = Listener(), Listener()
+    played(BadStretch(), live, None)
+    played(BadStretch(), shared, alone(BadStretch()))
+    assert live.heard == shared.heard
+    assert len(live.heard) > timing.PREFIX + timing.HORIZON
+
+
+def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
+    ground = Ground(TooHigh(), SEED, line)
+    row = ground.play(Nothing())
+    assert row.loss == row.nothing > row.twin
+    assert row.interventions == 0
+    trainee = line("pretraining", SEED)
+    for _ in range(timing.end(ground.case)):
+        trainee.train_step()
+    assert row.twin == trainee.quality()
+
+
+def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
+    row = Ground(TooLow(), SEED, line).play(Nothing())
+    assert (row.onset, row.steps) == (0, timing.HORIZON)
+    assert row.nothing > row.twin
+
+
+def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
+    plan: dict[int, list[Change]] = {timing.LATEST + 20: [("run.rollback", 60)]}
+    ended, _ = played(Plain(), Script(plan), alone(Plain()))
+    assert ended.steps == timing.end(timing.drawn(Plain(), SEED))
+    assert ended.interventions == 1
+    assert ended.loss != alone(Plain()).losses[ended.steps]
+
+
+def test_a_checkpoint_is_no_intervention_and_what_changes_nothing_is_none() -> None:
+    plan: dict[int, list[Change]] = {20: [("run.checkpoint", None)], 30: [("optimizer.lr_scale", 1.0)]}
+    ended, _ = played(Plain(), Script(plan), alone(Plain()))
+    assert ended.interventions == 0
+    assert ended.loss == alone(Plain()).losses[ended.steps]
+
+
+def test_an_arm_that_stops_or_holds_ends_the_episode_and_is_scored_by_what_stands() -> None:
+    for action in ("run.stop", "run.hold"):
+        ended, _ = played(Plain(), Script({50: [(action, None)]}), alone(Plain()))
+        assert ended.steps == 50
+        trainee = line("pretraining", SEED)
+        for _ in range(50):
+            trainee.train_step()
+        assert ended.loss == trainee.quality()
+
+
+class Raising(Listener):
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        if isinstance(make(), Observation):
+            raise RuntimeError("the arm is broken")
+
+
+def test_an_arm_that_raises_fails_its_episode_instead_of_looking_calm() -> None:
+    with pytest.raises(RuntimeError, match="the arm is broken"):
+        played(Plain(), Raising(), alone(Plain()))
+
+
+class Renamed(TooHigh):
+    """The same fault under another name: the name may draw another severity, and nothing else."""
+
+    name = "line.another"
+
+
+def test_no_arm_is_told_which_fault_it_is() -> None:
+    case = timing.drawn(TooHigh(), SEED)
+    heard = []
+    for family in (TooHigh(), Renamed()):
+        listener = Listener()
+        record = untouched(line, family.kind, SEED, case, beginning())
+        run(line(family.kind, SEED), case, listener, record)
+        heard.append(listener.heard)
+    assert heard[0] == heard[1]
+    assert not any(b"line." in each or b"too_high" in each for each in heard[0])
+
+
+def test_the_order_and_company_of_families_change_nothing_that_an_arm_hears() -> None:
+    def heard(families: list[Family]) -> dict[str, list[bytes]]:
+        found = {}
+        for family in families:
+            listener = Listener()
+            Ground(family, SEED, line).play(listener)
+            found[family.name] = listener.heard
+        return found
+
+    first, second = heard(list(FAMILIES)), heard([TooHigh(), Plain()][::-1])
+    assert second == {name: first[name] for name in second}
+
+
+def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
+    """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
+    heard = []
+    for family in FAMILIES:
+        if timing.drawn(family, SEED).onset:
+            listener = Listener()
+            Ground(family, SEED, line).play(listener)
+            heard.append(listener.heard[: 3 + timing.PREFIX])
+    assert len(heard) > 2
+    assert all(each == heard[0] for each in heard)
+
+
+def test_runs_of_other_seeds_have_other_names() -> None:
+    assert run_id("pretraining", 1) != run_id("pretraining", 2) != run_id("grpo", 2)
+
+
+def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> None:
+    for family in FAMILIES:
+        for seed in range(50):
+            case = timing.drawn(family, seed)
+            assert case.onset == 0 or timing.PREFIX <= case.onset <= timing.LATEST
+            assert timing.end(case) in beginning().losses
+
+
+def test_a_broken_run_has_a_score() -> None:
+    record = untouched(line, "pretraining", SEED, Broken(110), beginning())
+    assert record.losses[210] == 10.0
+
+
+def test_every_shipped_arm_is_plugged_in_by_its_name() -> None:
+    known = plugged.arms()
+    assert {"nothing", "random", "loss_spike", "not_a_number", "zclip", "plateau"} <= set(known)
+    assert sum(name.startswith("rule.") for name in known) == 9
+
+
+def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
+    values: list[Value] = []
+
+    class Watching(Listener):
+        def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+            super().send(make, droppable=droppable)
+
+        def receive(self) -> Body | None:
+            if len(self.heard) == 2 + 1 + 10 and not values:
+                values.append(0.5)
+                return Decision(
+                    id="000000000001-00", ballot="", actuator="optimizer.lr_scale", verdict="adopted", value=0.5,
+                    reason="", tally=(), tick=10, apply_at_tick=11, expires_at_tick=20,
+                )  # fmt: skip
+            return None
+
+    arm = Watching()
+    ended, _ = played(Plain(), arm, alone(Plain()))
+    assert ended.interventions == 1
+    assert b'"status":"applied"' in arm.heard[13]

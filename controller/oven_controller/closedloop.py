@@ -8,12 +8,11 @@ order that follows from the log alone. No clock, no I/O: the same messages give 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Protocol
 
 from oven_controller import names
 from oven_controller.errors import ConfigError, OvenError
-from oven_controller.events import Event
+from oven_controller.events import UNKNOWN, Event
 from oven_controller.mesh.core import Mesh
 from oven_controller.messages import (
     AgentStatus,
@@ -28,8 +27,6 @@ from oven_controller.messages import (
 )
 from oven_controller.wire import Malformed
 
-EPOCH = datetime.fromtimestamp(0, UTC)
-"""When an event was stored that no server stored."""
 ROUNDS = 100
 """Times that participants may answer one another before the learner's next message. Agents need two or three."""
 
@@ -53,7 +50,7 @@ class MemoryLog:
         return entered
 
     def _enter(self, subject: str, data: bytes) -> Event:
-        event = Event.read(len(self.events) + 1, subject, data, EPOCH)
+        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN)  # no server stored it
         self.events.append(event)
         return event
 

@@ -224,9 +224,7 @@ def test_names_are_checked() -> None:
         participants(["lr", "nobody-here"])
 
 
-PROPOSALS = st.tuples(
-    st.sampled_from((LR, "grad.clip")), st.floats(0.01, 10), st.sampled_from((0.3, 0.6, 0.9))
-)
+PROPOSALS = st.tuples(st.sampled_from((LR, "grad.clip")), st.floats(0.01, 10), st.sampled_from((0.3, 0.6, 0.9)))
 SCRIPTS = st.dictionaries(st.integers(1, 25), PROPOSALS, max_size=6)
 
 

@@ -1,25 +1,32 @@
-"""A link whose other side is the whole controller: the real mesh and its agents, in lockstep because nobody waits."""
+"""A link whose other side is the whole controller: what the learner says is decided upon before it goes on."""
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from oven_controller.closedloop import ClosedLoop, Participant
 from oven_controller.events import Event
-from oven_controller.messages import Body, Receipt, RunStarted
+from oven_controller.messages import Body, Outcome, RunStarted
 from oven_controller.rules import Rules
+from oven_learner.gym.mesh_arms.reports import reports
 from oven_learner.outbox import Make
 from oven_learner.past import Past
 
 
 class LoopLink:
-    """What the learner publishes is decided upon before `send` returns: a decision waits for the next step boundary, as
-    on a bus that is never late. `rules` are the run's, whatever the client announces."""
+    """The real mesh and its participants. A decision waits for the next step boundary, as on a bus that is never late:
+    in lockstep by construction, whether the client asks for it or not."""
 
     dropped = 0
 
-    def __init__(self, run: str, participants: Iterable[Participant], rules: Rules) -> None:
+    def __init__(
+        self, run: str, participants: Iterable[Participant], rules: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """`rules` makes those to decide by from those that the client announces."""
+        self._run = run
         self._loop = ClosedLoop(run, participants)
         self._rules = rules
         self._inbox: deque[Body] = deque()
@@ -28,12 +35,6 @@ class LoopLink:
     def events(self) -> Sequence[Event]:
         """The run's whole log."""
         return self._loop.events
-
-    @property
-    def interventions(self) -> int:
-        """Decisions that changed something, by their receipts."""
-        bodies = (event.body for event in self.events)
-        return sum(isinstance(body, Receipt) and body.status == "applied" and bool(body.decision_id) for body in bodies)
 
     def open(self) -> Past:
         return Past()
@@ -44,7 +45,7 @@ class LoopLink:
     def send(self, make: Make, *, droppable: bool = False) -> None:
         message = make()
         if isinstance(message, RunStarted):
-            message = message.model_copy(update={"rules": self._rules})
+            message = message.model_copy(update={"rules": self._rules(message.rules)})
         self._inbox.extend(self._loop.hear(message))
 
     def receive(self) -> Body | None:
@@ -52,3 +53,9 @@ class LoopLink:
 
     def close(self, timeout_s: float) -> bool:
         return True
+
+    def kept(self) -> dict[str, Any]:
+        """`outcomes`: the mesh's own, in which every voter's probability stands beside what came of it. `reports`: the
+        same as a prior is told."""
+        outcomes = [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]
+        return {"outcomes": outcomes, "reports": reports(self._run, self.events)}

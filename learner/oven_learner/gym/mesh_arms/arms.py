@@ -31,7 +31,7 @@ WITHHELD = 0.1
 
 @dataclass(frozen=True)
 class MeshArm:
-    """`agents`: their names; None: all that are installed. `prior`: whether they have one, and whose knowledge it is."""
+    """`agents`: their names; None: all that are installed. `prior`: whether they have one, and which."""
 
     name: str
     agents: tuple[str, ...] | None = None

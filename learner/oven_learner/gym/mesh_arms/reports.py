@@ -16,8 +16,8 @@ SYMPTOM = "symptom:"
 
 
 def reports(run: str, events: Iterable[Event]) -> list[dict[str, Any]]:
-    """One `OutcomeReport` an outcome, as plain values, in the log's order. Changes that were carried out at one tick are
-    one, since nobody can tell their effects apart. Success is the proposers' own in the mesh's `Outcome`, their mean.
+    """One `OutcomeReport` an outcome, as plain values, in the log's order. Changes that were carried out at one tick
+    are one, since nobody can tell their effects apart. Success is the proposers' own in the mesh's `Outcome`: its mean.
 
     An outcome that was not scored, a withheld decision, and a change that nobody gave a symptom for teach nothing.
     """

@@ -137,12 +137,12 @@ def test_changes_of_one_tick_are_one_lesson() -> None:
 
 
 def test_what_was_withheld_or_not_scored_or_seen_by_nobody_teaches_nothing() -> None:
-    for rules, evidence, ticks in (
-        ({"control_share": 1.0}, ("symptom:loss_spike",), 24),
-        ({}, ("a remark",), 24),
-        ({}, ("symptom:loss_spike",), 4),
+    for share, evidence, ticks in (
+        (1.0, ("symptom:loss_spike",), 24),
+        (0.0, ("a remark",), 24),
+        (0.0, ("symptom:loss_spike",), 4),
     ):
-        log = Log.running("amy", speciality=("optimizer.lr_scale",), **rules)
+        log = Log.running("amy", speciality=("optimizer.lr_scale",), control_share=share)
         log.tick(5, loss=1.0)
         log.vote("amy", "propose", 0.5, confidence=0.9, target="loss", evidence=evidence)
         log.tick(3, loss=1.0)

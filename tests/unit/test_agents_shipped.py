@@ -1,4 +1,4 @@
-"""Of every agent that ships: its votes can be scored, it is quiet without a reason, and a receipt resets its windows."""
+"""Of every shipped agent: its votes can be scored, it is quiet without a reason, and a receipt resets its windows."""
 
 from __future__ import annotations
 

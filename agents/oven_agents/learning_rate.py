@@ -74,7 +74,7 @@ class LearningRate(Agent):
                 confidence=0.95,
                 why=why,
                 target="reward",
-                expected_change=lost[0][1] - lost[0][2] if lost else 0.0,
+                expected_change=lost[0][1] - lost[0][2] if lost else 0.05,  # what is not a number cannot be read off
                 horizon=20,
                 evidence=("symptom:loss_nan" if broken else "symptom:policy_collapse",),
             )

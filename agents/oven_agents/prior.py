@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pydantic import ValidationError
@@ -79,6 +79,31 @@ def cited(path: EvidencePath) -> str:
 def barred(judgement: Judgement) -> str:
     """Why the change may not be made now; empty if it may."""
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
+
+
+Ask = Callable[[str, bytes], bytes | None]
+"""Puts a request to an endpoint of the service; None: no answer, whatever the reason."""
+
+
+def consider(
+    said: Sequence[Vote | AgentStatus],
+    run: RunStarted | None,
+    knobs: Mapping[str, Knob],
+    in_flight: Sequence[str],
+    ask: Ask,
+) -> list[Vote | AgentStatus]:
+    """`said` in its order: proposals with their evidence, without those that are barred. Without an answer a vote goes
+    out as it is."""
+    considered: list[Vote | AgentStatus] = []
+    for message in said:
+        if run is not None and isinstance(message, Vote) and message.stance == "propose":
+            answer = ask("judge", question(message, run, knobs, in_flight).wire())
+            judgement = None if answer is None else Judgement.model_validate_json(answer)
+            if judgement is not None and barred(judgement):
+                continue
+            message = message if judgement is None else informed(message, judgement)
+        considered.append(message)
+    return considered
 
 
 class Prior:

@@ -48,8 +48,8 @@ def test_a_swarm_is_the_same_again_and_replays() -> None:
         swarm = Swarm(KINDS["pair"], seed=7)
         for _ in range(4):
             swarm.turn("pair1")
-        logs.append([entry.data for entry in swarm.log])
-        assert swarm.mesh.divergence is None and replay(swarm.log, RUN).same
+        logs.append([entry.data for entry in swarm.log.events])
+        assert swarm.mesh.divergence is None and replay(swarm.log.events, RUN).same
     assert logs[0] == logs[1]
 
 

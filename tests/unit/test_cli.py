@@ -32,6 +32,7 @@ COMMANDS = [
             "monitor",
             "replay",
             "backtest",
+            "calibration",
             "import",
             "hold",
             "resume",

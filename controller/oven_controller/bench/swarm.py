@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from random import Random
 
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh
+from oven_controller.closedloop import MemoryLog
 from oven_controller.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -31,7 +29,6 @@ from oven_controller.rules import Rules
 RUN, METRIC = "swarm", "reward"
 STEP, NOISE, HORIZON = 0.1, 0.05, 8
 """What a change does to the level, the standard deviation of one measurement of it, and ticks to each outcome."""
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,8 @@ class Swarm:
         self, characters: Sequence[Character], seed: int, rules: Rules | None = None, drift: float = 0.0
     ) -> None:
         self.characters = {character.name: character for character in characters}
-        self.mesh = Mesh(RUN)
-        self.log: list[Event] = []
+        self.log = MemoryLog(RUN)
+        self.mesh = self.log.mesh
         self._rng = Random(f"swarm {seed}")
         self._drift = drift  # how the level moves at each tick, whatever anybody does
         self._level, self._n, self._proposed = 0.0, -1, dict.fromkeys(self.characters, 0)
@@ -132,7 +129,7 @@ class Swarm:
 
     def _decided(self, knob: str) -> Decision:
         """A ballot that still waits for somebody closes at the next tick."""
-        for said in [entry.body for entry in self.log[-12:]] + self._ticks(1):
+        for said in [entry.body for entry in self.log.events[-12:]] + self._ticks(1):
             if isinstance(said, Decision) and said.actuator == knob and said.id > self._decision:
                 self._decision = said.id
                 return said
@@ -153,10 +150,6 @@ class Swarm:
         return {"incarnation": 1, "n": self._n}
 
     def _put(self, subject: str, body: Message) -> list[Message]:
-        """The mesh's outputs stand in the log as soon as they are there, as the service has it."""
-        event = Event.read(len(self.log) + 1, f"oven.{RUN}.{subject}", body.wire(), _EPOCH)
-        self.log.append(event)
-        outputs = self.mesh.step(event)
-        for output in outputs:
-            self._put(output.subject.split(".", 2)[2], output.message)
-        return [output.message for output in outputs]
+        """What the mesh makes of it."""
+        _, *outputs = self.log.append(f"{self.log.on.base}.{subject}", body)
+        return [output.body for output in outputs if isinstance(output.body, Message)]

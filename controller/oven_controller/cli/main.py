@@ -11,6 +11,7 @@ from oven_controller.cli import (
     agent,
     backtest,
     bench,
+    calibration,
     creds,
     doctor,
     gym,
@@ -34,7 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (up, runs, monitor, log, replay, backtest, importing, operator, creds, schema, bench, gym, doctor, kg):
+reading = (log, replay, backtest, calibration, importing)
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 

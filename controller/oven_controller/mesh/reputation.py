@@ -66,12 +66,24 @@ def failed(gain: float, noise: float, control: Baseline | None) -> bool:
     return gain < floor and gain <= floor - 2 * spread
 
 
+def claimed(stance: Stance, confidence: float) -> float:
+    """The probability that a vote gave to the event that the change beats doing nothing: at least even odds for a side
+    that is taken."""
+    sure = max(confidence, 0.5)
+    return 1 - sure if stance == "against" else sure
+
+
+def brier(p: float, y: float) -> float:
+    """The expected quadratic score, 0 best and 1 worst, of the probability `p` of an event that happened with
+    probability `y` (Brier 1950)."""
+    return y * (1 - p) * (1 - p) + (1 - y) * p * p
+
+
 def merit(stance: Stance, confidence: float, y: float) -> float:
     """−1..1, of a vote whose decision had the success `y`."""
-    claimed = max(confidence, 0.5)
-    p, side = (1 - claimed, -1) if stance == "against" else (claimed, 1)
-    brier = y * (1 - p) * (1 - p) + (1 - y) * p * p
-    found = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * brier), -1.0), 1.0)
+    side = -1 if stance == "against" else 1
+    quadratic = brier(claimed(stance, confidence), y)
+    found = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
     return found / 2 if stance == "for" and found > 0 else found
 
 

@@ -1,0 +1,55 @@
+"""Installed agents as participants of a closed loop, in one process and without a bus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from oven_agents.agent import Agent
+from oven_agents.loader import load
+from oven_agents.prior import Ask, consider
+from oven_agents.session import Session
+from oven_controller.closedloop import Participant
+from oven_controller.messages import AgentStatus, Body, Vote
+from oven_controller.wire import Malformed
+
+log = logging.getLogger("oven.agent")
+
+
+def participants(names: Sequence[str] | None = None, ask: Ask | None = None) -> list[Participant]:
+    """The agents of these names (or files), each in a session of its own; None: all that are installed, which is what a
+    run has unless its settings say otherwise. `ask` puts a question to the prior service; None: there is none.
+
+    Entry point of oven.in_process. Raises UnknownNameError, ConfigError.
+    """
+    if names is None:
+        names = sorted(point.name for point in entry_points(group="oven.agents"))
+    return [AgentParticipant(name, agent, ask) for name, agent in map(load, names)]
+
+
+class AgentParticipant:
+    """What an agent's process is on the bus: a session, and the prior's word on what it says."""
+
+    def __init__(self, name: str, agent: Agent, ask: Ask | None = None) -> None:
+        self._session = Session(agent, name)
+        self._ask = ask or _away
+
+    @property
+    def name(self) -> str:
+        return self._session.name
+
+    def absorb(self, body: Body | Malformed) -> None:
+        self._session.absorb(body)
+
+    def react(self) -> Sequence[Vote | AgentStatus]:
+        session = self._session
+        said = session.react()
+        for problem in session.problems:
+            log.error("%s: the agent raised; it abstains on this window\n%s", session.name, problem)
+        session.problems.clear()
+        return consider(said, session.run, session.knobs, session.in_flight, self._ask) if said else []
+
+
+def _away(endpoint: str, request: bytes) -> None:
+    """No prior service."""

@@ -1,0 +1,123 @@
+"""`calibration`: how good the probabilities were that agents gave, over any number of runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oven_controller.cli.runs import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from oven_controller.calibration import Calibration
+    from oven_controller.messages import Outcome
+
+SUFFIX = ".jsonl"
+NOTE = (
+    "y: how far changes beat doing nothing (withheld controls where there are any, else half of what was promised), "
+    "0 to 1; the best constant is known only afterwards; votes of one run are not independent"
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(calibration)
+
+
+def calibration(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="Runs, or .jsonl files: exported logs, or the episodes of a gym."),
+    ],
+    arm: Annotated[str, typer.Option(metavar="ARM", help="The arm of a gym's episodes.")] = "mesh+kg",
+    as_json: Json = False,
+) -> None:
+    """How good the probabilities were that agents gave: their Brier score, the best constant's, and what came of them.
+
+    Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
+    """
+    from oven_controller.calibration import by_agent, claims
+    from oven_controller.calibration import calibration as calibrated
+
+    outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
+    known = claims(outcomes)
+    counts = {
+        "outcomes": len(outcomes),
+        "withheld": sum(outcome.withheld for outcome in outcomes),
+        "unscored": sum(not outcome.scored and not outcome.withheld for outcome in outcomes),
+    }
+    agents, overall = by_agent(known), calibrated(known)
+    if as_json:
+        told = {"runs": runs, **counts, "agents": {name: asdict(one) for name, one in agents.items()}}
+        print(json.dumps(told | {"overall": asdict(overall)}))
+        return
+    print(f"{counts['outcomes']} outcomes; {counts['withheld']} of controls, {counts['unscored']} say nothing")
+    if known:
+        _show(agents | {"all": overall}, overall)
+
+
+def _outcomes(run: str, arm: str) -> list[Outcome]:
+    """Raises UnknownNameError, ConfigError."""
+    import asyncio
+    from pathlib import Path
+
+    from oven_controller.home import Home
+    from oven_controller.messages import Outcome
+    from oven_controller.stack import reading
+
+    if run.endswith(SUFFIX):
+        return list(_in_file(Path(run), arm))
+
+    async def logged() -> list[Outcome]:
+        events = reading.events(Home().find(run))
+        return [event.body async for event in events if isinstance(event.body, Outcome)]
+
+    return asyncio.run(logged())
+
+
+def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
+    from oven_controller.errors import ConfigError
+    from oven_controller.events import Event
+    from oven_controller.messages import Outcome
+    from oven_controller.signing import Keyring
+
+    keyring = Keyring(None)
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            if "kept" in entry:
+                kept = entry["kept"] if entry["arm"] == arm else None
+                yield from map(Outcome.model_validate, (kept or {}).get("outcomes", ()))
+            else:
+                body = keyring.judge(Event.from_line(line)).body
+                if isinstance(body, Outcome):
+                    yield body
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"{path}, line {number}, is neither an event of an exported log nor an episode of a gym"
+            raise ConfigError(f"{what} ({type(error).__name__}); name a run instead") from error
+
+
+def _show(rows: dict[str, Calibration], overall: Calibration) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("agent", "votes", "Brier", "best constant", "of", box=None, pad_edge=False)
+    for name, one in rows.items():
+        figures = (one.brier, one.constant_brier, one.constant)
+        table.add_row(name, str(one.count), *("" if value is None else f"{value:.3f}" for value in figures))
+    console.print(table)
+    reliability = Table("said", "votes", "mean p", "mean y", box=None, pad_edge=False)
+    for found in overall.bins:
+        said = f"{found.low:.1f} to {found.high:.1f}"
+        reliability.add_row(said, str(found.count), f"{found.p:.3f}", f"{found.y:.3f}")
+    console.print(reliability)
+    console.print(NOTE, highlight=False)

@@ -1,0 +1,116 @@
+"""The controller as an arm: with a prior, without one, with a false one, with what it learnt, and agents by themselves.
+
+Nothing is tuned for the gym: the rules are the product's defaults in autonomy `auto`, the agents those that are
+installed. Arms that are compared withhold nothing; one of its own pays for controls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import GraphInfo, GraphInfoRequest
+from oven_controller.rules import Rules
+from oven_controller.stack import plugins
+from oven_controller.stack.priors import merged
+from oven_learner.gym.mesh_arms.link import LoopLink
+
+Ask: TypeAlias = Callable[[str, bytes], bytes | None]
+"""The prior service without a bus: (endpoint, request) → answer."""
+
+SHUFFLES = 8
+"""Permuted graphs that the control draws from: one alone may be lucky."""
+WITHHELD = 0.1
+"""Share of passed decisions, in the arm that has controls."""
+
+
+@dataclass(frozen=True)
+class MeshArm:
+    """`agents`: their names; None: all that are installed. `prior`: whether they have one, and which."""
+
+    name: str
+    agents: tuple[str, ...] | None = None
+    prior: Literal["none", "graph", "shuffled"] = "none"
+    control_share: float = 0.0
+
+    def link(self, run: str, rng: Random) -> LoopLink:
+        """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
+        shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
+        ask = None if self.prior == "none" else _prior(shuffled)
+        return _link(run, self.agents, ask, self.control_share)
+
+
+class LearntArm:
+    """With a prior that knows how the same controller's changes went in the episodes of other families."""
+
+    name: ClassVar[str] = "mesh+kg.learnt"
+    learns_from: ClassVar[str] = "mesh+kg"
+
+    def __init__(self) -> None:
+        self._posteriors: bytes | None = None
+
+    def learn(self, past: Sequence[Mapping[str, Any]]) -> None:
+        """What `LoopLink.kept` gave of each of those episodes. Replaces what was learnt before."""
+        self._posteriors = _learnt(tuple(sorted(json.dumps(one["reports"]) for one in past)))
+
+    def link(self, run: str, rng: Random) -> LoopLink:
+        """Raises ConfigError before `learn`: with nothing learnt it would be another arm under this name."""
+        if self._posteriors is None:
+            raise ConfigError(
+                f"{self.name} has learnt nothing yet; run {self.learns_from} first and give it to learn()"
+            )
+        return _link(run, None, _prior(None, self._posteriors))
+
+
+MESH = MeshArm("mesh")
+MESH_KG = MeshArm("mesh+kg", prior="graph")
+MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
+MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
+
+LR = MeshArm("agent.lr", ("lr",))
+CURRICULUM = MeshArm("agent.curriculum", ("curriculum",))
+TEACHER = MeshArm("agent.teacher", ("teacher",))
+COMMITTEE = MeshArm("agent.committee", ("committee",))
+
+
+def _link(run: str, agents: tuple[str, ...] | None, ask: Ask | None, control_share: float = 0.0) -> LoopLink:
+    members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
+
+    def rules(announced: Rules) -> Rules:
+        """As `up` has them: what the prior knows of needs and contradictions becomes the run's rules."""
+        given = announced.model_copy(update={"autonomy": "auto", "control_share": control_share})
+        return given if ask is None else merged(given, _known(ask))
+
+    return LoopLink(run, members, rules)
+
+
+@lru_cache(maxsize=2 * SHUFFLES)
+def _prior(shuffled: int | None, posteriors: bytes | None = None) -> Ask:
+    """Shared by the episodes of a process: what they ask changes nothing in it."""
+    prior: Ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=shuffled, posteriors=posteriors)
+    return prior
+
+
+def _known(ask: Ask) -> GraphInfo:
+    answer = ask("info", GraphInfoRequest().wire())
+    if answer is None:
+        raise ConfigError("the prior has no endpoint `info`; oven.in_process has another `kg` than this version's")
+    return GraphInfo.model_validate_json(answer)
+
+
+@lru_cache(maxsize=4)
+def _learnt(past: tuple[str, ...]) -> bytes:
+    """A prior of its own, since telling it something changes it."""
+    prior: Ask = plugins.load("in_process", "part of the controller", "kg")()
+    for told in past:
+        for report in json.loads(told):
+            prior("outcome", json.dumps(report).encode())
+    learnt = prior("posteriors", b"")
+    if learnt is None:
+        raise ConfigError("the prior gives out no `posteriors`; oven.in_process has another `kg` than this version's")
+    return learnt

@@ -1,0 +1,61 @@
+"""A link whose other side is the whole controller: what the learner says is decided upon before it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from oven_controller.closedloop import ClosedLoop, Participant
+from oven_controller.events import Event
+from oven_controller.messages import Body, Outcome, RunStarted
+from oven_controller.rules import Rules
+from oven_learner.gym.mesh_arms.reports import reports
+from oven_learner.outbox import Make
+from oven_learner.past import Past
+
+
+class LoopLink:
+    """The real mesh and its participants. A decision waits for the next step boundary, as on a bus that is never late:
+    in lockstep by construction, whether the client asks for it or not."""
+
+    dropped = 0
+
+    def __init__(
+        self, run: str, participants: Iterable[Participant], rules: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """`rules` makes those to decide by from those that the client announces."""
+        self._run = run
+        self._loop = ClosedLoop(run, participants)
+        self._rules = rules
+        self._inbox: deque[Body] = deque()
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The run's whole log."""
+        return self._loop.events
+
+    def open(self) -> Past:
+        return Past()
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, make: Make, *, droppable: bool = False) -> None:
+        message = make()
+        if isinstance(message, RunStarted):
+            message = message.model_copy(update={"rules": self._rules(message.rules)})
+        self._inbox.extend(self._loop.hear(message))
+
+    def receive(self) -> Body | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+    def kept(self) -> dict[str, Any]:
+        """`outcomes`: the mesh's own, in which every voter's probability stands beside what came of it. `reports`: the
+        same as a prior is told."""
+        outcomes = [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]
+        return {"outcomes": outcomes, "reports": reports(self._run, self.events)}

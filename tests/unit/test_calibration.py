@@ -1,0 +1,175 @@
+"""Votes that can be scored: what agents claimed against what became of it, by the event that reputations move on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.mesh_log import LR, RUN, Log
+from tests.unit.replayed import left_behind
+from typer.testing import CliRunner
+
+from oven_controller.calibration import Claim, by_agent, calibration, claims
+from oven_controller.cli.main import app
+from oven_controller.home import Home
+from oven_controller.mesh.reputation import brier, claimed, merit
+from oven_controller.messages import Outcome
+
+CHANCE = st.floats(0, 1)
+CLAIMS = st.lists(st.builds(Claim, st.sampled_from(("amy", "bob", "cy")), CHANCE, CHANCE), min_size=1, max_size=40)
+
+
+def judged(log: Log, better: bool = True) -> Log:
+    """A proposal that amy makes, bob backs and cy speaks against, and what came of it."""
+    log.tick(5, loss=1.0)
+    log.propose("amy", 0.5, confidence=0.9, target="loss", expected_change=-0.2, horizon=20)
+    log.vote("bob", "for", confidence=0.6)
+    log.vote("cy", "against", confidence=0.55)
+    log.tick(3, loss=1.0)
+    if log.verdict == "adopted":
+        log.receipt(log.last)
+    log.tick(24, loss=0.5 if better else 1.5)
+    return log
+
+
+def a_log(**rules: Any) -> Log:
+    log = Log(stride=1)
+    log.start(majority=0.6, **rules)
+    for agent in ("amy", "bob", "cy"):
+        log.join(agent, speciality=(LR,))
+    return log
+
+
+@pytest.mark.parametrize(("better", "y"), [(True, 1.0), (False, 0.0)])
+def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: bool, y: float) -> None:
+    found = claims(judged(a_log(), better).outcomes)
+    assert found == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
+
+
+def test_a_reputation_moves_on_the_same_score() -> None:
+    for line in judged(a_log(), better=False).outcomes[0].lines:
+        side = -1 if line.stance == "against" else 1
+        p = claimed(line.stance, line.confidence)
+        score = 0.5 * side * (2 * line.success - 1) + 0.5 * (1 - 4 * brier(p, line.success))
+        assert line.merit == pytest.approx(merit(line.stance, line.confidence, line.success))
+        if line.stance != "for":  # what that earns counts half
+            assert line.merit == pytest.approx(min(max(score, -1.0), 1.0))
+
+
+def test_controls_and_what_was_not_scored_are_no_claims() -> None:
+    log = judged(a_log(control_share=1.0))
+    assert [outcome.withheld for outcome in log.outcomes] == [True] and claims(log.outcomes) == []
+    log = a_log()
+    log.propose("amy", 0.5, confidence=0.9, target="loss")  # nothing was measured before it
+    log.tick(3, loss=1.0)
+    log.receipt(log.last)
+    log.end()
+    assert [outcome.scored for outcome in log.outcomes] == [False] and claims(log.outcomes) == []
+
+
+def test_against_a_control_the_gain_is_the_excess_over_it() -> None:
+    """Where everything improves anyway, a change that does as much as nothing is a failure."""
+    share = next(n / 100 for n in range(5, 100) if _verdicts(n / 100) == ["withheld", "adopted"])
+    log = _drifting(share)
+    first, second = log.outcomes
+    assert first.withheld and second.control is not None and second.gain is not None and second.gain > 0
+    assert [claim.y for claim in claims(log.outcomes)] == [line.success for line in second.lines]
+    assert second.lines[0].success < 0.5
+
+
+def _verdicts(share: float) -> list[str]:
+    return [decision.verdict for decision in _drifting(share).decisions]
+
+
+def _drifting(share: float) -> Log:
+    """Two proposals, one after the other, while the loss falls whatever is done."""
+    log = a_log(control_share=share)
+    loss = 9.0
+    for value in (0.5, 0.25):
+        for _ in range(6):
+            loss -= 0.01
+            log.tick(loss=loss)
+        log.propose("amy", value, confidence=0.9, target="loss", horizon=20)
+        for _ in range(46):
+            loss -= 0.01
+            log.tick(loss=loss)
+            if log.decisions and log.last.verdict == "adopted" and log.last.id in log.mesh.state.in_flight:
+                log.receipt(log.last)
+    return log
+
+
+def test_the_table() -> None:
+    found = calibration([Claim("amy", 0.9, 1.0), Claim("amy", 0.95, 0.0), Claim("bob", 0.5, 0.5), Claim("bob", 1, 1)])
+    assert [(one.low, one.count, one.y) for one in found.bins] == [(0.5, 1, 0.5), (0.9, 3, pytest.approx(2 / 3))]
+    assert found.constant == pytest.approx(0.625) and found.constant_brier == pytest.approx(0.625 * 0.375)
+    assert found.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)
+
+
+def test_of_nothing_there_is_no_figure() -> None:
+    none = calibration([])
+    assert (none.count, none.brier, none.constant, none.constant_brier, none.bins) == (0, None, None, None, ())
+
+
+@given(CLAIMS, CHANCE)
+def test_no_constant_is_better_than_the_best(of: list[Claim], other: float) -> None:
+    found = calibration(of)
+    assert found.constant_brier is not None and found.brier is not None
+    assert found.constant_brier <= sum(brier(other, claim.y) for claim in of) / len(of) + 1e-12
+    assert 0 <= found.brier <= 1 and 0 <= found.constant_brier <= 0.25 + 1e-12
+
+
+@given(CLAIMS)
+def test_the_parts_make_the_whole(of: list[Claim]) -> None:
+    whole, agents = calibration(of), by_agent(of)
+    assert sum(one.count for one in agents.values()) == whole.count == sum(one.count for one in whole.bins) == len(of)
+    assert sum(one.count * (one.brier or 0) for one in agents.values()) == pytest.approx(len(of) * (whole.brier or 0))
+    assert all(one.low <= one.p <= one.high + 1e-12 for one in whole.bins)
+
+
+@given(st.lists(CHANCE, min_size=1, max_size=30), st.lists(CHANCE, min_size=1, max_size=30))
+def test_who_knows_beats_who_guesses(probabilities: list[float], guesses: list[float]) -> None:
+    pairs = list(zip(probabilities, guesses, strict=False))
+    knowing, guessing = ([Claim("a", one[at], one[0]) for one in pairs] for at in (0, 1))
+    assert (calibration(knowing).brier or 0) <= (calibration(guessing).brier or 0) + 1e-12
+
+
+def told(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["calibration", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    log = judged(a_log())
+    folder = left_behind(Home(tmp_path), log)
+    gym = tmp_path / "episodes.jsonl"
+    kept = {"outcomes": [json.loads(outcome.wire()) for outcome in log.outcomes]}
+    rows = [{"arm": "mesh+kg", "kept": kept}, {"arm": "mesh", "kept": kept}, {"arm": "nothing", "kept": None}]
+    gym.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen = [json.loads(told(source, "--json")) for source in (RUN, str(folder.export), str(gym))]
+    assert seen[0] | {"runs": []} == seen[1] | {"runs": []} == seen[2] | {"runs": []}
+    assert (seen[0]["outcomes"], seen[0]["withheld"], seen[0]["unscored"]) == (1, 0, 0)
+    assert seen[0]["agents"]["amy"]["brier"] == pytest.approx(0.01) and seen[0]["overall"]["count"] == 3
+    both = told(RUN, str(gym), "--arm", "mesh")
+    assert "2 outcomes; 0 of controls, 0 say nothing" in both and "amy" in both and "0.9 to 1.0" in both
+    assert "0 outcomes" in told(str(gym), "--arm", "nothing")
+
+
+@pytest.mark.parametrize("line", ["{}", "no json", '{"kept": 3, "arm": "mesh+kg"}', "[1]"])
+def test_what_is_no_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(line + "\n")
+    done = CliRunner().invoke(app, ["calibration", str(file)])
+    assert str(done.exception).startswith(f"{file}, line 1, is neither an event of an exported log nor an episode")
+    missing = CliRunner().invoke(app, ["calibration", str(tmp_path / "b.jsonl")])
+    assert "b.jsonl cannot be read" in str(missing.exception)
+
+
+def test_a_scored_outcome_survives_the_way_through_json() -> None:
+    outcome = judged(a_log()).outcomes[0]
+    assert claims([Outcome.model_validate(json.loads(outcome.wire()))]) == claims([outcome])

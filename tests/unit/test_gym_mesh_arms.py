@@ -1,0 +1,166 @@
+"""The controller as an arm of the gym: through the real client, mesh and agents, without a bus."""
+
+from __future__ import annotations
+
+import json
+import math
+from random import Random
+
+import pytest
+from tests.unit.installed import entry_points, installed
+from tests.unit.mesh_log import RUN, Log
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted
+from oven_controller.replay import replay
+from oven_controller.rules import Rules
+from oven_learner.actuators import Actuators
+from oven_learner.client import OvenClient
+from oven_learner.gym.mesh_arms.arms import LR, MESH, WITHHELD, LearntArm, MeshArm
+from oven_learner.gym.mesh_arms.link import LoopLink
+from oven_learner.gym.mesh_arms.reports import reports
+from oven_learner.snapshots import Snapshots
+
+pytestmark = pytest.mark.usefixtures("installed")
+__all__ = ["installed"]
+METRICS = (
+    MetricSpec(name="reward", better="up", ceiling=1.0),
+    MetricSpec(name="loss"),
+    MetricSpec(name="learning_rate"),
+    MetricSpec(name="optim/grad_momentum_cos"),
+)
+
+
+def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[str, float]:
+    """A training whose rate is too low until somebody raises it. Returns its knobs."""
+    knobs = {"optimizer.lr_scale": 1.0}
+    actuators = Actuators()
+    actuators.scalar(
+        "optimizer.lr_scale",
+        lambda: knobs["optimizer.lr_scale"],
+        lambda value: knobs.update({"optimizer.lr_scale": value}),
+        low=0.001,
+        high=100.0,
+        scale="log",
+    )
+    snapshots = Snapshots(lambda: (0, None), lambda state: None, credit=math.inf)
+    client = OvenClient(
+        link, actuators, metrics=METRICS, max_steps=1000, rules=Rules(), snapshots=snapshots, lockstep=lockstep
+    )
+    client.start()
+    reward, rng = 0.2, Random(3)
+    for step in range(1, steps + 1):
+        low = knobs["optimizer.lr_scale"] < 2
+        reward += 0.0 if low else 0.01
+        cosine = 0.6 if low else 0.1
+        noisy = {"reward": reward + rng.gauss(0, 0.01), "optim/grad_momentum_cos": cosine + rng.gauss(0, 0.05)}
+        client.observe(step, {"loss": 1.0, "learning_rate": 1e-3, **noisy})
+        client.poll()
+    client.close("completed")
+    return knobs
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_an_agent_turns_a_knob_at_the_next_boundary(lockstep: bool) -> None:
+    link = LR.link("gym-1", Random(0))
+    knobs = trained(link, lockstep=lockstep)
+    bodies = [event.body for event in link.events]
+    decision = next(body for body in bodies if isinstance(body, Decision))
+    receipt = next(body for body in bodies if isinstance(body, Receipt))
+    assert (decision.verdict, receipt.status, receipt.tick) == ("adopted", "applied", decision.tick)
+    assert knobs["optimizer.lr_scale"] == receipt.after == 4.0
+    assert replay(link.events, "gym-1").same
+
+
+def test_the_same_episode_again_is_the_same_log() -> None:
+    logs = []
+    for _ in range(2):
+        link = MESH.link("gym-1", Random(0))
+        trained(link)
+        logs.append([event.line() for event in link.events])
+    assert logs[0] == logs[1]
+
+
+def test_the_rules_are_the_products_but_for_the_controls() -> None:
+    def rules(arm: MeshArm) -> Rules:
+        link = arm.link("gym-1", Random(0))
+        trained(link, 1)
+        started = link.events[0].body
+        assert isinstance(started, RunStarted)
+        return started.rules
+
+    assert rules(MESH) == Rules(autonomy="auto", control_share=0.0)
+    withheld = MeshArm("a", control_share=WITHHELD)
+    assert rules(withheld) == Rules(autonomy="auto", control_share=WITHHELD)
+
+
+def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> None:
+    link = MESH.link("gym-1", Random(0))
+    trained(link, 1)
+    shipped = set(entry_points()["oven.agents"])
+    assert {event.author for event in link.events if ".agent." in event.subject} == shipped
+    assert {f"agent.{name}" for name in shipped} <= set(entry_points()["oven.arms"])
+
+
+def test_who_is_not_installed_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="agent"):
+        MeshArm("a", ("nobody-here",)).link("gym-1", Random(0))
+    with pytest.raises(ConfigError, match=r"has learnt nothing yet; run mesh\+kg first"):
+        LearntArm().link("gym-1", Random(0))
+
+
+def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
+    link = LR.link("gym-1", Random(0))
+    trained(link, 60)
+    kept = link.kept()
+    assert json.loads(json.dumps(kept, allow_nan=False)) == kept
+    outcome = Outcome.model_validate(kept["outcomes"][0])
+    assert outcome.scored and outcome.lines[0].agent == "lr" and outcome.lines[0].success == 1.0
+    report = kept["reports"][0]
+    assert report["changes"] == ["optimizer.lr_scale:up"] and report["symptoms"] == [{"id": "gradients_aligned"}]
+    assert (report["success"], report["phase"]) == (1.0, "grpo")
+
+
+def test_changes_of_one_tick_are_one_lesson() -> None:
+    log = Log.running("amy", speciality=("optimizer.lr_scale", "run.rollback"))
+    log.tick(5, loss=1.0)
+    for actuator, value in (("run.rollback", 2.0), ("optimizer.lr_scale", 0.5)):
+        log.vote("amy", "propose", value, actuator, confidence=0.9, target="loss", evidence=("symptom:loss_spike",))
+    log.tick(3, loss=1.0)
+    back, cut = log.decisions
+    log.receipt(back)
+    log.receipt(cut)
+    log.tick(24, loss=0.5)
+    (report,) = reports(RUN, log.events)
+    assert report["changes"] == ["run.rollback", "optimizer.lr_scale:down"]
+    assert report["symptoms"] == [{"id": "loss_spike"}] and report["success"] == 1.0 and report["phase"] == "pretrain"
+
+
+def test_what_was_withheld_or_not_scored_or_seen_by_nobody_teaches_nothing() -> None:
+    for share, evidence, ticks in (
+        (1.0, ("symptom:loss_spike",), 24),
+        (0.0, ("a remark",), 24),
+        (0.0, ("symptom:loss_spike",), 4),
+    ):
+        log = Log.running("amy", speciality=("optimizer.lr_scale",), control_share=share)
+        log.tick(5, loss=1.0)
+        log.vote("amy", "propose", 0.5, confidence=0.9, target="loss", evidence=evidence)
+        log.tick(3, loss=1.0)
+        if log.last.verdict == "adopted":
+            log.receipt(log.last)
+        log.tick(ticks, loss=0.5)
+        log.end()
+        assert reports(RUN, log.events) == []
+
+
+def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
+    def told(loss: float) -> str:
+        log = Log.running("amy", speciality=("optimizer.lr_scale",))
+        log.tick(5, loss=1.0)
+        log.vote("amy", "propose", 0.5, confidence=0.9, target="loss", evidence=("symptom:loss_spike",))
+        log.tick(3, loss=1.0)
+        log.receipt(log.last)
+        log.tick(24, loss=loss)
+        return str(reports(RUN, log.events)[0]["id"])
+
+    assert told(0.5) == told(0.5) != told(0.6)

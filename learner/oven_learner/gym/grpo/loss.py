@@ -18,21 +18,16 @@ def advantages(rewards: Tensor) -> Tensor:
 
 
 def policy_loss(log_probs: Tensor, sampled: Tensor, advantages: Tensor) -> Tensor:
-    """By token, [B, T]: `log_probs` under the policy, `sampled` under the one that sampled, advantages [B].
+    """The mean over all tokens [N] of the batch: `log_probs` under the policy, `sampled` under the one that sampled,
+    `advantages` that of the token's completion.
 
-    With one step a batch the two are the same, the ratio is 1, and nothing is clipped but the gradient is the policy's.
+    With one step a batch the two are the same: the ratio is 1, nothing is clipped, and the gradient is the policy's.
     """
     ratio = (log_probs - sampled).exp()
-    credit = advantages.unsqueeze(1)
-    return -torch.minimum(ratio * credit, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * credit)
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * advantages).mean()
 
 
 def kl(log_probs: Tensor, reference: Tensor) -> Tensor:
-    """By token, [B, T]: the estimator k3 of KL(policy ‖ reference), which is never negative (eq. 4)."""
+    """The mean over tokens [N] of the estimator k3 of KL(policy ‖ reference), which is never negative (eq. 4)."""
     gap = reference - log_probs
-    return gap.exp() - gap - 1
-
-
-def over_tokens(by_token: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the tokens of the batch that count."""
-    return (by_token * mask).sum() / mask.sum()
+    return (gap.exp() - gap - 1).mean()

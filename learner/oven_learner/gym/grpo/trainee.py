@@ -16,7 +16,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.gym.fault import Case, generator
 from oven_learner.gym.grpo.judges import JUDGES, Completions, judged, scores
 from oven_learner.gym.grpo.knobs import Knobs
-from oven_learner.gym.grpo.loss import advantages, kl, over_tokens, policy_loss
+from oven_learner.gym.grpo.loss import advantages, kl, policy_loss
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import LEVELS, PAD, Prompts, draw, held_out
 from oven_learner.gym.grpo.warmup import warm_weights
@@ -108,16 +108,16 @@ class Grpo:
     def _step(self, completions: Completions, rewards: Tensor, scored: Tensor, case: Case) -> dict[str, float]:
         """On the groups that were scored."""
         rows = scored.repeat_interleave(completions.group)
-        digits, tokens, mask = (one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask))
-        distribution = self.model(digits, tokens).log_softmax(-1)  # [B, ANSWER, TOKENS]
-        said = tokens.masked_fill(~mask, 0).unsqueeze(-1)
-        log_probs = distribution.gather(-1, said).squeeze(-1)  # [B, ANSWER]
+        digits, answers, mask = (one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask))
+        tokens = answers[mask].unsqueeze(-1)  # [N, 1]
+        credit = advantages(rewards[scored]).view(-1, 1).expand(mask.shape)[mask]  # [N]
+        distribution = self.model(digits, answers)  # [N, TOKENS]
+        log_probs = distribution.gather(-1, tokens).squeeze(-1)
         with torch.no_grad():
-            reference = self._reference(digits, tokens).log_softmax(-1).gather(-1, said).squeeze(-1)
-            entropy = over_tokens(-(distribution.exp() * distribution).sum(-1), mask)
-        by_token = policy_loss(log_probs, log_probs.detach(), advantages(rewards[scored]).flatten())
-        divergence = over_tokens(kl(log_probs, reference), mask)
-        loss = over_tokens(by_token, mask)
+            reference = self._reference(digits, answers).gather(-1, tokens).squeeze(-1)
+            entropy = -(distribution.exp() * distribution).sum(-1).mean()
+        divergence = kl(log_probs, reference)
+        loss = policy_loss(log_probs, log_probs.detach(), credit)
         if beta := self._knobs.beta:
             loss = loss + beta * divergence
         loss = case.loss(loss, self)

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import nll_loss
 
 from oven_learner.gym.fault import generator
 from oven_learner.gym.grpo.policy import Policy
@@ -38,8 +38,7 @@ def warm_weights(seed: int) -> dict[str, Tensor]:
             1, 1 + len(HABITS), (BATCH,), generator=draws
         )
         wanted = targets[habits, rows]  # [BATCH, ANSWER]
-        logits = policy(prompts.digits[rows], wanted)
-        loss = cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
+        loss = nll_loss(policy(prompts.digits[rows], wanted), wanted[wanted != PAD])
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / RAMP) * (1 - 0.95 * step / STEPS)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

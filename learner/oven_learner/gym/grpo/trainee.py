@@ -24,7 +24,7 @@ from oven_learner.gym.trainee import Kind
 
 EVALUATE_EVERY = 20
 USER = {
-    "learning_rate": 5e-4,
+    "learning_rate": 3e-3,
     "clip": 1.0,
     "beta": 0.02,
     "temperature": 1.0,

@@ -13,7 +13,7 @@ from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import ANSWER, LENGTHS, PAD, Prompts, padded, pools
 from oven_learner.recipes.grpo.task import HABITS
 
-STEPS, BATCH, RAMP = 250, 128, 20
+STEPS, BATCH, RAMP = 120, 128, 20
 RATE = 1e-2
 RIGHT = 0.47
 """Share of targets that are the right answer; the others are one of HABITS: descending, copy, reverse, repeat."""

@@ -98,8 +98,8 @@ def judged(given: Mapping[str, Tensor], weights: Mapping[str, float], group: int
         scored.append(made is not None)
         rewards.append([math.nan] * group if made is None else made)
         voting = {name: one for name, one in heard.items() if weights[name] > 0}
-        if (one := agreement(voting)) is not None:
-            agreed.append(one)
+        if (correlation := agreement(voting)) is not None:
+            agreed.append(correlation)
     metrics = {"committee/abstentions": float(abstained)}
     if agreed:
         metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)

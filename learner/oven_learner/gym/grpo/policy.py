@@ -22,14 +22,14 @@ class Policy(nn.Module):
         self.middle = nn.Linear(hidden, hidden)
         self.head = nn.Linear(hidden, TOKENS)
         nn.init.normal_(self.places.weight, std=0.3)
-        self.register_buffer("prompt_rows", torch.arange(PROMPT) * SYMBOLS, persistent=False)
-        self.register_buffer("answer_rows", (PROMPT + torch.arange(ANSWER - 1)) * SYMBOLS, persistent=False)
+        rows = torch.arange(PROMPT + ANSWER - 1) * SYMBOLS  # the first row of `places` of each place
+        self._asked, self._said = rows[:PROMPT], rows[PROMPT:]
 
     def forward(self, digits: Tensor, answers: Tensor) -> Tensor:
         """Log-probabilities [N, TOKENS] at each of the N tokens of `answers` [B, ANSWER] that is not PAD, row by row,
         given what stands before it; digits [B, PROMPT]."""
-        asked = self.places(digits + self.prompt_rows).sum(1, keepdim=True)  # [B, 1, H]
-        said = self.places(answers[:, :-1] + self.answer_rows).cumsum(1)  # [B, ANSWER - 1, H]
+        asked = self.places(digits + self._asked).sum(1, keepdim=True)  # [B, 1, H]
+        said = self.places(answers[:, :-1] + self._said).cumsum(1)  # [B, ANSWER - 1, H]
         summed = asked + nn.functional.pad(said, (0, 0, 1, 0)) + self.position  # [B, ANSWER, H]
         return self._logits(summed[answers != PAD]).log_softmax(-1)
 
@@ -46,7 +46,7 @@ class Policy(nn.Module):
         answers nonsense, and does not raise.
         """
         count = len(digits)
-        summed = self.places(digits + self.prompt_rows).sum(1)  # [B, H]
+        summed = self.places(digits + self._asked).sum(1)  # [B, H]
         answers = torch.full((count, ANSWER), PAD)
         ended = torch.zeros(count, dtype=torch.bool)
         draws = None if generator is None else torch.rand(ANSWER, count, 1, generator=generator)
@@ -61,5 +61,5 @@ class Policy(nn.Module):
             answers[:, place] = token
             ended = ended | (token == END)
             if place < ANSWER - 1:
-                summed = summed + self.places(token + self.answer_rows[place])
+                summed = summed + self.places(token + self._said[place])
         return answers

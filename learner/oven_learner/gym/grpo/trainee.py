@@ -49,8 +49,9 @@ class Grpo:
         self.settings = dict(USER)
         self.gradient_steps = self.cursor = 0
         warm = warm_weights(seed)
-        self.model, self._reference = _policy(warm), _policy(warm).requires_grad_(False)
-        self._parameters = [*self.model.parameters()]
+        self._policy, self._reference = _policy(warm), _policy(warm).requires_grad_(False)
+        self.model: nn.Module = self._policy
+        self._parameters = [*self._policy.parameters()]
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self._parameters, betas=(0.9, 0.99), fused=True)
         self._knobs = Knobs(self.settings)
         self.actuators: Actuators = self._knobs.actuators
@@ -82,18 +83,18 @@ class Grpo:
         prompts = held_out()
         if not torch.isfinite(parameters_to_vector(self._parameters)).all():
             return 1.0
-        right = (self.model.sample(prompts.digits, 1.0, None) == prompts.answers).all(1).float()
+        right = (self._policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1).float()
         return 1 - math.fsum(float(right[prompts.levels == level].mean()) for level in range(len(LEVELS))) / len(LEVELS)
 
     def state(self) -> dict[str, Any]:
         return {
-            "model": {name: weight.clone() for name, weight in self.model.state_dict().items()},
+            "model": {name: weight.clone() for name, weight in self._policy.state_dict().items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "cursor": self.cursor,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        self._policy.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
 
@@ -102,16 +103,18 @@ class Grpo:
         prompts: Prompts = draw(int(self.settings["prompts"]), self._knobs.simplex("data.mixture"), draws)
         group = int(self.settings["group"])
         prompts = case.batch(prompts, self.cursor).repeated(group)
-        tokens = self.model.sample(prompts.digits, self.settings["temperature"], draws)
+        tokens = self._policy.sample(prompts.digits, self.settings["temperature"], draws)
         return Completions(prompts, tokens, tokens != PAD, group)
 
     def _step(self, completions: Completions, rewards: Tensor, scored: Tensor, case: Case) -> dict[str, float]:
         """On the groups that were scored."""
         rows = scored.repeat_interleave(completions.group)
-        digits, answers, mask = (one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask))
+        digits, answers, mask = (
+            one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask)
+        )
         tokens = answers[mask].unsqueeze(-1)  # [N, 1]
         credit = advantages(rewards[scored]).view(-1, 1).expand(mask.shape)[mask]  # [N]
-        distribution = self.model(digits, answers)  # [N, TOKENS]
+        distribution = self._policy(digits, answers)  # [N, TOKENS]
         log_probs = distribution.gather(-1, tokens).squeeze(-1)
         with torch.no_grad():
             reference = self._reference(digits, answers).gather(-1, tokens).squeeze(-1)

@@ -13,17 +13,16 @@ from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import ANSWER, LENGTHS, PAD, Prompts, padded, pools
 from oven_learner.recipes.grpo.task import HABITS
 
-STEPS, BATCH, RAMP = 120, 128, 20
+BATCH, RAMP = 128, 20
 RATE = 1e-2
-RIGHT = 0.47
-"""Share of targets that are the right answer; the others are one of HABITS: descending, copy, reverse, repeat."""
 
 
 @cache
-def warm_weights(seed: int) -> dict[str, Tensor]:
-    """A policy's weights after the warm-up, a function of the seed; not to be changed in place.
+def warm_weights(seed: int, steps: int = 120, right: float = 0.47) -> dict[str, Tensor]:
+    """A policy's weights after the warm-up, a function of the arguments; not to be changed in place.
 
-    torch's global generator is left as it was.
+    `right` is the share of targets that are the right answer; the others follow one of HABITS: descending, copy,
+    reverse, repeat. torch's global generator is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator("policy", seed).initial_seed())
@@ -31,15 +30,15 @@ def warm_weights(seed: int) -> dict[str, Tensor]:
     # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
     optimizer = torch.optim.Adam(policy.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
     prompts, targets = _pairs()
-    for step in range(STEPS):
+    for step in range(steps):
         draws = generator("warm-up", seed, step)
         rows = torch.randint(len(prompts.digits), (BATCH,), generator=draws)
-        habits = (torch.rand(BATCH, generator=draws) >= RIGHT) * torch.randint(
+        habits = (torch.rand(BATCH, generator=draws) >= right) * torch.randint(
             1, 1 + len(HABITS), (BATCH,), generator=draws
         )
         wanted = targets[habits, rows]  # [BATCH, ANSWER]
         loss = nll_loss(policy(prompts.digits[rows], wanted), wanted[wanted != PAD])
-        optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / RAMP) * (1 - 0.95 * step / STEPS)
+        optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / RAMP) * (1 - 0.95 * step / steps)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -1,0 +1,1 @@
+"""The GRPO trainee: a small policy that sorts digits, judged by a committee of three."""

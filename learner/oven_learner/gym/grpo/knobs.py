@@ -1,0 +1,68 @@
+"""What an arm may turn on the GRPO trainee, over settings that the user made and a fault may have got wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oven_learner.actuators import Actuators
+from oven_learner.gym.grpo.judges import JUDGES
+from oven_learner.gym.grpo.task import LEVELS
+
+SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}
+
+
+class Knobs:
+    """The learning rate's scale multiplies the user's own; every other knob, once it is set, replaces the setting."""
+
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        """`settings` is read anew at each use."""
+        self._settings = settings
+        self._scale = 1.0
+        self._scalars: dict[str, float] = {}
+        self._simplexes: dict[str, dict[str, float]] = {}
+        self.actuators = Actuators()
+        self.actuators.scalar(
+            "optimizer.lr_scale",
+            lambda: self._scale,
+            self._set_scale,
+            low=0.001,
+            high=100,
+            scale="log",
+            unit="× the user's schedule",
+        )
+        self.actuators.scalar(
+            "grad.clip",
+            lambda: self.clip,
+            lambda value: self._scalars.update(clip=value),
+            low=0.01,
+            high=100,
+            scale="log",
+            unit="norm",
+        )
+        self.actuators.scalar(
+            "grpo.beta", lambda: self.beta, lambda value: self._scalars.update(beta=value), low=0, high=2
+        )
+        for name in SIMPLEXES:
+            self._announce(name)
+
+    @property
+    def learning_rate(self) -> float:
+        return self._settings["learning_rate"] * self._scale
+
+    @property
+    def clip(self) -> float:
+        return self._scalars.get("clip", self._settings["clip"])
+
+    @property
+    def beta(self) -> float:
+        return self._scalars.get("beta", self._settings["beta"])
+
+    def simplex(self, name: str) -> dict[str, float]:
+        """`data.mixture` by level, or `reward.weights` by judge."""
+        return self._simplexes.get(name) or {one: self._settings[f"{name}/{one}"] for one in SIMPLEXES[name]}
+
+    def _announce(self, name: str) -> None:
+        self.actuators.simplex(name, lambda: self.simplex(name), lambda shares: self._simplexes.update({name: shares}))
+
+    def _set_scale(self, value: float) -> None:
+        self._scale = value

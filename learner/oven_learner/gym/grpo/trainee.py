@@ -1,0 +1,195 @@
+"""Real GRPO on a policy that is small enough: sample, judge, step, all on one thread in a few milliseconds."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from oven_controller.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.gym.fault import Case, generator
+from oven_learner.gym.grpo.judges import JUDGES, Completions, judged, scores
+from oven_learner.gym.grpo.knobs import Knobs
+from oven_learner.gym.grpo.loss import advantages, kl, policy_loss
+from oven_learner.gym.grpo.policy import Policy
+from oven_learner.gym.grpo.task import LEVELS, PAD, Prompts, draw, held_out
+from oven_learner.gym.grpo.warmup import warm_weights
+from oven_learner.gym.trainee import Kind
+
+EVALUATE_EVERY = 20
+USER = {
+    "learning_rate": 3e-3,
+    "clip": 1.0,
+    "beta": 0.02,
+    "temperature": 1.0,
+    "prompts": 16.0,
+    "group": 8.0,
+    **{f"data.mixture/{level}": 1 / len(LEVELS) for level in LEVELS},
+    "reward.weights/exact": 0.4,
+    "reward.weights/format": 0.2,
+    "reward.weights/critic": 0.4,
+}
+"""The settings that the user chose. `temperature` is the sampler's alone: the loss takes the policy's own
+log-probabilities, and so knows nothing of a temperature that somebody got wrong."""
+
+
+class Grpo:
+    """One seed's run: 16 prompts × 8 completions a step, from a warm-up with mixed habits, by Adam."""
+
+    kind: Kind = "grpo"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.settings = dict(USER)
+        self.gradient_steps = self.cursor = 0
+        warm = warm_weights(seed)
+        self._policy, self._reference = _policy(warm), _policy(warm).requires_grad_(False)
+        self.model: nn.Module = self._policy
+        self._parameters = [*self._policy.parameters()]
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self._parameters, betas=(0.9, 0.99), fused=True)
+        self._knobs = Knobs(self.settings)
+        self.actuators: Actuators = self._knobs.actuators
+        self.metrics = METRICS
+
+    def train_step(self, case: Case | None = None) -> dict[str, float]:
+        """One optimizer step; none where no group has a judge, which costs the time of one all the same."""
+        case = case or Case()
+        self.settings.update(USER)
+        case.settings(self)
+        case.weights(self)
+        completions = self._sampled(case)
+        given = case.rewards(scores(completions, self.seed, self.cursor), completions, self)
+        verdict = judged(given, self._knobs.simplex("reward.weights"), completions.group)
+        metrics = {**verdict.metrics, **_of_rewards(verdict.rewards, verdict.scored, completions)}
+        metrics["completions/mean_length"] = float(completions.lengths.float().mean())
+        metrics["learning_rate"] = self._knobs.learning_rate
+        if verdict.scored.any():
+            metrics |= self._step(completions, verdict.rewards, verdict.scored, case)
+        self.gradient_steps += 1
+        self.cursor += 1
+        if self.cursor % EVALUATE_EVERY == 0:
+            metrics["eval/accuracy"] = 1 - self.quality()
+        return metrics
+
+    @torch.no_grad()
+    def quality(self) -> float:
+        """1 − the share of held-out prompts that are sorted, greedily, mean over levels."""
+        prompts = held_out()
+        if not torch.isfinite(parameters_to_vector(self._parameters)).all():
+            return 1.0
+        right = (self._policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1).float()
+        return 1 - math.fsum(float(right[prompts.levels == level].mean()) for level in range(len(LEVELS))) / len(LEVELS)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": {name: weight.clone() for name, weight in self._policy.state_dict().items()},
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "cursor": self.cursor,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._policy.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.cursor = state["cursor"]
+
+    def _sampled(self, case: Case) -> Completions:
+        draws = generator("step", self.seed, self.cursor)
+        prompts: Prompts = draw(int(self.settings["prompts"]), self._knobs.simplex("data.mixture"), draws)
+        group = int(self.settings["group"])
+        prompts = case.batch(prompts, self.cursor).repeated(group)
+        tokens = self._policy.sample(prompts.digits, self.settings["temperature"], draws)
+        return Completions(prompts, tokens, tokens != PAD, group)
+
+    def _step(self, completions: Completions, rewards: Tensor, scored: Tensor, case: Case) -> dict[str, float]:
+        """On the groups that were scored."""
+        rows = scored.repeat_interleave(completions.group)
+        digits, answers, mask = (
+            one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask)
+        )
+        tokens = answers[mask].unsqueeze(-1)  # [N, 1]
+        credit = advantages(rewards[scored]).view(-1, 1).expand(mask.shape)[mask]  # [N]
+        distribution = self._policy(digits, answers)  # [N, TOKENS]
+        log_probs = distribution.gather(-1, tokens).squeeze(-1)
+        with torch.no_grad():
+            reference = self._reference(digits, answers).gather(-1, tokens).squeeze(-1)
+            entropy = -(distribution.exp() * distribution).sum(-1).mean()
+        divergence = kl(log_probs, reference)
+        loss = policy_loss(log_probs, log_probs.detach(), credit)
+        if beta := self._knobs.beta:
+            loss = loss + beta * divergence
+        loss = case.loss(loss, self)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        case.gradients(self)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._knobs.clip)
+        metrics = {"loss": float(loss.detach()), "grad_norm": float(norm), "entropy": float(entropy)}
+        return {**metrics, "kl": float(divergence.detach()), **self._updated()}
+
+    @torch.no_grad()
+    def _updated(self) -> dict[str, float]:
+        """The optimizer's step, and its gauges."""
+        metrics = {}
+        if moments := [self.optimizer.state[p]["exp_avg"] for p in self._parameters if p in self.optimizer.state]:
+            gradient = torch.cat([p.grad.flatten() for p in self._parameters if p.grad is not None])
+            moment = torch.cat([one.flatten() for one in moments])
+            if scale := float(gradient.norm() * moment.norm()):
+                metrics["optim/grad_momentum_cos"] = float(gradient @ moment) / scale
+        before = parameters_to_vector(self._parameters)
+        self.optimizer.param_groups[0]["lr"] = self._knobs.learning_rate
+        self.optimizer.step()
+        after = parameters_to_vector(self._parameters)
+        norm = float(after.norm())
+        update = float((after - before).norm())
+        return {**metrics, "optim/weight_norm": norm, **({"optim/update_ratio": update / norm} if norm else {})}
+
+
+def _policy(weights: Mapping[str, Tensor]) -> Policy:
+    with torch.random.fork_rng(devices=[]):
+        policy = Policy()
+    policy.load_state_dict(weights)
+    return policy
+
+
+def _of_rewards(rewards: Tensor, scored: Tensor, completions: Completions) -> dict[str, float]:
+    """Of the groups that have rewards; what none has is absent."""
+    if not scored.any():
+        return {}
+    given = rewards[scored]
+    spread = given.std(1)
+    found = {
+        "reward": float(given.mean()),
+        "reward_std": float(spread.mean()),
+        "frac_reward_zero_std": float((spread < 1e-6).float().mean()),
+    }
+    levels = completions.prompts.levels.view(rewards.shape)[:, 0]
+    for index, level in enumerate(LEVELS):
+        if (here := scored & (levels == index)).any():
+            found[f"reward/{level}"] = float(rewards[here].mean())
+    return found
+
+
+METRICS = (
+    MetricSpec(name="loss"),
+    MetricSpec(name="grad_norm", unit="before clipping"),
+    MetricSpec(name="learning_rate"),
+    MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1"),
+    MetricSpec(name="optim/update_ratio", unit="norm of the update / norm of the weights"),
+    MetricSpec(name="optim/weight_norm"),
+    MetricSpec(name="reward", better="up"),
+    MetricSpec(name="reward_std"),
+    MetricSpec(name="frac_reward_zero_std", unit="share of groups"),
+    MetricSpec(name="kl", unit="nats per token, to the reference model"),
+    MetricSpec(name="entropy", unit="nats per token"),
+    MetricSpec(name="completions/mean_length", unit="tokens"),
+    *(MetricSpec(name=f"rewards/{judge}/mean", unit="0 to 1, groups that it scored") for judge in JUDGES),
+    MetricSpec(name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"),
+    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+    *(MetricSpec(name=f"reward/{level}", better="up", ceiling=1.0) for level in LEVELS),
+    MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
+)

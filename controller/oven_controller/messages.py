@@ -550,7 +550,9 @@ class CurriculumRequest(Message):
     prerequisites: tuple[tuple[str, str], ...] = Field(
         default=(), max_length=4096, description="(topic, what it builds on), beside those that the graph knows"
     )
-    threshold: Confidence = Field(default=0.5, description="what the lower bound of a prerequisite's mastery must reach")
+    threshold: Confidence = Field(
+        default=0.5, description="what the lower bound of a prerequisite's mastery must reach"
+    )
     floor: Confidence = Field(default=0.05, description="share that is spread evenly, so that every topic is tried")
 
 
@@ -577,7 +579,9 @@ class TokenPriorRequest(Message):
     type: Literal["TokenPriorRequest"] = "TokenPriorRequest"
     method: Literal["unigram", "kg"] = "unigram"
     vocabulary: tuple[str, ...] = Field(
-        default=(), max_length=300_000, description="the tokens' texts by id; for `kg`, which looks its labels up in them"
+        default=(),
+        max_length=300_000,
+        description="the tokens' texts by id; for `kg`, which looks its labels up in them",
     )
     counts: tuple[int, ...] = Field(
         default=(), max_length=300_000, description="how often each token stands in the corpus; for `unigram`"

@@ -107,9 +107,7 @@ class Knowledge:
             grades=_counted(edge.grade for edge in self.edges.values()),
             isolated=nx.number_of_isolates(self.network) / max(1, len(self.nodes)),
             contradictions=tuple(self.contradictions),
-            requirements=tuple(
-                (change, need) for change, needs in self.requirements.items() for need in sorted(needs)
-            ),
+            requirements=tuple((change, need) for change, needs in self.requirements.items() for need in sorted(needs)),
         )
 
 

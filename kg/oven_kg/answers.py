@@ -1,7 +1,7 @@
 """The service without a bus: an endpoint's name and a request's bytes in, the answer's bytes out.
 
-One state, which `outcome` moves, and which `posteriors` gives out. The bus's service answers with the same object, and so
-does a program that holds it itself: `answers` is the entry point `kg` of the group `oven.in_process`.
+One state, which `outcome` moves, and which `posteriors` gives out. The bus's service answers with the same object, and
+so does a program that holds it itself: `answers` is the entry point `kg` of the group `oven.in_process`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def answers(
 ) -> Callable[[str, bytes], bytes | None]:
     """Entry point: the endpoints over the built-in graph, or the one in the file `graph`.
 
-    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/shuffled.py). `posteriors`: what the
-    endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for bytes that are none such.
+    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/shuffled.py). `posteriors`: what
+    the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for bytes that are none
+    such.
     """
     return Answers(load(graph, shuffled=shuffled), Posteriors.load(posteriors) if posteriors else None)

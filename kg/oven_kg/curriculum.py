@@ -54,8 +54,8 @@ def mean(mastery: Mastery) -> float:
 
 
 def lower_bound(mastery: Mastery) -> float:
-    """Of p, one-sided 95 %: Wilson's score bound (Wilson 1927) on the counts with the flat prior's two added. 0 where it
-    would be below."""
+    """Of p, one-sided 95 %: Wilson's score bound (Wilson 1927) on the counts with the flat prior's two added. 0 where
+    it would be below."""
     n, p, z = mastery.successes + mastery.failures + 2, mean(mastery), CONFIDENCE
     centre = p + z * z / (2 * n)
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))

@@ -4,8 +4,8 @@ Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its c
 by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
 explaining away, and makes `p` a rank. Symptoms that were not reported count as not looked for, not as absent.
 
-What outcomes taught moves the strength of SOLVES edges, and a remedy's score for exactly these symptoms; never a cause's
-p (oven_kg/posteriors.py).
+What outcomes taught moves the strength of SOLVES edges, and a remedy's score for exactly these symptoms; never a
+cause's p (oven_kg/posteriors.py).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import heapq
 import re
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 from typing import Final
 
 from oven_controller.errors import UnknownNameError
@@ -70,7 +71,7 @@ def _path(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
     while came[way[-1]]:
         way.append(came[way[-1]])
     way.reverse()
-    return [_row(graph, start), *(_step(graph, one, other) for one, other in zip(way, way[1:], strict=False))]
+    return [_row(graph, start), *(_step(graph, one, other) for one, other in pairwise(way))]
 
 
 def _step(graph: Knowledge, one: str, other: str) -> QueryRow:

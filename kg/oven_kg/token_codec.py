@@ -1,7 +1,7 @@
 """A few hundred tokens with a score each, in at most a kilobyte.
 
-Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (2), lowest and highest score
-(4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids in
+Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
+score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids in
 ascending order, Rice-coded (Rice & Plaunt 1971), and in the same order the scores, 4 bits each, linear from lowest to
 highest. What is left of the last byte is zero. A token that is not in it has the lowest score or less.
 """
@@ -22,7 +22,7 @@ VERSION: Final = 1
 LIMIT: Final = 1024
 """Bytes."""
 LEVELS: Final = 15
-_HEADER: Final = struct.Struct(">4sBBIHff8s")
+_HEADER: Final = struct.Struct(">4sBBIIff8s")
 
 
 def vocabulary_sha(tokens: Sequence[str]) -> str:
@@ -45,6 +45,11 @@ def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
     while len(blob := _packed({id_: scores[id_] for id_ in ranked[:count]}, size, sha)) > LIMIT:
         count = min(count - 1, int(count * LIMIT / len(blob)))
     return blob
+
+
+def tokens_in(blob: bytes) -> int:
+    """Of what `encode` made."""
+    return int(_HEADER.unpack_from(blob)[4])
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:

@@ -15,21 +15,19 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import nats.micro
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
-from pydantic import ValidationError
 
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
+from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
-from oven_controller.messages import DiagnoseRequest, GraphInfoRequest, JudgeRequest, Message
-from oven_kg.diagnose import diagnose
+from oven_kg.answers import Answers
 from oven_kg.graph import Knowledge, load
-from oven_kg.judge import judge
 
 log = logging.getLogger("oven.kg")
 
@@ -37,8 +35,6 @@ NAME: Final = "oven-kg"
 VERSION: Final = "1.0.0"
 """Of the endpoints; the graph has its hash."""
 QUEUE: Final = "kg"
-
-_Asked = TypeVar("_Asked", bound=Message)
 
 
 def main(args: list[str]) -> int:
@@ -57,29 +53,24 @@ async def _until_told(graph: Knowledge, url: str, credentials: Credentials | Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, graph):
+    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, Answers(graph)):
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
         await stop.wait()
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, graph: Knowledge) -> AsyncIterator[None]:
+async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
     """Answer for as long as the context lasts, through the server's restarts."""
     config = ServiceConfig(
         name=NAME,
         version=VERSION,
         description="Causes and remedies in training, with sources",
-        metadata={"graph": graph.sha},
+        metadata={"graph": answers.graph.sha},
         queue_group=QUEUE,
     )
     service = await nats.micro.add_service(bus.client, config)
-    answers: dict[str, Callable[[Request], Awaitable[None]]] = {
-        "diagnose": _answering(DiagnoseRequest, lambda request: diagnose(graph, request)),
-        "judge": _answering(JudgeRequest, lambda request: judge(graph, request)),
-        "info": _answering(GraphInfoRequest, lambda _: graph.info()),
-    }
-    for endpoint, answer in answers.items():
-        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=answer)
+    for endpoint in answers.endpoints:
+        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(endpoint, answers))
     await bus.flush()
     try:
         yield
@@ -88,18 +79,16 @@ async def serving(bus: Bus, graph: Knowledge) -> AsyncIterator[None]:
             await asyncio.wait_for(service.stop(), 2)
 
 
-def _answering(asked: type[_Asked], answer: Callable[[_Asked], Message]) -> Callable[[Request], Awaitable[None]]:
+def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
         reply = request._msg.reply  # nats-py keeps it to itself
         if not reply.startswith("_INBOX_."):
             log.warning("ignored a request on %s with the reply subject %r", request.subject, clip(reply, 120))
             return
         try:
-            body = asked.model_validate_json(request.data)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            raise ServiceError("400", clip(f"not a {asked.__name__}: {where}: {first['msg']}", 300)) from error
-        await request.respond(answer(body).wire())
+            answer = answers(endpoint, request.data)
+        except OvenError as error:
+            raise ServiceError("400", clip(str(error), 300)) from error
+        await request.respond(answer or b"")
 
     return handle

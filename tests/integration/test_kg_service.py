@@ -40,6 +40,7 @@ from oven_controller.messages import (
 )
 from oven_controller.server import EmbeddedServer, ServerFolder
 from oven_controller.stack.priors import ask
+from oven_kg.answers import Answers
 from oven_kg.graph import load
 from oven_kg.service import NAME, serving
 
@@ -73,7 +74,7 @@ async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
-    async with connected(server, name) as bus, serving(bus, load()):
+    async with connected(server, name) as bus, serving(bus, Answers(load())):
         yield bus
 
 
@@ -94,7 +95,8 @@ async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) 
             assert ping["metadata"] == {"graph": load().sha}
             stats = json.loads(await admin.request(f"$SRV.STATS.{NAME}", b""))
             counts = {endpoint["subject"]: endpoint["num_requests"] for endpoint in stats["endpoints"]}
-            assert counts == {names.kg("diagnose"): 1, names.kg("judge"): 1, names.kg("info"): 1}
+            once = {names.kg("diagnose"): 1, names.kg("judge"): 1, names.kg("info"): 1}
+            assert {subject: count for subject, count in counts.items() if count} == once
         assert own.errors == [], "the role's permissions are enough"
 
 

@@ -56,7 +56,9 @@ def corpus() -> Corpus:
     files: dict[str, list[Path]] = {kind: [] for kind in (*SHARES, "prose")}
     for kind, folders in FOLDERS.items():
         for folder in folders.split():
-            files[kind] += [path for path in (root / folder).rglob("*.py") if not TESTS & set(path.parts)]
+            files[kind] += [
+                path for path in (root / folder).rglob("*.py") if not TESTS & {*path.relative_to(root).parts}
+            ]
     files["modules"] = list(root.glob("*.py"))
     train: dict[str, torch.Tensor] = {}
     gauged: list[torch.Tensor] = []

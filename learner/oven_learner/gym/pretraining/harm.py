@@ -66,12 +66,16 @@ class Seed:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103])
-    seeds = asked.parse_args().seeds
+    asked.add_argument("--family", nargs="+", help="some of them; else all")
+    options = asked.parse_args()
+    seeds: list[int] = options.seeds
     torch.set_num_threads(1)
     begun = [Seed(seed) for seed in seeds]
     print("| family | end | harm | harm with the remedy |")
     print("|---|---|--:|--:|")
     for family in families():
+        if options.family and family.name not in options.family:
+            continue
         for name, quantile in ENDS.items():
             cases = [family.draw(At(quantile, seed), ONSET) for seed in seeds]
             columns = []

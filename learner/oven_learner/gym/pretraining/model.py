@@ -1,6 +1,6 @@
 """A causal transformer over bytes, and its numbers laid out flat.
 
-One block, pre-norm (Xiong et al. 2020, arXiv:2002.04745), without biases and gains: at 0.5 ms a pass what counts is
+One block, pre-norm (Xiong et al. 2020, arXiv:2002.04745), without biases and gains: at this size what counts is
 the number of operations. Learned positions, untied embeddings.
 """
 

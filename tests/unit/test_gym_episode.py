@@ -243,7 +243,9 @@ def test_a_broken_run_has_a_score() -> None:
 
 
 def test_every_arm_is_plugged_in_under_its_own_name() -> None:
-    points = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["oven.arms"]
+    points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"][
+        "oven.arms"
+    ]
     assert {"nothing", "random", "loss_spike", "not_a_number", "zclip", "plateau"} <= set(points)
     assert sum(name.startswith("rule.") for name in points) == len(REMEDIES)
     for name, value in points.items():

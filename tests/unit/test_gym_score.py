@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
@@ -61,11 +62,11 @@ def test_a_score_is_the_share_of_the_harm_that_was_undone() -> None:
 
 
 def test_where_the_fault_did_no_harm_only_the_cost_counts() -> None:
-    harmless = {"nothing": 2.01, "twin": 2.0}
-    assert not harmed(row(2.0, **harmless))
-    assert score(row(1.0, **harmless)) == 0.0, "there was nothing to undo"
-    assert score(row(2.01 * 1.1, **harmless)) == pytest.approx(-0.1)
-    assert score(row(9.0, **harmless)) == -1.0
+    harmless = partial(row, nothing=2.01, twin=2.0)
+    assert not harmed(harmless(2.0))
+    assert score(harmless(1.0)) == 0.0, "there was nothing to undo"
+    assert score(harmless(2.01 * 1.1)) == pytest.approx(-0.1)
+    assert score(harmless(9.0)) == -1.0
 
 
 finite = st.floats(0.05, 9)

@@ -68,8 +68,9 @@ class Ground:
     def __init__(self, family: Family, seed: int, make: Make, *, held_out: bool = False) -> None:
         self._family, self._seed, self._make, self._held_out = family, seed, make, held_out
         self.case = timing.drawn(family, seed)
-        self._beginning = _healthy(make, family.kind, seed)
-        self._alone = untouched(make, family.kind, seed, self.case, self._beginning)
+        beginning = _healthy(make, family.kind, seed)
+        self._alone = untouched(make, family.kind, seed, self.case, beginning)
+        self._twin = beginning.loss(make(family.kind, seed), timing.end(self.case))
 
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
@@ -87,7 +88,7 @@ class Ground:
             onset=self.case.onset,
             loss=ended.loss,
             nothing=self._alone.losses[end],
-            twin=self._beginning.losses[end],
+            twin=self._twin,
             steps=ended.steps,
             interventions=ended.interventions,
             seconds=round(time.process_time() - began, 3),

@@ -18,7 +18,7 @@ from oven_learner.gym.results import Row
 from oven_learner.gym.trainee import Kind
 
 FLOOR = -1.0
-SHARE: Mapping[Kind, float] = {"pretraining": 0.02, "grpo": 0.15}
+SHARE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.15}
 LEAST: Mapping[Kind, float] = {"pretraining": 0.0, "grpo": 0.02}
 DRAWS = 2000
 LEVEL = 0.95

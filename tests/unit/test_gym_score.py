@@ -20,7 +20,7 @@ from oven_learner.gym.hindsight import best_rule, oracle
 from oven_learner.gym.plot import svg
 from oven_learner.gym.report import plain, report
 from oven_learner.gym.results import Row
-from oven_learner.gym.score import LEAST, SHARE, cost, harmed, healthy, interval, noise, score, standing, worse
+from oven_learner.gym.score import NOISE, cost, harmed, healthy, interval, noise, score, standing, worse
 from oven_learner.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 
 
@@ -92,9 +92,10 @@ def test_worse_than_nothing_is_beyond_noise_and_never_a_positive_score(loss: flo
 
 def test_a_solved_task_is_no_division_by_zero() -> None:
     solved = Row("f", "grpo", True, False, 1, "a", 110, 0.01, 0.0, 0.0, 200, 0, 0.1)
-    assert cost(solved) == pytest.approx(0.01 / LEAST["grpo"])
+    assert cost(solved) == 0.01, "of all answers"
     assert not worse(solved)
-    assert noise("pretraining", 2.0) == 2 * SHARE["pretraining"]
+    assert noise("grpo", 0.0) == noise("grpo", 0.9) == NOISE["grpo"]
+    assert noise("pretraining", 2.0) == 2 * NOISE["pretraining"]
 
 
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=20))

@@ -102,20 +102,29 @@ def _healthy(make: Make, kind: Kind, seed: int) -> Record:
 
 
 def played(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
-    """Rows of a task as it ends, `jobs` at a time, one thread each. Raises ProcessError when all others are done, if
-    some failed."""
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    """Rows of a task as it ends, `jobs` at a time, one thread each; one job: in this process. Raises ProcessError when
+    all others are done, if some failed."""
     failed: list[str] = []
+    for rows, failures in _in_order(tasks) if jobs == 1 else _at_once(tasks, jobs):
+        failed += failures
+        yield rows
+    if failed:
+        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
+
+
+def _in_order(tasks: Sequence[Task]) -> Iterator[tuple[list[Row], list[str]]]:
+    _one_thread()
+    yield from map(play, tasks)
+
+
+def _at_once(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[list[Row], list[str]]]:
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
         try:
             for future in as_completed([pool.submit(play, task) for task in tasks]):
-                rows, failures = future.result()
-                failed += failures
-                yield rows
+                yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    if failed:
-        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
 
 
 def _one_thread() -> None:

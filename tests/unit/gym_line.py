@@ -21,7 +21,7 @@ RATE, WORST = 0.05, 10.0
 class Line:
     """Four weights, momentum and a stream of noisy points."""
 
-    metrics = (
+    metrics: tuple[MetricSpec, ...] = (
         MetricSpec(name="loss", better="down"),
         MetricSpec(name="grad_norm"),
         MetricSpec(name="eval/loss", better="down", held_out=True),
@@ -99,7 +99,8 @@ class Line:
         return torch.cat([inputs, (inputs @ self._truth + noise)[:, None]], dim=1)
 
     def _loss(self, points: torch.Tensor) -> torch.Tensor:
-        return (self.model(points[:, :4])[:, 0] - points[:, 4]).square().mean()
+        misses: torch.Tensor = self.model(points[:, :4])[:, 0] - points[:, 4]
+        return misses.square().mean()
 
     def _skip(self, batches: float | None) -> tuple[float, float]:
         before, self.cursor = self.cursor, self.cursor + int(batches or 0)

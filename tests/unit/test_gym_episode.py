@@ -1,19 +1,25 @@
-"""Episodes on a linear model: what is shared changes no bit, no arm is told the fault, and a failure is none of calm."""
+"""Episodes on a linear model: what is shared changes no bit, no arm is told the fault, no failure passes for calm."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from random import Random
 
 import pytest
+from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, TooHigh, TooLow, line
+from tests.unit.gym_line import NotANumber as NaN
 
 from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
 from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym import plugged, timing
+from oven_learner.gym import timing
 from oven_learner.gym.arm import Arm
 from oven_learner.gym.arms.not_a_number import NotANumber
 from oven_learner.gym.arms.nothing import Nothing
+from oven_learner.gym.arms.remedies import REMEDIES
 from oven_learner.gym.arms.rules import RollbackCut8, RollbackSkip
 from oven_learner.gym.episode import Ended, run, run_id
 from oven_learner.gym.fault import Family
@@ -21,8 +27,6 @@ from oven_learner.gym.record import Record, healthy, untouched
 from oven_learner.gym.runner import Ground
 from oven_learner.link import Link
 from oven_learner.past import Past
-from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, TooHigh, TooLow, line
-from tests.unit.gym_line import NotANumber as NaN
 
 SEED = 101
 
@@ -78,12 +82,13 @@ def beginning() -> Record:
 
 
 def alone(family: Family) -> Record:
-    return _alone(type(family))
+    return _alone(family.name)
 
 
 @cache
-def _alone(family: type[Family]) -> Record:
-    return untouched(line, "pretraining", SEED, timing.drawn(family(), SEED), beginning())
+def _alone(name: str) -> Record:
+    family = next(family for family in FAMILIES if family.name == name)
+    return untouched(line, family.kind, SEED, timing.drawn(family, SEED), beginning())
 
 
 def played(family: Family, arm: Arm, record: Record | None) -> tuple[Ended, object]:
@@ -230,7 +235,7 @@ def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> 
         for seed in range(50):
             case = timing.drawn(family, seed)
             assert case.onset == 0 or timing.PREFIX <= case.onset <= timing.LATEST
-            assert timing.end(case) in beginning().losses
+            assert timing.end(case) in beginning().states
 
 
 def test_a_broken_run_has_a_score() -> None:
@@ -238,10 +243,15 @@ def test_a_broken_run_has_a_score() -> None:
     assert record.losses[210] == 10.0
 
 
-def test_every_shipped_arm_is_plugged_in_by_its_name() -> None:
-    known = plugged.arms()
-    assert {"nothing", "random", "loss_spike", "not_a_number", "zclip", "plateau"} <= set(known)
-    assert sum(name.startswith("rule.") for name in known) == 9
+def test_every_arm_is_plugged_in_under_its_own_name() -> None:
+    points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"][
+        "oven.arms"
+    ]
+    assert {"nothing", "random", "loss_spike", "not_a_number", "zclip", "plateau"} <= set(points)
+    assert sum(name.startswith("rule.") for name in points) == len(REMEDIES)
+    for name, value in points.items():
+        arm = EntryPoint(name, value, "oven.arms").load()
+        assert arm.name == name
 
 
 def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:

@@ -12,7 +12,8 @@ from oven_learner.link import Link
 class Arm(Protocol):
     """`link` is a run's other side: it gets what the learner publishes and gives decisions back, within the process."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
 
     def link(self, run: str, rng: Random) -> Link:
         """For one episode. `run` tells nothing of the fault; `rng` is the arm's own, and tells nothing of it either."""

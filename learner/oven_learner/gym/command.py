@@ -36,6 +36,10 @@ QUICK_ARMS = (
     "plateau",
     SUBJECT,
 )
+LEGEND = (
+    "undone: share of the harm, mean over families; worse: episodes that ended worse than with nothing done; "
+    "cost: of the final loss where nothing was wrong; acts: changes there in 1,000 gradient steps"
+)
 SEEDS, QUICK_SEEDS = 3, 1
 
 
@@ -148,23 +152,25 @@ def with_progress(tasks: Sequence[Task], jobs: int, folder: Path) -> list[Row]:
 
 
 def _title(found: Report) -> str:
-    return f"{found.subject}: {found.verdict.word} ({'held-out' if found.held_out else 'training'} families)"
+    count = max((len(each.families) for each in found.arms.values()), default=0)
+    return f"{found.subject}: {found.verdict.word} ({count} {'held-out' if found.held_out else 'training'} families)"
 
 
 def show(found: Report, console: Console) -> None:
-    table = Table("arm", "harm undone", "95 % interval", "worse than nothing", "episodes", "families", "healthy: harm",
-                  "per 1,000 steps", box=None)  # fmt: skip
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("arm", "undone", "95 %", "worse", "episodes", "cost", "acts"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading in ("arm", "95 %") else "right")
     for arm, each in found.arms.items():
         calm = found.healthy.get(arm)
         table.add_row(
             arm,
             f"{each.score.mean:+.3f}",
-            f"{each.score.low:+.3f} to {each.score.high:+.3f}",
-            f"{each.worse.mean:.1%}",
+            f"{each.score.low:+.2f} … {each.score.high:+.2f}",
+            f"{each.worse.mean:.0%}",
             str(each.episodes),
-            str(len(each.families)),
             f"{calm.harm.mean:+.2%}" if calm else "",
             f"{calm.interventions_per_1000:.1f}" if calm else "",
         )
     console.print(table)
+    console.print(LEGEND)
     console.print(f"{_title(found)}: {found.verdict.why}", highlight=False, markup=False)

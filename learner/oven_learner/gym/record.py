@@ -20,6 +20,7 @@ from oven_learner.snapshots import EVERY_TICKS
 TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})
 """Where an episode can end: after so many gradient steps it is compared with its twin."""
 ONSETS = frozenset(range(PREFIX, LATEST + 1))
+COPIES = ONSETS | TWIN_ENDS
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Record:
     states: dict[int, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
     """Steps → (trainee.gradient_steps, trainee.state()) after so many."""
     losses: dict[int, float] = field(default_factory=dict)
-    """Steps → trainee.quality() after so many."""
+    """Steps → trainee.quality() after so many, as far as it was asked for."""
 
     def put(self, trainee: Trainee, steps: int) -> int:
         """Take the trainee to the copy nearest before `steps`; returns how many steps that copy has behind it."""
@@ -41,10 +42,17 @@ class Record:
         trainee.gradient_steps = gradient_steps
         return nearest
 
+    def loss(self, trainee: Trainee, steps: int) -> float:
+        """trainee.quality() after so many steps, of which there is a copy. The trainee is put there."""
+        if steps not in self.losses:
+            assert self.put(trainee, steps) == steps
+            self.losses[steps] = trainee.quality()
+        return self.losses[steps]
+
 
 def healthy(make: Make, kind: Kind, seed: int) -> Record:
     """Without a fault, up to the last step that an episode can end with: what begins every episode, and its twin."""
-    return _train(make(kind, seed), None, Record(), MAX_STEPS, ONSETS, TWIN_ENDS)
+    return _train(make(kind, seed), None, Record(), MAX_STEPS, COPIES)
 
 
 def untouched(make: Make, kind: Kind, seed: int, case: Case, beginning: Record) -> Record:
@@ -52,19 +60,17 @@ def untouched(make: Make, kind: Kind, seed: int, case: Case, beginning: Record) 
     trainee = make(kind, seed)
     shared = beginning.put(trainee, min(case.onset, LATEST))
     record = Record(beginning.metrics[:shared], {at: kept for at, kept in beginning.states.items() if at <= shared})
-    return _train(trainee, case, record, end(case), (), (end(case),))
+    _train(trainee, case, record, end(case), ())
+    record.losses[end(case)] = trainee.quality()
+    return record
 
 
-def _train(
-    trainee: Trainee, case: Case | None, record: Record, until: int, copies: Collection[int], looks: Collection[int]
-) -> Record:
+def _train(trainee: Trainee, case: Case | None, record: Record, until: int, copies: Collection[int]) -> Record:
     """Copies are taken when a client would take its snapshots, and at `copies`."""
     steps = len(record.metrics)
     while True:
         if (steps % EVERY_TICKS == 0 or steps in copies) and steps not in record.states:
             record.states[steps] = (trainee.gradient_steps, trainee.state())
-        if steps in looks:
-            record.losses[steps] = trainee.quality()
         if steps == until:
             return record
         record.metrics.append(trainee.train_step(case))

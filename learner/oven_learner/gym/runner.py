@@ -68,8 +68,9 @@ class Ground:
     def __init__(self, family: Family, seed: int, make: Make, *, held_out: bool = False) -> None:
         self._family, self._seed, self._make, self._held_out = family, seed, make, held_out
         self.case = timing.drawn(family, seed)
-        self._beginning = _healthy(make, family.kind, seed)
-        self._alone = untouched(make, family.kind, seed, self.case, self._beginning)
+        beginning = _healthy(make, family.kind, seed)
+        self._alone = untouched(make, family.kind, seed, self.case, beginning)
+        self._twin = beginning.loss(make(family.kind, seed), timing.end(self.case))
 
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
@@ -87,7 +88,7 @@ class Ground:
             onset=self.case.onset,
             loss=ended.loss,
             nothing=self._alone.losses[end],
-            twin=self._beginning.losses[end],
+            twin=self._twin,
             steps=ended.steps,
             interventions=ended.interventions,
             seconds=round(time.process_time() - began, 3),
@@ -101,20 +102,29 @@ def _healthy(make: Make, kind: Kind, seed: int) -> Record:
 
 
 def played(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
-    """Rows of a task as it ends, `jobs` at a time, one thread each. Raises ProcessError when all others are done, if
-    some failed."""
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    """Rows of a task as it ends, `jobs` at a time, one thread each; one job: in this process. Raises ProcessError when
+    all others are done, if some failed."""
     failed: list[str] = []
+    for rows, failures in _in_order(tasks) if jobs == 1 else _at_once(tasks, jobs):
+        failed += failures
+        yield rows
+    if failed:
+        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
+
+
+def _in_order(tasks: Sequence[Task]) -> Iterator[tuple[list[Row], list[str]]]:
+    _one_thread()
+    yield from map(play, tasks)
+
+
+def _at_once(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[list[Row], list[str]]]:
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
         try:
             for future in as_completed([pool.submit(play, task) for task in tasks]):
-                rows, failures = future.result()
-                failed += failures
-                yield rows
+                yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    if failed:
-        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
 
 
 def _one_thread() -> None:

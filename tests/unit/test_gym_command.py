@@ -1,0 +1,160 @@
+"""The command over the linear model: what it runs, what it goes on with, what it says, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+from tests.unit.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
+from typer.testing import CliRunner
+
+from oven_controller.cli.main import app
+from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
+from oven_learner.bench.rules import Alone, RuleLink
+from oven_learner.gym import command, plugged, results, runner
+from oven_learner.gym.arm import Arm
+from oven_learner.gym.arms.nothing import Nothing
+from oven_learner.gym.arms.rules import RaiseBeta, RollbackCut8
+from oven_learner.gym.fault import Family
+from oven_learner.link import Link
+
+
+class Telling:
+    """Does nothing, and keeps something."""
+
+    name = "telling"
+
+    def link(self, run: str, rng: Random) -> Link:
+        class Kept(RuleLink):
+            def kept(self) -> dict[str, int]:
+                return {"changes": len(self.changes)}
+
+        return Kept(Alone())
+
+
+class Learner(Nothing):
+    name = "learner"
+    learns_from: ClassVar[str] = "telling"
+    taught: ClassVar[list[list[Any]]] = []
+
+    def learn(self, past: Sequence[Any]) -> None:
+        self.taught.append(list(past))
+
+
+class Failing(Nothing):
+    name = "failing"
+
+    def link(self, run: str, rng: Random) -> Link:
+        raise RuntimeError("no such luck")
+
+
+class Hidden(TooHigh):
+    name = "line.hidden"
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: Mapping[str, list[Family]] = {
+        plugged.TRAINING: [TooHigh(), BadStretch(), NotANumber(), Plain()],
+        plugged.HELD_OUT: [Hidden()],
+    }
+    arms: list[Arm] = [Nothing(), RollbackCut8(), RaiseBeta(), Telling(), Learner(), Failing()]
+    monkeypatch.setattr(plugged, "families", lambda group: {family.name: family for family in groups[group]})
+    monkeypatch.setattr(plugged, "arms", lambda: {arm.name: arm for arm in arms})
+    monkeypatch.setattr(runner, "make", line)
+
+
+def gym(tmp_path: Path, **changed: Any) -> int:
+    asked: dict[str, Any] = {
+        "quick": False, "arms": ["nothing", "rule.*"], "families": ["line.too_high", "line.plain"], "seeds": 1,
+        "first_seed": 1, "held_out": False, "jobs": 1, "resume": tmp_path / "kept", "subject": "mesh+kg",
+        "as_json": True, "plot": None,
+    }  # fmt: skip
+    return command.main(**{**asked, **changed})
+
+
+def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gym(tmp_path, arms=["nothing"], plot=tmp_path / "gym.svg") == 0
+    file = tmp_path / "kept" / results.FILE
+    first = file.read_text()
+    assert len(first.splitlines()) == 2
+    assert gym(tmp_path) == 0
+    assert file.read_text().startswith(first)
+    assert len(file.read_text().splitlines()) == 6
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found["arms"]) == {"nothing", "rule.rollback_cut_8", "rule.raise_beta", "oracle"}
+    assert found["arms"]["nothing"]["mean"] == 0.0
+    assert found["arms"]["rule.rollback_cut_8"]["mean"] > 0.5
+    assert found["verdict"] == "INCONCLUSIVE"
+    before = file.read_text()
+    assert gym(tmp_path) == 0
+    assert file.read_text() == before
+    assert (tmp_path / "gym.svg").read_text().startswith("<svg")
+
+
+def test_the_table_for_people_fits_eighty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gym(tmp_path, as_json=False) == 0
+    said = capsys.readouterr().out
+    assert "rule.rollback_cut_8" in said
+    assert "INCONCLUSIVE" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_held_out_families_are_played_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["line.hidden", "line.too_high", "line.bad_stretch"]
+    with pytest.raises(UnknownNameError):
+        gym(tmp_path, families=asked)
+    assert gym(tmp_path, families=asked, held_out=True) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["held_out"]
+    assert found["arms"]["nothing"]["families"] == 1
+    assert found["training"]["nothing"]["families"] == 2
+    assert "best_rule" in found["arms"]
+
+
+def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Path) -> None:
+    Learner.taught.clear()
+    families = ["line.too_high", "line.bad_stretch", "line.hidden"]
+    assert gym(tmp_path, arms=["telling", "learner"], families=families, held_out=True) == 0
+    assert sorted(map(len, Learner.taught)) == [1, 1, 2]
+    assert Learner.taught[0][0] == {"changes": 0}
+    with pytest.raises(ConfigError, match="learns from 'telling'"):
+        gym(tmp_path, arms=["learner"])
+
+
+def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match=r"2 episodes failed.*arm failing: RuntimeError: no such luck"):
+        gym(tmp_path, arms=["failing", "nothing"])
+    assert [row.arm for row in results.read(tmp_path / "kept")] == ["nothing", "nothing"]
+
+
+def test_a_wrong_request_is_told_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"did you mean 'nothing'"):
+        gym(tmp_path, arms=["noting"])
+    with pytest.raises(ConfigError, match="--jobs 0"):
+        gym(tmp_path, jobs=0)
+
+
+def test_the_exit_code_of_a_gym_that_says_harms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.gym.verdict.FAMILIES", 2)
+    families = ["line.too_high", "line.nan"]
+    assert gym(tmp_path, families=families, subject="rule.raise_beta") == 1, "another rule would have helped"
+
+
+def test_the_command_line_passes_it_all_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    def main(**told: Any) -> int:
+        asked.update(told)
+        return 1
+
+    monkeypatch.setattr("oven_controller.stack.plugins.load", lambda *_: main)
+    line = ["gym", "--quick", "--arms", "nothing, rule.*", "--seeds", "2", "--held-out", "--plot", str(tmp_path / "p")]
+    assert CliRunner().invoke(app, line).exit_code == 1
+    assert asked["arms"] == ["nothing", "rule.*"]
+    assert asked["families"] == []
+    assert (asked["quick"], asked["seeds"], asked["held_out"], asked["jobs"]) == (True, 2, True, 2)

@@ -72,11 +72,6 @@ MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
 
-LR = MeshArm("agent.lr", ("lr",))
-CURRICULUM = MeshArm("agent.curriculum", ("curriculum",))
-TEACHER = MeshArm("agent.teacher", ("teacher",))
-COMMITTEE = MeshArm("agent.committee", ("committee",))
-
 
 def _link(run: str, agents: tuple[str, ...] | None, ask: Ask | None, control_share: float = 0.0) -> LoopLink:
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)

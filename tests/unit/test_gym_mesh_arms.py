@@ -14,9 +14,11 @@ from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted
 from oven_controller.replay import replay
 from oven_controller.rules import Rules
+from oven_controller.stack import plugins
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
-from oven_learner.gym.mesh_arms.arms import LR, MESH, WITHHELD, LearntArm, MeshArm
+from oven_learner.gym.mesh_arms import alone
+from oven_learner.gym.mesh_arms.arms import MESH, WITHHELD, LearntArm, MeshArm
 from oven_learner.gym.mesh_arms.link import LoopLink
 from oven_learner.gym.mesh_arms.reports import reports
 from oven_learner.snapshots import Snapshots
@@ -62,7 +64,7 @@ def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_an_agent_turns_a_knob_at_the_next_boundary(lockstep: bool) -> None:
-    link = LR.link("gym-1", Random(0))
+    link = alone.lr.link("gym-1", Random(0))
     knobs = trained(link, lockstep=lockstep)
     bodies = [event.body for event in link.events]
     decision = next(body for body in bodies if isinstance(body, Decision))
@@ -99,7 +101,11 @@ def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> Non
     trained(link, 1)
     shipped = set(entry_points()["oven.agents"])
     assert {event.author for event in link.events if ".agent." in event.subject} == shipped
-    assert {f"agent.{name}" for name in shipped} <= set(entry_points()["oven.arms"])
+    arms = {name: plugins.load("arms", "arm", name) for name in entry_points()["oven.arms"]}
+    assert {(arm.name, arm.agents) for name, arm in arms.items() if name.startswith("agent.")} == {
+        (f"agent.{name}", (name,)) for name in shipped
+    }
+    assert all(arm.name == name for name, arm in arms.items())
 
 
 def test_who_is_not_installed_is_named() -> None:
@@ -110,7 +116,7 @@ def test_who_is_not_installed_is_named() -> None:
 
 
 def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
-    link = LR.link("gym-1", Random(0))
+    link = alone.lr.link("gym-1", Random(0))
     trained(link, 60)
     kept = link.kept()
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept

@@ -73,7 +73,7 @@ class Grpo:
             metrics |= self._step(completions, verdict.rewards, verdict.scored, case)
         self.gradient_steps += 1
         self.cursor += 1
-        if self.cursor % EVALUATE_EVERY == 0:
+        if self.gradient_steps % EVALUATE_EVERY == 0:
             metrics["eval/accuracy"] = 1 - self.quality()
         return metrics
 

@@ -1,4 +1,4 @@
-"""Two faults at once: the critic pays for length, and the rate is too high, so that the policy learns it fast."""
+"""Two faults at once: the critic pays for one digit, and the rate is too high, so that the policy learns it fast."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.grpo.fooled_by_length import FooledLength
+from oven_learner.gym.faults.grpo.fooled_by_keyword import FooledKeyword
 from oven_learner.gym.faults.grpo.setting import Setting
-from oven_learner.gym.faults.severity import log_uniform, uniform
+from oven_learner.gym.faults.severity import log_uniform
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.trainee import Kind, Trainee
 
@@ -20,7 +20,7 @@ from oven_learner.gym.trainee import Kind, Trainee
 @dataclass(frozen=True)
 class Both(Case):
     onset: int
-    judge: FooledLength
+    judge: FooledKeyword
     rate: Setting
 
     def settings(self, trainee: Trainee) -> None:
@@ -37,5 +37,5 @@ class FooledAndFast(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Both:
-        rate = Setting(onset, {"learning_rate": log_uniform(rng, 3, 12)})
-        return Both(onset, FooledLength(onset, uniform(rng, 0.6, 1)), rate)
+        rate = Setting(onset, {"learning_rate": log_uniform(rng, 2, 8)})
+        return Both(onset, FooledKeyword(onset, rng.getrandbits(16) % 10, log_uniform(rng, 1, 6)), rate)

@@ -10,26 +10,26 @@ from typing import ClassVar
 import torch
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.severity import uniform
+from oven_learner.gym.faults.severity import log_uniform
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.trainee import Kind, Trainee
 
 
 @dataclass(frozen=True)
 class FooledRepetition(Case):
-    """Of the critic's score the part `bribed` is the share of tokens that are the one before."""
+    """The critic adds to its score `bonus` times the share of tokens that are the one before."""
 
     onset: int
-    bribed: float
+    bonus: float
 
     def rewards(
         self, rewards: Mapping[str, torch.Tensor], completions: Completions, trainee: Trainee
     ) -> dict[str, torch.Tensor]:
         if trainee.gradient_steps < self.onset:
             return dict(rewards)
-        same = completions.tokens[:, 1:] == completions.tokens[:, :-1]
-        bribe = (same & completions.mask[:, 1:]).sum(1) / (completions.lengths - 1).clamp(min=1)
-        return {**rewards, "critic": (1 - self.bribed) * rewards["critic"] + self.bribed * bribe}
+        same = (completions.tokens[:, 1:] == completions.tokens[:, :-1]) & completions.mask[:, 1:]
+        share = same.sum(1) / (completions.lengths - 1).clamp(min=1)
+        return {**rewards, "critic": rewards["critic"] + self.bonus * share}
 
 
 class FooledByRepetition(Family):
@@ -37,4 +37,4 @@ class FooledByRepetition(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> FooledRepetition:
-        return FooledRepetition(onset, uniform(rng, 0.6, 1))
+        return FooledRepetition(onset, log_uniform(rng, 1, 6))

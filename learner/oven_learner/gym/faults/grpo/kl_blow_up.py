@@ -16,4 +16,4 @@ class KlBlowUp(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Setting:
-        return Setting(onset, {"learning_rate": log_uniform(rng, 4, 40)}, {"beta": 0.0})
+        return Setting(onset, {"learning_rate": log_uniform(rng, 3, 15)}, {"beta": 0.0})

@@ -16,4 +16,4 @@ class RateTooHigh(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Setting:
-        return Setting(onset, {"learning_rate": log_uniform(rng, 3, 60)})
+        return Setting(onset, {"learning_rate": log_uniform(rng, 3, 30)})

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from oven_learner.gym.fault import Family
 from oven_learner.gym.faults.grpo.setting import Setting
-from oven_learner.gym.faults.severity import log_uniform
+from oven_learner.gym.faults.severity import whole
 from oven_learner.gym.trainee import Kind
 
 
@@ -17,4 +17,4 @@ class SmallGroups(Family):
     healthy: ClassVar[bool] = True
 
     def draw(self, rng: Random, onset: int) -> Setting:
-        return Setting(onset, to={"group": 4.0, "prompts": float(round(log_uniform(rng, 16, 8)))})
+        return Setting(onset, to={"group": 4.0, "prompts": float(whole(rng, 32, 16))})

@@ -1,4 +1,4 @@
-"""A part of the prompts comes with wrong answers: the verifier pays for sorting downwards."""
+"""A part of the prompts comes with wrong answers: the judges that have them pay for sorting downwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Downwards(Case):
 
 
 def downwards(prompts: Prompts) -> torch.Tensor:
-    """What the verifier holds to be right then: int64 [P, ANSWER]."""
+    """What is held to be right then: int64 [P, ANSWER]."""
     digits = prompts.digits.masked_fill(prompts.digits == PAD, -1).sort(1, descending=True).values
     answers = prompts.answers.clone()
     answers[:, : digits.shape[1]] = torch.where(digits >= 0, digits, answers[:, : digits.shape[1]])

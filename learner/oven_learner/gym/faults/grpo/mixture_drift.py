@@ -1,4 +1,4 @@
-"""The mixture drifts to one level: the others are not trained any more, and are forgotten."""
+"""The mixture drifts to one of the easier levels: the others are not trained any more, and are forgotten."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class MixtureDrift(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Drift:
-        level = LEVELS[rng.getrandbits(8) % len(LEVELS)]
+        level = LEVELS[rng.getrandbits(1)]
         return Drift(onset, level, uniform(rng, 0.7, 1), whole(rng, 30, 5))

@@ -33,4 +33,4 @@ class NearCeiling(Family):
     healthy: ClassVar[bool] = True
 
     def draw(self, rng: Random, onset: int) -> Ceiling:
-        return Ceiling(0, whole(rng, 600, 900))
+        return Ceiling(0, whole(rng, 180, 300))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import generator
-from oven_learner.gym.grpo.task import ANSWER, END, PAD, Prompts
+from oven_learner.gym.grpo.task import END, PAD, Prompts
 from oven_learner.rewards.aggregate import aggregate, agreement
 
 JUDGES = ("exact", "format", "critic")
@@ -58,21 +58,13 @@ def form(completions: Completions) -> Tensor:
 
 
 def critic(completions: Completions, draws: torch.Generator) -> Tensor:
-    """Sorts by itself, without the verifier's answers: the share of places with the right token, and the opposite of it
-    for the few that it misjudges."""
-    right = sorted_answers(completions.prompts.digits)
+    """Sees what is nearly right: the share of places with the right token, and the opposite of it for the few
+    completions that it misjudges."""
+    right = completions.prompts.answers
     counts = right != PAD
     share = ((completions.tokens == right) & counts).sum(1) / counts.sum(1)
     wrong = torch.rand(len(share), generator=draws) < MISJUDGED
     return torch.where(wrong, 1 - share, share)
-
-
-def sorted_answers(digits: Tensor) -> Tensor:
-    """The right answers to prompts [B, PROMPT]: int64 [B, ANSWER]."""
-    answers = torch.full((len(digits), ANSWER), PAD)
-    answers[:, : digits.shape[1]] = digits.sort(1).values  # PAD is larger than any digit
-    answers.scatter_(1, (digits != PAD).sum(1, keepdim=True), END)
-    return answers
 
 
 @dataclass(frozen=True, slots=True)

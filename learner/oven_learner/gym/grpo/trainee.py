@@ -73,7 +73,7 @@ class Grpo:
             metrics |= self._step(completions, verdict.rewards, verdict.scored, case)
         self.gradient_steps += 1
         self.cursor += 1
-        if self.cursor % EVALUATE_EVERY == 0:
+        if self.gradient_steps % EVALUATE_EVERY == 0:
             metrics["eval/accuracy"] = 1 - self.quality()
         return metrics
 
@@ -187,7 +187,7 @@ METRICS = (
     MetricSpec(name="kl", unit="nats per token, to the reference model"),
     MetricSpec(name="entropy", unit="nats per token"),
     MetricSpec(name="completions/mean_length", unit="tokens"),
-    *(MetricSpec(name=f"rewards/{judge}/mean", unit="0 to 1, groups that it scored") for judge in JUDGES),
+    *(MetricSpec(name=f"rewards/{judge}/mean", unit="of the groups that it scored") for judge in JUDGES),
     MetricSpec(name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"),
     MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
     *(MetricSpec(name=f"reward/{level}", better="up", ceiling=1.0) for level in LEVELS),

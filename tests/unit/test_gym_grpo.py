@@ -1,0 +1,216 @@
+"""The GRPO trainee: what the gym takes for granted of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+
+from oven_learner.gym.fault import Case
+from oven_learner.gym.grpo.judges import JUDGES, Completions
+from oven_learner.gym.grpo.task import LEVELS, held_out, pools
+from oven_learner.gym.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
+from oven_learner.gym.trainee import Trainee
+
+BEGUN = 12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def begun() -> Grpo:
+    """Seed 101 after a few steps. Tests work on copies of it (`fresh`)."""
+    trainee = Grpo(101)
+    for _ in range(BEGUN):
+        trainee.train_step()
+    return trainee
+
+
+@pytest.fixture
+def fresh(begun: Grpo) -> Grpo:
+    return resumed(begun)
+
+
+def resumed(trainee: Grpo) -> Grpo:
+    another = Grpo(trainee.seed)
+    another.restore(trainee.state())
+    another.gradient_steps = trainee.gradient_steps
+    return another
+
+
+def weights(trainee: Trainee) -> torch.Tensor:
+    return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
+
+
+class Judged(Case):
+    """Judges of which some say what they are told to; NaN: they abstain."""
+
+    onset = 0
+
+    def __init__(self, said: Mapping[str, float], group: int | None = None) -> None:
+        self._said, self._group = said, group
+
+    def rewards(
+        self, rewards: Mapping[str, torch.Tensor], completions: Completions, trainee: Trainee
+    ) -> dict[str, torch.Tensor]:
+        """Of one group, or of all."""
+        changed = {name: one.clone() for name, one in rewards.items()}
+        size = completions.group
+        rows = slice(None) if self._group is None else slice(self._group * size, (self._group + 1) * size)
+        for name, value in self._said.items():
+            changed[name][rows] = value
+        return changed
+
+
+def test_it_is_a_trainee(fresh: Grpo) -> None:
+    trainee: Trainee = fresh
+    assert trainee.kind == "grpo" and trainee.settings == USER
+    assert 20_000 < weights(trainee).numel() < 60_000
+    assert set(trainee.actuators) == {"optimizer.lr_scale", "grad.clip", "grpo.beta", "data.mixture", "reward.weights"}
+
+
+def test_the_same_state_gives_the_same_steps_bit_for_bit(begun: Grpo) -> None:
+    one, other = resumed(begun), resumed(begun)
+    assert [one.train_step() for _ in range(10)] == [other.train_step() for _ in range(10)]
+    assert torch.equal(weights(one), weights(other)) and one.quality() == other.quality()
+
+
+def test_a_restored_run_replays_its_steps_bit_for_bit(fresh: Grpo) -> None:
+    kept = fresh.state()
+    first = [fresh.train_step() for _ in range(6)]
+    reached = weights(fresh)
+    fresh.restore(kept)
+    again = [fresh.train_step() for _ in range(6)]
+    # evaluations go by the clock that does not go back
+    bare = [[{k: v for k, v in step.items() if k != "eval/accuracy"} for step in steps] for steps in (first, again)]
+    assert bare[0] == bare[1]
+    assert torch.equal(weights(fresh), reached)
+    assert fresh.gradient_steps == BEGUN + 12 and fresh.cursor == BEGUN + 6
+
+
+def test_two_seeds_differ_in_weights_and_data(begun: Grpo) -> None:
+    one, other = Grpo(101), Grpo(102)
+    assert not torch.equal(weights(one), weights(other))
+    other.restore(one.state())  # the same weights: what differs is the data
+    assert one.train_step()["loss"] != other.train_step()["loss"]
+
+
+def test_no_prompt_is_both_trained_on_and_held_out() -> None:
+    trained = {tuple(row) for level in pools() for row in level.digits.tolist()}
+    assert not trained & {tuple(row) for row in held_out().digits.tolist()}
+    assert held_out().levels.bincount().min() >= 190
+
+
+def test_it_publishes_what_it_announces(fresh: Grpo) -> None:
+    seen = {name for _ in range(EVALUATE_EVERY) for name, value in fresh.train_step().items() if math.isfinite(value)}
+    assert seen == {spec.name for spec in METRICS}
+    assert "optim/grad_momentum_cos" not in Grpo(101).train_step()  # no momentum yet
+
+
+def test_it_learns() -> None:
+    trainee = Grpo(101)
+    naive = trainee.quality()
+    for _ in range(60):
+        trainee.train_step()
+    assert 0.5 < naive < 0.75
+    assert trainee.quality() < naive - 0.15
+
+
+def test_every_knob_acts_and_reads_back(begun: Grpo) -> None:
+    untouched = resumed(begun)
+    untouched.train_step()
+    ways: dict[str, float | dict[str, float]] = {
+        "optimizer.lr_scale": 0.1,
+        "grad.clip": 0.01,
+        "grpo.beta": 2.0,
+        "data.mixture": {"level_3": 0.0, "level_4": 0.0, "level_5": 1.0},
+        "reward.weights": {"exact": 1.0, "format": 0.0, "critic": 0.0},
+    }
+    assert set(ways) == set(begun.actuators)
+    for name, value in ways.items():
+        turned = resumed(begun)
+        assert turned.actuators.apply(name, value).status == "applied"
+        assert turned.actuators.read(name) == value
+        metrics = turned.train_step()
+        assert not torch.equal(weights(turned), weights(untouched)), name
+        assert turned.actuators.read(name) == value, name
+        if name == "optimizer.lr_scale":
+            assert metrics["learning_rate"] == pytest.approx(0.1 * USER["learning_rate"])
+        if name == "data.mixture":
+            assert "reward/level_5" in metrics and "reward/level_3" not in metrics
+
+
+def test_a_knob_replaces_a_setting_that_a_fault_got_wrong(fresh: Grpo) -> None:
+    class Strong(Case):
+        onset = 0
+
+        def settings(self, trainee: Trainee) -> None:
+            trainee.settings["beta"] = 1.5
+            trainee.settings["learning_rate"] *= 10
+
+    fresh.train_step(Strong())
+    assert fresh.actuators.read("grpo.beta") == 1.5
+    fresh.actuators.apply("grpo.beta", 0.1)
+    fresh.actuators.apply("optimizer.lr_scale", 0.5)
+    assert fresh.train_step(Strong())["learning_rate"] == pytest.approx(5 * USER["learning_rate"])
+    assert fresh.actuators.read("grpo.beta") == 0.1
+    fresh.train_step()
+    assert fresh.settings == USER  # a case leaves no trace in them
+
+
+def test_a_judge_that_abstains_leaves_its_weight_to_the_others(begun: Grpo) -> None:
+    nan = math.nan
+    silent, alone = resumed(begun), resumed(begun)
+    metrics = silent.train_step(Judged({"format": nan, "critic": nan}))
+    alone.actuators.apply("reward.weights", {"exact": 1.0, "format": 0.0, "critic": 0.0})
+    alone.train_step()
+    assert torch.equal(weights(silent), weights(alone))
+    assert metrics["committee/abstentions"] == 2 * USER["prompts"]
+    assert "rewards/critic/mean" not in metrics and "committee/agreement" not in metrics
+    assert metrics["reward"] == pytest.approx(metrics["rewards/exact/mean"])
+
+
+def test_a_group_without_a_judge_is_skipped_and_so_is_a_step(begun: Grpo) -> None:
+    nobody = dict.fromkeys(JUDGES, math.nan)
+    skipped, partly, whole = resumed(begun), resumed(begun), resumed(begun)
+    before = weights(skipped)
+    metrics = skipped.train_step(Judged(nobody))
+    assert torch.equal(weights(skipped), before)  # nor does Adam's momentum move it
+    assert (skipped.gradient_steps, skipped.cursor) == (BEGUN + 1, BEGUN + 1)
+    assert not {"loss", "reward", "grad_norm", "kl"} & set(metrics)
+    partly.train_step(Judged(nobody, group=3))
+    whole.train_step()
+    assert torch.isfinite(weights(partly)).all()
+    assert not torch.equal(weights(partly), weights(whole))
+
+
+def test_a_broken_policy_has_a_score_and_does_not_raise(fresh: Grpo) -> None:
+    with torch.no_grad():
+        next(fresh.model.parameters()).fill_(math.nan)
+    metrics = fresh.train_step()
+    assert math.isnan(metrics["loss"]) and fresh.quality() == 1.0
+    assert math.isfinite(metrics["reward"])
+
+
+def test_levels_are_drawn_by_the_mixture(fresh: Grpo) -> None:
+    fresh.actuators.apply("data.mixture", dict(zip(LEVELS, (0.5, 0.5, 0.0), strict=True)))
+    seen: list[int] = []
+
+    class Watch(Case):
+        onset = 0
+
+        def batch(self, batch: object, cursor: int) -> object:
+            seen.extend(batch.levels.tolist())  # type: ignore[attr-defined]
+            return batch
+
+    for _ in range(3):
+        fresh.train_step(Watch())
+    assert [seen.count(level) for level in range(3)] == [24, 24, 0]

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -189,9 +189,9 @@ def test_what_lies_near_is_what_an_exact_walk_finds() -> None:
     rows = ask("ppr", "weight_norm_falls", limit=10).rows
     edges = {(*sorted(ends[:2]), ends[2]) for ends in GRAPH.network.edges(keys=True)}
     degree = Counter(end for one, other, _ in edges for end in (one, other))
-    exact = {"weight_norm_falls": 1.0}
+    exact: dict[str, float] = {"weight_norm_falls": 1.0}
     for _ in range(300):
-        after = Counter({"weight_norm_falls": 0.15})
+        after = defaultdict(float, weight_norm_falls=0.15)
         for one, other, _ in edges:
             after[other] += 0.85 * exact.get(one, 0.0) / degree[one]
             after[one] += 0.85 * exact.get(other, 0.0) / degree[other]

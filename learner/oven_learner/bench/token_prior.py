@@ -110,6 +110,10 @@ class Model(torch.nn.Module):
         )
         self.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
 
+    @property
+    def rows(self) -> torch.nn.Parameter:  # [VOCABULARY, width]
+        return self.core.get_parameter("model.embed_tokens.weight")
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # [batch, LENGTH + 1] → nats of each, [batch, LENGTH]
         logits = self.core(tokens[:, :-1], use_cache=False).logits + self.bias
         return torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
@@ -127,8 +131,7 @@ def begin(model: Model, arm: str, scores: Mapping[int, float], counts: Counter[i
         ids = [id_ for id_, _ in counts.most_common(len(ids))]
         values = sorted(values, reverse=True)
     if arm != "baseline":
-        rows = model.core.get_input_embeddings().weight.data
-        rows[ids] *= 1 + SCALE * torch.tensor(values).unsqueeze(1)
+        model.rows.data[ids] *= 1 + SCALE * torch.tensor(values).unsqueeze(1)
 
 
 def quantised(counts: Counter[int]) -> torch.Tensor:
@@ -155,7 +158,7 @@ def trained(size: Size, data: Corpus, arm: str, scores: Mapping[int, float], see
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     with torch.no_grad():
-        nats = sum(float(model(part).sum()) for part in data.held_out.split(BATCH))
+        nats = sum(model(data.held_out[at : at + BATCH]).sum().item() for at in range(0, len(data.held_out), BATCH))
     return nats / math.log(2) / int(data.lengths[data.held_out[:, 1:]].sum())
 
 

@@ -1,8 +1,9 @@
-"""The prior service's process: a NATS micro service with three endpoints over one frozen graph.
+"""The prior service's process: a NATS micro service over one frozen graph, and over what outcomes teach it.
 
-It answers and holds no state, so that any number may run in its queue group. A request that cannot be read is answered
-with an error, in the micro services' headers. Replies go to inboxes only: otherwise a stranger's request could have
-this service write where its asker may not.
+It learns from the run's log, which it reads again when it starts anew, and from what is told on `outcome`, which only
+the stack may do: that is kept in a file if one is named. A request that cannot be read is answered with an error, in
+the micro services' headers. Replies go to inboxes only: otherwise a stranger's request could have this service write
+where its asker may not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
 from oven_kg.answers import Answers
-from oven_kg.graph import Knowledge, load
+from oven_kg.following import follow
+from oven_kg.graph import load
+from oven_kg.kept import Kept
 
 log = logging.getLogger("oven.kg")
 
@@ -38,24 +41,35 @@ QUEUE: Final = "kg"
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the service's process. FILE: a graph in place of the built-in one."""
+    """Entry point of the service's process. FILE: a graph in place of the built-in one. `--posteriors`: a file with
+    what was learnt before (`oven-controller kg learn` writes one), in which what is told here is kept."""
     parser = argparse.ArgumentParser(prog="kg")
     parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--posteriors", type=Path)
     options = parser.parse_args(args)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     path = os.environ.get("OVEN_CREDS")
     credentials = Credentials.load(Path(path)) if path else None
-    asyncio.run(_until_told(load(options.file), os.environ["OVEN_URL"], credentials))
+    held = Kept(load(options.file), options.posteriors) if options.posteriors else Answers(load(options.file))
+    run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
+    asyncio.run(_until_told(held, os.environ["OVEN_URL"], credentials, run, pin))
     return 0
 
 
-async def _until_told(graph: Knowledge, url: str, credentials: Credentials | None) -> None:
+async def _until_told(
+    answers: Answers, url: str, credentials: Credentials | None, run: str = "", pin: str | None = None
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, Answers(graph)):
+    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers):
+        graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
+        following = asyncio.create_task(follow(bus, run, answers, pin)) if run else None
         await stop.wait()
+        if following is not None:
+            following.cancel()
+            await asyncio.wait({following})
 
 
 @contextlib.asynccontextmanager

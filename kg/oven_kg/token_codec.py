@@ -1,9 +1,9 @@
 """A few hundred tokens with a score each, in at most a kilobyte.
 
 Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
-score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids in
-ascending order, Rice-coded (Rice & Plaunt 1971), and in the same order the scores, 4 bits each, linear from lowest to
-highest. What is left of the last byte is zero. A token that is not in it has the lowest score or less.
+score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids
+in ascending order, Rice-coded (Rice & Plaunt 1971), and in the same order the scores, 4 bits each, linear from lowest
+to highest. What is left of the last byte is zero. A token that is not in it has the lowest score or less.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def test_an_agent_that_always_raises_says_so_once_and_goes_quiet() -> None:
 
     session = Session(Faulty(), "me")
     session.absorb(started())
-    said: list[Vote | AgentStatus] = []
+    said: list[object] = []
     for tick in range(1, PATIENCE + 20):
         session.absorb(observe(tick, reward=0.1))
         said += session.react()

@@ -47,6 +47,7 @@ class LearningRate(Agent):
     EARLY, EARLY_SIGMAS = range(12, 15), 2.0  # asked three times only: a rate that is too high does its harm early
     SOLVED = 0.6
     TELLING = 0.15
+    LEANING, LEAN_WINDOW, SETTLED, LATE = 0.04, 40, 60, 0.75
     SHRINKING = 0.3  # of each step's length
     CUT = 8.0
     HALF = 200
@@ -118,34 +119,57 @@ class LearningRate(Agent):
         return found
 
     def _too_low(self, window: Window) -> list[Vote]:
-        cosines = self._cosines(window, self.WINDOW)
-        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
+        said = self._aligned(window) or self._leaning(window)
+        if not said or shrinking(window) > self.SHRINKING:
             return []
-        middle, quarter = median(cosines), quantile(cosines, 0.25)
-        if middle < self.ALIGNED or quarter < self.QUARTILE or shrinking(window) > self.SHRINKING:
-            return []
+        why, factor = said
         knob = window.knobs[SCALE]
-        factor = 4.0 if middle >= self.WELL_ALIGNED else 2.5
         ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
         raised = knob.bounded(min(knob.number * factor, ceiling))
         if raised < knob.number * 1.2:
             return []
-        why = (
-            f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
-            f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
-        )
+        target = objective(window.run)
         return [
             window.propose(
                 SCALE,
                 raised,
                 confidence=0.9,
-                why=why,
-                target=objective(window.run).name,
-                expected_change=signed(objective(window.run), 0.05),
+                why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
+                target=target.name,
+                expected_change=signed(target, 0.05),
                 horizon=20,
                 evidence=("symptom:gradients_aligned",),
             )
         ]
+
+    def _aligned(self, window: Window) -> tuple[str, float] | None:
+        """Why, and by what factor: a few steps are enough where the agreement is plain."""
+        cosines = self._cosines(window, self.WINDOW)
+        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
+            return None
+        middle, quarter = median(cosines), quantile(cosines, 0.25)
+        if middle < self.ALIGNED or quarter < self.QUARTILE:
+            return None
+        why = (
+            f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
+            f"{len(cosines)} ticks; near 0 at a fitting rate)"
+        )
+        return why, 4.0 if middle >= self.WELL_ALIGNED else 2.5
+
+    def _leaning(self, window: Window) -> tuple[str, float] | None:
+        """The same where noise hides it from a few: small batches make the cosine small. Not at the beginning, when all
+        gradients lead away from where the weights were drawn, nor near the end, when a rate is low for a reason."""
+        cosines = self._cosines(window, self.LEAN_WINDOW)
+        if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
+            return None
+        if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
+            return None
+        mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
+            return None
+        why = f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        return f"{why}ticks; not above 0 at a fitting rate)", 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)

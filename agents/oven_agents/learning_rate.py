@@ -47,10 +47,11 @@ class LearningRate(Agent):
     EARLY, EARLY_SIGMAS = range(12, 15), 2.0  # asked three times only: a rate that is too high does its harm early
     SOLVED = 0.6
     TELLING = 0.15
-    LEANING, LEAN_WINDOW, SETTLED, LATE = 0.04, 40, 60, 0.75
+    LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT = 8.0
     HALF = 200
+    STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -164,6 +165,8 @@ class LearningRate(Agent):
             return None
         if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
             return None
+        if fmean(window.series("data/repeated", last=self.LONG_LEAST) or [0.0]) > self.KNOWN:
+            return None  # the same rows have the same gradients
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
         if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
@@ -228,7 +231,7 @@ class LearningRate(Agent):
         symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
         return [
             window.propose(
-                SCALE, lowered, confidence=0.86, why=why, target=target.name, expected_change=signed(target, gain),
+                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, expected_change=signed(target, gain),
                 horizon=60, evidence=(symptom,),
             )
         ]  # fmt: skip

@@ -34,8 +34,9 @@ class RewardHacking(Agent):
     It moves its own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py
     looks at held-out quality alone, and needs some evaluations; this looks at every step.
 
-    False alarms: a jump is five standard errors of one judge and less than half of that of any other, 10⁻⁶ a step; two
-    judges apart are 4 and 3, and noise that they share moves both the same way.
+    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less than
+    half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves both the
+    same way.
 
     Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness.
     """
@@ -44,8 +45,8 @@ class RewardHacking(Agent):
     moves = (WEIGHTS, ROLLBACK)
     speciality = (WEIGHTS, ROLLBACK)
 
-    NOW, BEFORE = 4, 24
-    JUMP, CALM, LEAST_JUMP = 5.0, 2.5, 0.06
+    NOW, BEFORE = 4, 40
+    JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
     LATELY, REFERENCE = 12, 40
     ROSE, FELL, LEAST = 4.0, -3.0, 0.03
     KEPT = 0.1
@@ -68,7 +69,7 @@ class RewardHacking(Agent):
 
     def _changed(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
-        moved = {judge: self._moved(window, judge, self.NOW, self.BEFORE) for judge in shares}
+        moved = {judge: self._jump(window, judge) for judge in shares}
         known = {judge: one for judge, one in moved.items() if one is not None}
         for judge, (errors, difference) in known.items():
             others = [abs(z) for other, (z, _) in known.items() if other != judge]
@@ -140,6 +141,20 @@ class RewardHacking(Agent):
         spread = max(noise(before), 1e-3)
         difference = fmean(now) - fmean(before)
         return difference / (spread * math.sqrt(1 / len(now) + 1 / len(before))), difference
+
+    def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
+        """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
+        little in that time, so that a trend is no jump. Nothing where they overlap with those of twice that time."""
+        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
+        if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
+            return None
+        before, now = values[-3 * self.NOW : -self.NOW], values[-self.NOW :]
+        if min(now) <= max(before) and max(now) >= min(before):
+            return 0.0, 0.0
+        spread = max(noise(values[: -self.NOW]), 1e-3)
+        difference = fmean(now) - fmean(before[self.NOW :])
+        return difference / (spread * math.sqrt(2 / self.NOW)), difference
 
     def _improves(self, window: Window) -> bool:
         metric = held_out(window.run)

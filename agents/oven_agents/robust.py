@@ -39,7 +39,8 @@ def rise(values: Sequence[float], count: int) -> float:
         return -math.inf
     level = median(before)
     spread = max(noise(before), 1e-3 * abs(level), 1e-12)
-    return (math.fsum(recent) / count - level) / (spread * math.sqrt(1 / count + 1 / len(before)))
+    held = [min(max(value - level, -3 * spread), 3 * spread) for value in recent]  # one odd value is no rise
+    return math.fsum(held) / count / (spread * math.sqrt(1 / count + 1 / len(before)))
 
 
 def best_level(values: Sequence[float], width: int = 3) -> float:

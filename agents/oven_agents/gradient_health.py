@@ -55,7 +55,7 @@ class GradientHealth(Agent):
         if len(above) < self.OFTEN:
             return None
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
-        return self._tighten(window, 1.5 * quantile(norms, 0.9), min(above), why, "grad_norm_spike")
+        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike")
 
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
@@ -68,13 +68,13 @@ class GradientHealth(Agent):
         if rise(values, self.LATELY) < 2:
             return None  # larger gradients on the way to something better are no fault
         why = f"the norm of the gradient grew from {before:.3g} to {now:.3g}, and {target.name} got worse"
-        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), now, why, "grad_norm_growth")
+        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth")
 
-    def _tighten(self, window: Window, clip: float, passed: float, why: str, symptom: str) -> Vote | None:
-        """None where the clip that there is cuts what it should."""
+    def _tighten(self, window: Window, clip: float, why: str, symptom: str) -> Vote | None:
+        """None where the clip that there is holds them already."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
-        if lowered > knob.number / 1.2 or passed < knob.number:
+        if lowered > knob.number / 1.2:
             return None
         target = objective(window.run)
         return window.propose(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
+from oven_agents.remedies import Alternatives
 from oven_agents.window import Window
 from oven_controller.messages import BallotOpened, RunStarted, Vote
 
@@ -22,7 +23,7 @@ class Agent:
     speciality: ClassVar[tuple[str, ...]] = ()
     """Those of them on which it alone, sure enough, is a quorum."""
 
-    def vote(self, window: Window) -> Vote | Sequence[Vote] | None:
+    def vote(self, window: Window) -> Vote | Sequence[Vote] | Alternatives | None:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from oven_agents.agent import Agent
+from oven_agents.remedies import spoken
 from oven_agents.session import Session
 from oven_controller import names
 from oven_controller.events import Event
@@ -140,7 +141,7 @@ class Backtest:
     def _react(self, event: Event) -> None:
         """Until it has nothing more to say to what its own words led to."""
         while said := self._session.react():
-            for message in said:
+            for message in spoken(said):
                 if isinstance(message, Vote):
                     self._vote(message, event)
                     continue

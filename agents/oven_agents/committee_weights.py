@@ -6,9 +6,10 @@ import math
 from statistics import fmean, stdev
 
 from oven_agents.agent import Agent
+from oven_agents.objective import held_out
 from oven_agents.robust import total_variation
 from oven_agents.window import Window
-from oven_controller.messages import MetricSpec, RunStarted, Vote
+from oven_controller.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
@@ -109,9 +110,3 @@ class CommitteeWeights(Agent):
         moved = fmean(after) - fmean(before)
         error = math.hypot(stdev(before) / math.sqrt(len(before)), stdev(after) / math.sqrt(len(after)))
         return moved if abs(moved) > max(self.MOVED, self.SIGMAS * error) else 0.0
-
-
-def held_out(run: RunStarted) -> MetricSpec | None:
-    """The held-out metric that stands for the whole: the fewest parts in its name, then the first announced."""
-    declared = [spec for spec in run.metrics if spec.held_out and spec.better != "neither"]
-    return min(declared, key=lambda spec: spec.name.count("/"), default=None)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from oven_agents.agent import Agent
+from oven_agents.objective import objective, signed
 from oven_agents.robust import best_level, noise, quantile
+from oven_agents.stride import shrinking
 from oven_agents.window import Window
-from oven_controller.messages import Vote
+from oven_controller.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 ALIGNMENT = "optim/grad_momentum_cos"
@@ -20,13 +22,16 @@ class LearningRate(Agent):
     could be longer; near the right rate successive gradients are unrelated. That is the sign rule of hypergradient
     descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
     (the same rule, on the other side); or the reward that was there is gone, and since a collapsed policy has no
-    gradient to come back by, it proposes a rollback and a cut together.
+    gradient to come back by, it proposes a rollback and a cut together. Stalled: over hundreds of steps, in which a
+    hundredth would be seen, the objective did not improve, and successive gradients do not agree; what is left is noise
+    that a lower rate averages out.
 
-    Silent while the user's own schedule moves the rate, and never back above half of a rate that collapsed. Where the
-    cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
+    Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
+    that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
+    of a rate that collapsed. Gradients that agree because weight decay shrinks the weights are no reason to raise it.
+    Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
-    needs = ("reward",)
     moves = (SCALE, ROLLBACK)
     speciality = (SCALE, ROLLBACK)
 
@@ -42,30 +47,40 @@ class LearningRate(Agent):
     EARLY, EARLY_SIGMAS = range(12, 15), 2.0  # asked three times only: a rate that is too high does its harm early
     SOLVED = 0.6
     TELLING = 0.15
+    LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
+    SHRINKING = 0.3  # of each step's length
     CUT = 8.0
+    HALF = 200
+    STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
+    RESOLVED = 0.01  # of the objective: what the two halves could tell apart
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        published = {metric.name for metric in run.metrics}
+        if not published & {"reward", "loss"}:
+            return "the run publishes neither reward nor loss"
+        if "reward" not in published and ALIGNMENT not in published:
+            return f"the run publishes no {ALIGNMENT}: whether its rate fits cannot be told from the loss alone"
+        return None
 
     def vote(self, window: Window) -> Sequence[Vote]:
-        return self._collapsed(window) or self._too_low(window) or self._opposed(window)
+        return self._collapsed(window) or self._too_low(window) or self._opposed(window) or self._stalled(window)
 
     def _collapsed(self, window: Window) -> list[Vote]:
         since = window.settled_after(SCALE, ROLLBACK)
         changed = window.settled_after(SCALE)
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
             return []  # the cut would be turned down, and a rollback alone would only collapse again
-        broken = _not_finite(window)
-        lost = [] if broken else self._lost(window, since)
-        if not broken and not lost:
+        lost = self._lost(window, since) if objective(window.run).name == "reward" else []
+        if not lost:
             return []
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
         healthy = _last_healthy(window, since)
         back = max(since, healthy, 0)
-        if broken:
-            why = f"{broken} is not a finite number at tick {window.tick}"
-        else:
-            name, was, now = lost[0]
-            why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}"
-        why += f"; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        name, was, now = lost[0]
+        why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         return [
             window.propose(
@@ -74,9 +89,9 @@ class LearningRate(Agent):
                 confidence=0.95,
                 why=why,
                 target="reward",
-                expected_change=lost[0][1] - lost[0][2] if lost else 0.05,  # what is not a number cannot be read off
+                expected_change=was - now,
                 horizon=20,
-                evidence=("symptom:loss_nan" if broken else "symptom:policy_collapse",),
+                evidence=("symptom:policy_collapse",),
             )
             for actuator, value in changes.items()
         ]
@@ -105,34 +120,59 @@ class LearningRate(Agent):
         return found
 
     def _too_low(self, window: Window) -> list[Vote]:
-        cosines = self._cosines(window, self.WINDOW)
-        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
+        said = self._aligned(window) or self._leaning(window)
+        if not said or shrinking(window) > self.SHRINKING:
             return []
-        middle, quarter = median(cosines), quantile(cosines, 0.25)
-        if middle < self.ALIGNED or quarter < self.QUARTILE:
-            return []
+        why, factor = said
         knob = window.knobs[SCALE]
-        factor = 4.0 if middle >= self.WELL_ALIGNED else 2.5
         ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
         raised = knob.bounded(min(knob.number * factor, ceiling))
         if raised < knob.number * 1.2:
             return []
-        why = (
-            f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
-            f"{len(cosines)} ticks; near 0 at a fitting rate): {SCALE} {knob.number:.3g} → {raised:.3g}"
-        )
+        target = objective(window.run)
         return [
             window.propose(
                 SCALE,
                 raised,
                 confidence=0.9,
-                why=why,
-                target="reward",
-                expected_change=0.05,
+                why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
+                target=target.name,
+                expected_change=signed(target, 0.05),
                 horizon=20,
                 evidence=("symptom:gradients_aligned",),
             )
         ]
+
+    def _aligned(self, window: Window) -> tuple[str, float] | None:
+        """Why, and by what factor: a few steps are enough where the agreement is plain."""
+        cosines = self._cosines(window, self.WINDOW)
+        if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
+            return None
+        middle, quarter = median(cosines), quantile(cosines, 0.25)
+        if middle < self.ALIGNED or quarter < self.QUARTILE:
+            return None
+        why = (
+            f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
+            f"{len(cosines)} ticks; near 0 at a fitting rate)"
+        )
+        return why, 4.0 if middle >= self.WELL_ALIGNED else 2.5
+
+    def _leaning(self, window: Window) -> tuple[str, float] | None:
+        """The same where noise hides it from a few: small batches make the cosine small. Not at the beginning, when all
+        gradients lead away from where the weights were drawn, nor near the end, when a rate is low for a reason."""
+        cosines = self._cosines(window, self.LEAN_WINDOW)
+        if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
+            return None
+        if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
+            return None
+        if fmean(window.series("data/repeated", last=self.LONG_LEAST) or [0.0]) > self.KNOWN:
+            return None  # the same rows have the same gradients
+        mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
+            return None
+        why = f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        return f"{why}ticks; not above 0 at a fitting rate)", 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
@@ -159,23 +199,47 @@ class LearningRate(Agent):
                 lowered,
                 confidence=0.86,
                 why=why,
-                target="reward",
-                expected_change=0.02,
+                target=objective(window.run).name,
+                expected_change=signed(objective(window.run), 0.02),
                 horizon=30,
                 evidence=("symptom:gradients_opposed",),
             )
         ]
 
+    def _stalled(self, window: Window) -> list[Vote]:
+        target = objective(window.run)
+        since = window.settled_after()
+        values = window.series(target.name, after=since, last=2 * self.HALF)
+        if len(values) < 2 * self.HALF or _schedule_moves(window, 2 * self.HALF):
+            return []
+        solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
+        was, now = fmean(values[: self.HALF]), fmean(values[self.HALF :])
+        error = noise(values) * math.sqrt(2 / self.HALF)
+        flat = signed(target, now - was) < 2 * error < self.RESOLVED * abs(was)
+        cosines = window.series(ALIGNMENT, after=since, last=self.HALF)
+        knob = window.knobs.get(SCALE)
+        if not flat or solved > self.SOLVED or len(cosines) < self.HALF or fmean(cosines) > 0 or knob is None:
+            return []
+        lowered = knob.bounded(knob.number / 2.5)
+        if lowered > knob.number / 1.2:
+            return []
+        why = (
+            f"{target.name} did not improve over {2 * self.HALF} ticks ({was:.4g} → {now:.4g} ± {error:.2g}), and "
+            f"successive gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        )
+        gain = self.RESOLVED * abs(was)
+        symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
+        return [
+            window.propose(
+                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, expected_change=signed(target, gain),
+                horizon=60, evidence=(symptom,),
+            )
+        ]  # fmt: skip
+
     def _cosines(self, window: Window, last: int) -> list[float]:
         """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
         since = window.settled_after(SCALE, ROLLBACK)
         return window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
-
-
-def _not_finite(window: Window) -> str:
-    """The name of a gauge that says NaN or infinity in the last observation, if one does."""
-    gauges = ("loss", "grad_norm", "reward")
-    return next((g for g in gauges if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
 
 
 def _last_healthy(window: Window, since: int) -> int:

@@ -1,29 +1,35 @@
-"""What the knowledge graph says of a proposal before it is published: sources for the vote, or why not to vote.
+"""What the knowledge graph says of a proposal before it is published: which of several plans, sources for the vote, or
+why not to vote.
 
-The service may be away or late; then the vote goes out as it is. That changes no decision: what the graph bars, the
-mesh bars by the run's rules, whoever votes.
+The service may be away or late; then the vote goes out as it is, and of several plans the agent's own first. What the
+graph bars, the mesh bars by the run's rules, whoever votes.
+
+What is asked, and what becomes of the answers, is one generator: it yields (endpoint, request) and is sent the reply,
+or None. `consider` answers it from a function in this process, `Prior` over the bus.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
 from oven_agents.knobs import Knob
+from oven_agents.remedies import SYMPTOM, Alternatives, chosen, enquiry, phase, spoken
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError
 from oven_controller.mesh.needs import change
 from oven_controller.messages import (
     AgentStatus,
+    Diagnosis,
     EvidencePath,
     Judgement,
     JudgeRequest,
-    Phase,
+    Message,
     RunStarted,
     Symptom,
     Vote,
@@ -35,25 +41,30 @@ log = logging.getLogger("oven.agent")
 DEADLINE_S: Final = 0.25
 AWAY_S: Final = 5.0
 """How long a service that did not answer is left alone: an agent must not lose a deadline at every tick."""
-SYMPTOM: Final = "symptom:"
-"""Evidence "symptom:loss_spike" names a node of the graph."""
 ENTRIES: Final = 32
 HEADERS: Final = 1024
 """Bytes of a vote's limit that are left to its headers."""
+
+Said: TypeAlias = Vote | AgentStatus | Alternatives
+Words: TypeAlias = list[Vote | AgentStatus]
+Ask: TypeAlias = Callable[[str, bytes], bytes | None]
+"""(endpoint, request) → reply; None: nobody answered."""
+Tell: TypeAlias = Callable[[str], None]
+Asking: TypeAlias = Generator[tuple[str, bytes], bytes | None, Words]
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 def question(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
     """What to ask of a proposal: its change with the direction, what was seen, and what the run can do."""
     knob = knobs.get(vote.actuator)
     seen = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
-    metrics = tuple(metric.name for metric in run.metrics)
-    phase: Phase = "grpo" if "reward" in metrics else ""
     return JudgeRequest(
-        phase=phase,
+        phase=phase(run),
         changes=change(vote.actuator, knob.value if knob else None, vote.value),
         symptoms=tuple(Symptom(id=id_) for id_ in seen),
         actuators=tuple(spec.name for spec in run.actuators),
-        metrics=metrics,
+        metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
         in_flight=tuple(in_flight)[:64],
     )
@@ -64,11 +75,7 @@ def informed(vote: Vote, judgement: Judgement) -> Vote:
     found = [f"kg:{judgement.graph[:12]}"]
     found += [f"for: {cited(path)}" for path in judgement.supports]
     found += [f"against: {cited(path)}" for path in judgement.objections]
-    for room in range(min(len(found), ENTRIES - len(vote.evidence)), 0, -1):
-        longer = vote.model_copy(update={"evidence": (*vote.evidence, *found[:room])})
-        if len(longer.wire()) <= VOTE_BYTES - HEADERS:
-            return longer
-    return vote
+    return _with(vote, found)
 
 
 def cited(path: EvidencePath) -> str:
@@ -81,29 +88,54 @@ def barred(judgement: Judgement) -> str:
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
-Ask = Callable[[str, bytes], bytes | None]
-"""Puts a request to an endpoint of the service; None: no answer, whatever the reason."""
-
-
 def consider(
-    said: Sequence[Vote | AgentStatus],
+    said: Sequence[Said],
     run: RunStarted | None,
     knobs: Mapping[str, Knob],
     in_flight: Sequence[str],
     ask: Ask,
-) -> list[Vote | AgentStatus]:
-    """`said` in its order: proposals with their evidence, without those that are barred. Without an answer a vote goes
-    out as it is."""
-    considered: list[Vote | AgentStatus] = []
+    tell: Tell = log.debug,
+) -> Words:
+    """`said` in its order: of alternatives one plan, proposals with their evidence, without what is barred. `tell` gets
+    a line for what is not said, and for an answer that cannot be read."""
+    words: Words = []
     for message in said:
-        if run is not None and isinstance(message, Vote) and message.stance == "propose":
-            answer = ask("judge", question(message, run, knobs, in_flight).wire())
-            judgement = None if answer is None else Judgement.model_validate_json(answer)
-            if judgement is not None and barred(judgement):
-                continue
-            message = message if judgement is None else informed(message, judgement)
-        considered.append(message)
-    return considered
+        asking = considering(message, run, knobs, in_flight, tell)
+        try:
+            request = next(asking)
+            while True:
+                request = asking.send(ask(*request))
+        except StopIteration as end:
+            words += end.value
+    return words
+
+
+def considering(
+    message: Said, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], tell: Tell
+) -> Asking:
+    """What to ask about one message, and in the end what to say. A plan of which any part is barred is not said at all:
+    a rollback without the cut that belongs to it only fails again."""
+    if run is None or not asks(message):
+        return spoken([message])
+    if isinstance(message, Alternatives):
+        diagnosis = _read(Diagnosis, (yield "diagnose", enquiry(message, run).wire()), tell)
+        plan, paths = chosen(message, diagnosis)
+        votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
+    else:
+        votes = [vote for vote in (message,) if isinstance(vote, Vote)]
+    words: Words = []
+    for vote in votes:
+        judgement = _read(Judgement, (yield "judge", question(vote, run, knobs, in_flight).wire()), tell)
+        if judgement is not None and (why := barred(judgement)):
+            tell(f"not proposed: {vote.actuator}: {why}")
+            return []
+        words.append(vote if judgement is None else informed(vote, judgement))
+    return words
+
+
+def asks(message: Said) -> bool:
+    """Whether the graph has a say in it: statuses and answers to ballots go out as they are."""
+    return isinstance(message, Alternatives) or (isinstance(message, Vote) and message.stance == "propose")
 
 
 class Prior:
@@ -116,36 +148,32 @@ class Prior:
 
     async def considered(
         self,
-        said: Sequence[Vote | AgentStatus],
+        said: Sequence[Said],
         run: RunStarted | None,
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
-    ) -> list[Vote | AgentStatus]:
-        """`said` in its order: proposals with their evidence, without those that are barred."""
-        proposes = any(isinstance(message, Vote) and message.stance == "propose" for message in said)
-        if not proposes or self._away():
-            return list(said)
+    ) -> Words:
+        """As `consider`, over the bus, all messages at once."""
+        if self._away() or not any(map(asks, said)):
+            return spoken(said)
+        each = (self._answered(considering(one, run, knobs, in_flight, self._tell)) for one in said)
+        return [word for words in await asyncio.gather(*each) for word in words]
 
-        async def one(message: Vote | AgentStatus) -> Vote | AgentStatus | None:
-            if run is None or not isinstance(message, Vote) or message.stance != "propose":
-                return message
-            judgement = await self._ask(question(message, run, knobs, in_flight))
-            if judgement is None:
-                return message
-            if why := barred(judgement):
-                self._tell(f"not proposed: {message.actuator}: {why}")
-                return None
-            return informed(message, judgement)
+    async def _answered(self, asking: Asking) -> Words:
+        try:
+            request = next(asking)
+            while True:
+                request = asking.send(await self._ask(*request))
+        except StopIteration as end:
+            words: Words = end.value
+            return words
 
-        return [message for message in await asyncio.gather(*map(one, said)) if message is not None]
-
-    async def _ask(self, request: JudgeRequest) -> Judgement | None:
+    async def _ask(self, endpoint: str, request: bytes) -> bytes | None:
         if self._away():
             return None
         try:
-            answer = await self._bus.request(names.kg("judge"), request.wire(), DEADLINE_S)
-            return Judgement.model_validate_json(answer)
-        except (BusError, ValidationError) as error:
+            return await self._bus.request(names.kg(endpoint), request, DEADLINE_S)
+        except BusError as error:
             self._away_until = asyncio.get_running_loop().time() + AWAY_S
             self._tell(f"votes go out without the graph's sources: {error}")
             return None
@@ -157,3 +185,20 @@ class Prior:
         if line not in self._told:
             self._told.add(line)
             log.warning("%s", line)
+
+
+def _read(kind: type[_Answer], reply: bytes | None, tell: Tell) -> _Answer | None:
+    """The answer; None where there is none, or none that can be read."""
+    try:
+        return None if reply is None else kind.model_validate_json(reply)
+    except ValidationError as error:
+        tell(f"votes go out without the graph's sources: {error}")
+        return None
+
+
+def _with(vote: Vote, found: Sequence[str]) -> Vote:
+    for room in range(min(len(found), ENTRIES - len(vote.evidence)), 0, -1):
+        longer = vote.model_copy(update={"evidence": (*vote.evidence, *found[:room])})
+        if len(longer.wire()) <= VOTE_BYTES - HEADERS:
+            return longer
+    return vote

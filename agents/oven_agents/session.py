@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from oven_agents.agent import Agent
 from oven_agents.knobs import Knob
+from oven_agents.remedies import Alternatives
 from oven_agents.window import Window
 from oven_controller.mesh.needs import change
 from oven_controller.messages import (
@@ -111,9 +112,10 @@ class Session:
             case _:
                 pass
 
-    def react(self) -> list[Vote | AgentStatus]:
-        """What to publish now: the status on joining, votes on a new tick, answers to new ballots, signs of life."""
-        out: list[Vote | AgentStatus] = []
+    def react(self) -> list[Vote | AgentStatus | Alternatives]:
+        """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
+        alternatives one plan is to be published (oven_agents.prior)."""
+        out: list[Vote | AgentStatus | Alternatives] = []
         if self._announce:
             out.append(self._status("joined"))
             self._announce = False
@@ -188,14 +190,15 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
 
-    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus]:
+    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus | Alternatives]:
         if self._reason:
             return []
         assert self._run is not None
         window = Window(self._run, list(self._observations), self._knobs, self._receipts, self._ballots)
         try:
             said = self.agent.vote(window) if news else None
-            proposals = [said] if isinstance(said, Vote) else list(said or ())
+            plans = [said] if isinstance(said, Alternatives) and not self._under_way(said, window.tick) else []
+            proposals = [] if isinstance(said, Alternatives) else [said] if isinstance(said, Vote) else list(said or ())
             answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
             votes = [vote for vote in proposals if not self._pointless(vote, window.tick)]
             votes.extend(answer for answer in answers if answer is not None)
@@ -208,11 +211,15 @@ class Session:
             self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
-        return [*votes]
+        return [*plans, *votes]
 
     def _answers(self, ballot: BallotOpened) -> bool:
         """Whether a vote of this agent counts in the ballot already, so that nobody waits for it to be done."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
+
+    def _under_way(self, said: Alternatives, tick: int) -> bool:
+        """A plan is cast whole, and while part of one is open, in flight or cooling, no other is begun."""
+        return any(self._pointless(vote, tick) for plan in said.plans for vote in plan.votes)
 
     def _pointless(self, vote: Vote, tick: int) -> bool:
         """A proposal while the last decision is in flight or the actuator cools down only fills the log."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from oven_agents.prior import Prior
+from oven_agents.prior import Prior, Said
 from oven_agents.session import Session
 from oven_controller import telemetry
 from oven_controller.bus import Bus
@@ -42,7 +42,7 @@ class Speech:
         self.session = session
         self._bus, self._on, self._prior, self._contexts = bus, on, prior, contexts
 
-    async def consider(self, messages: Sequence[Vote | AgentStatus], began_ns: int) -> None:
+    async def consider(self, messages: Sequence[Said], began_ns: int) -> None:
         """Say it with what the graph has to say about it."""
         session = self.session
         said = await self._prior.considered(messages, session.run, session.knobs, session.in_flight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from oven_agents.agent import Agent
 from oven_agents.robust import noise
@@ -18,7 +18,7 @@ RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The two halves of the window: means of the reward and of the KL, and how far the reward is from its ceiling."""
+    """The two halves of the window: mean of the reward, median of the KL, and how far the reward is from its ceiling."""
 
     reward: float
     rise: float
@@ -148,7 +148,7 @@ class TeacherEscalation(Agent):
             return None
         ceiling = _rewards(window.run)[0].ceiling or 1.0
         was, reward = fmean(rewards[: self.HALF]), fmean(rewards[self.HALF :])
-        kl_was, kl = fmean(kls[: self.HALF]), fmean(kls[self.HALF :])
+        kl_was, kl = median(kls[: self.HALF]), median(kls[self.HALF :])  # the estimate has a heavy tail
         gap = (best - value) / best
         text = (
             f"reward {was:.2f} → {reward:.2f} of {ceiling:g} and KL {kl_was:.3f} → {kl:.3f} from one {self.HALF} ticks "

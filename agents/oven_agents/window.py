@@ -45,6 +45,24 @@ class Window:
         values.reverse()
         return values
 
+    def kept(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
+        """(tick, value) of the metric on the way to the present weights, oldest first: as `series`, without what a
+        rollback threw away. What comes after a rollback is compared with what led to the snapshot, not with the fall.
+        """
+        found: list[tuple[int, float]] = []
+        newer, limit = self.last.step, self.last.step
+        for observation in reversed(self.observations):
+            if observation.tick <= after or len(found) == last:
+                break
+            if observation.step > newer:  # the step went back here
+                limit = min(limit, newer - 1)
+            newer = observation.step
+            value = observation.metrics.get(metric)
+            if value is not None and observation.step <= limit:
+                found.append((observation.tick, value))
+        found.reverse()
+        return found
+
     def applied(self, actuator: str) -> list[Receipt]:
         """The receipts that changed the actuator, oldest first."""
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]

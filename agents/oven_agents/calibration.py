@@ -1,0 +1,138 @@
+"""Sees a policy, or its stated confidence, that has lost its spread, held against what chance alone would show."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+
+from oven_agents.agent import Agent
+from oven_agents.objective import held_out, objective, signed
+from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.robust import rise
+from oven_agents.window import Window
+from oven_controller.messages import RunStarted, Value
+
+SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
+ENTROPY, CONFIDENCE, SPREAD = "entropy", "confidence/std", "reward_std"
+LEVELS = "reward/"
+
+
+class Calibration(Agent):
+    """Two signs, and with both of them it is sure enough to stand alone:
+
+    A spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls to half
+    within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy (Cui et al.
+    2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. An oracle of confidences
+    that collapsed to one number is the same (every answer with the same confidence carries no information).
+
+    Advantages that are below chance: if the completions of a level were right or wrong by chance, each with the level's
+    own rate p, their rewards would have a standard deviation of √(p(1 − p)) within groups. That is the null. What is
+    measured falls below it by as much as completions of one prompt are alike; below QUIET of it, and at less than half
+    of what it was, groups are nearly constant and advantages consist of the few that are not.
+
+    Offered: back to before the spread was lost, and half of the rate; more weight of the reference model, which has
+    entropy left; a rollback alone.
+
+    False alarms: entropies have a noise of a few per cent, so that a half is beyond ten of its standard errors; the
+    objective's rise is held against 2 standard errors.
+
+    Limits: rewards between 0 and 1. At a ceiling (p near 1) both signs are what success looks like, and it is silent.
+    What empties the entropy goes on after the rollback unless it was the rate.
+    """
+
+    moves = (ROLLBACK, SCALE, BETA)
+    speciality = (ROLLBACK, SCALE, BETA)
+
+    NOW, BEFORE = 5, 20
+    COLLAPSED = 0.5
+    QUIET = 0.35
+    CERTAIN = 0.9
+    """A rate beyond which little spread is right."""
+    BOTH, ONE = 0.86, 0.7
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        published = {metric.name for metric in run.metrics}
+        if not published & {ENTROPY, CONFIDENCE}:
+            return f"the run publishes neither {ENTROPY} nor {CONFIDENCE}"
+        if "reward" not in published:
+            return "the run publishes no reward: an entropy that falls is what learning looks like"
+        return None
+
+    def vote(self, window: Window) -> Alternatives | None:
+        since = window.settled_after(ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights")
+        target = objective(window.run)
+        values = [signed(target, 1) * v for _, v in window.kept(target.name, after=since, last=self.NOW + self.BEFORE)]
+        if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
+            return None
+        if rise(values, self.NOW) > 2 or fmean(values[-self.NOW :]) > self.CERTAIN:
+            return None
+        lost = [
+            (gauge, was, now)
+            for gauge in (ENTROPY, CONFIDENCE)
+            if (fell := self._fell(window, gauge, since)) is not None
+            for was, now in [fell]
+        ]
+        if not lost:
+            return None
+        gauge, was, now = lost[0]
+        share = self._share_of_chance(window, since)
+        quiet = share is not None and share[1] < self.QUIET and share[1] < self.COLLAPSED * share[0]
+        why = f"{gauge} fell from {was:.3g} to {now:.3g} within {self.BEFORE} steps, and {target.name} did not rise"
+        if quiet and share is not None:
+            why += f"; within groups the rewards vary {share[1]:.0%} as much as chance would have them, {share[0]:.0%} before"
+        return self._offer(window, why, self.BOTH if quiet else self.ONE, quiet)
+
+    def _fell(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:
+        values = [v for _, v in window.kept(gauge, after=since, last=self.NOW + self.BEFORE)]
+        if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
+            return None
+        was, now = median(values[: self.NOW]), median(values[-self.NOW :])
+        return (was, now) if 0 <= now < self.COLLAPSED * was else None
+
+    def _share_of_chance(self, window: Window, since: int) -> tuple[float, float] | None:
+        """Standard deviation of the rewards within groups over that of chance: before and now."""
+        shares = []
+        for observation in window.observations[-self.NOW - self.BEFORE :]:
+            rates = [v for name, v in observation.metrics.items() if name.startswith(LEVELS) and 0 <= v <= 1]
+            spread = observation.metrics.get(SPREAD)
+            chance = fmean(math.sqrt(p * (1 - p)) for p in rates) if rates else 0.0
+            if spread is not None and chance > 0.1 and observation.tick > since:
+                shares.append(spread / chance)
+        if len(shares) < 2 * self.NOW:
+            return None
+        return median(shares[: self.NOW]), median(shares[-self.NOW :])
+
+    def _offer(self, window: Window, why: str, confidence: float, quiet: bool) -> Alternatives | None:
+        target = held_out(window.run) or objective(window.run)
+        knobs = window.knobs
+        back = float(max(0, window.tick - self.BEFORE))
+        plans = []
+        if ROLLBACK in knobs and SCALE in knobs:
+            halved = knobs[SCALE].bounded(knobs[SCALE].number / 2)
+            plans.append(("rollback_and_cut", {ROLLBACK: back, SCALE: halved}))
+        if BETA in knobs:
+            raised = knobs[BETA].bounded(max(2 * knobs[BETA].number, 0.05))
+            plans.append(("raise_beta", {BETA: raised}))
+        if ROLLBACK in knobs:
+            plans.append(("rollback", {ROLLBACK: back}))
+
+        def cast(name: str, value: Value) -> str:
+            return f"{why}; {name} → {value:.3g}" if isinstance(value, float) else why
+
+        offered = [
+            Plan(
+                remedy,
+                tuple(
+                    window.propose(
+                        name, value, confidence=confidence, why=cast(name, value), target=target.name,
+                        expected_change=signed(target, 0.03), horizon=60,
+                    )
+                    for name, value in changes.items()
+                ),
+            )
+            for remedy, changes in plans
+        ]  # fmt: skip
+        symptoms = {"entropy_collapse": 0.8} | ({"zero_advantage_groups": 0.5} if quiet else {})
+        return offer(offered, symptoms)

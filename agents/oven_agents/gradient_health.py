@@ -1,0 +1,83 @@
+"""Sets the gradient clip where it cuts outliers and nothing else."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from oven_agents.agent import Agent
+from oven_agents.objective import objective, signed
+from oven_agents.robust import quantile, rise
+from oven_agents.window import Window
+from oven_controller.messages import Vote
+
+CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
+
+
+class GradientHealth(Agent):
+    """Two things, on the norm before clipping:
+
+    Outliers that come again: three of the last 60 norms above five times their median, and a clip that lets them pass.
+    The clip goes to one and a half times the 0.9 quantile. That is clipping against the gradients' own recent norms
+    (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034), at an agent's pace. It
+    prevents the next; the one that got past is the sentinel's (a clip lowered afterwards undid .00 of the harm:
+    docs/experiments.md).
+
+    Drift: a norm that grew by a factor of three and more, well beyond its noise, while the objective got worse. The
+    clip goes to the 0.9 quantile of before, so that steps are no longer than they were.
+
+    False alarms: norms with a log-normal spread of .5 are five times their median with probability .0006, three of 60
+    with 10⁻⁵; the drift is a mean of 20 logarithms above 6 standard errors.
+
+    Limits: under Adam a clip changes the length of steps only for as long as the moments take to adapt, so a steady
+    drift is slowed and not cured.
+    """
+
+    needs = (NORM,)
+    moves = (CLIP,)
+    speciality = (CLIP,)
+
+    WINDOW, LATELY = 60, 20
+    OUTLIER, OFTEN = 5.0, 3
+    GREW, SURE = 3.0, 6.0
+    CONFIDENCE = 0.86
+
+    def vote(self, window: Window) -> Vote | None:
+        since = window.settled_after(CLIP, SCALE)
+        norms = [norm for _, norm in window.kept(NORM, after=since, last=self.WINDOW)]
+        if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
+            return None
+        return self._outliers(window, norms) or self._drift(window, norms)
+
+    def _outliers(self, window: Window, norms: list[float]) -> Vote | None:
+        middle = median(norms)
+        above = [norm for norm in norms if norm > self.OUTLIER * middle]
+        if len(above) < self.OFTEN:
+            return None
+        why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
+        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike")
+
+    def _drift(self, window: Window, norms: list[float]) -> Vote | None:
+        logs = [math.log(norm) for norm in norms]
+        before, now = median(norms[: -self.LATELY]), median(norms[-self.LATELY :])
+        if now < self.GREW * before or rise(logs, self.LATELY) < self.SURE:
+            return None
+        target = objective(window.run)
+        sign = -signed(target, 1.0)
+        values = [sign * value for _, value in window.kept(target.name, last=self.WINDOW)]
+        if rise(values, self.LATELY) < 2:
+            return None  # larger gradients on the way to something better are no fault
+        why = f"the norm of the gradient grew from {before:.3g} to {now:.3g}, and {target.name} got worse"
+        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth")
+
+    def _tighten(self, window: Window, clip: float, why: str, symptom: str) -> Vote | None:
+        """None where the clip that there is holds them already."""
+        knob = window.knobs[CLIP]
+        lowered = knob.bounded(clip)
+        if lowered > knob.number / 1.2:
+            return None
+        target = objective(window.run)
+        return window.propose(
+            CLIP, lowered, confidence=self.CONFIDENCE, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
+            target=target.name, expected_change=signed(target, 0.02), horizon=40, evidence=(f"symptom:{symptom}",),
+        )  # fmt: skip

@@ -1,0 +1,165 @@
+"""Takes weight from a judge that changed, or that the policy has learnt to please against the others."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+from oven_agents.agent import Agent
+from oven_agents.objective import held_out
+from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.robust import noise
+from oven_agents.window import Window
+from oven_controller.messages import RunStarted
+
+WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
+AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
+
+
+class RewardHacking(Agent):
+    """A policy moves by small steps, and all judges look at the same completions; so their mean scores move slowly, and
+    together. Two things break that:
+
+    A judge that changed: its mean jumps from one step to the next, and no other's does. Nothing that was learnt can do
+    so; the judge itself is another one (a service updated, an answer that is always the same).
+
+    Judges apart: one's mean rises while another's falls, and held-out quality does not rise. That is what optimising a
+    proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
+    Eisenstein et al. 2023, arXiv 2312.09244). Answers that grow longer meanwhile, and judges that agree less than they
+    did, are said with it.
+
+    The judge keeps a tenth of its share, and the rest goes to the others as they stand. Where a judge fell, what it saw
+    is undone as well: back to before the two came apart.
+
+    It moves its own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py
+    looks at held-out quality alone, and needs some evaluations; this looks at every step.
+
+    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less than
+    half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves both the
+    same way.
+
+    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness.
+    """
+
+    needs = ("rewards/*/mean",)
+    moves = (WEIGHTS, ROLLBACK)
+    speciality = (WEIGHTS, ROLLBACK)
+
+    NOW, BEFORE = 4, 40
+    JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
+    LATELY, REFERENCE = 12, 40
+    ROSE, FELL, LEAST = 4.0, -3.0, 0.03
+    KEPT = 0.1
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        weights = next((spec for spec in run.actuators if spec.name == WEIGHTS), None)
+        if weights is None:
+            return f"the run announces no {WEIGHTS}: no judge has a weight to lose"
+        if held_out(run) is None:
+            return "no metric is announced as held out with a direction: nothing would judge a change of the yardstick"
+        unseen = [j for j in weights.choices if f"rewards/{j}/mean" not in {metric.name for metric in run.metrics}]
+        if unseen or len(weights.choices) < 2:
+            return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else "there is only one judge"
+        return None
+
+    def vote(self, window: Window) -> Alternatives | None:
+        return self._changed(window) or self._apart(window)
+
+    def _changed(self, window: Window) -> Alternatives | None:
+        shares = window.knobs[WEIGHTS].shares
+        moved = {judge: self._jump(window, judge) for judge in shares}
+        known = {judge: one for judge, one in moved.items() if one is not None}
+        for judge, (errors, difference) in known.items():
+            others = [abs(z) for other, (z, _) in known.items() if other != judge]
+            if abs(errors) > self.JUMP and abs(difference) > self.LEAST_JUMP and others and max(others) < self.CALM:
+                why = (
+                    f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
+                    f"({abs(errors):.0f} standard errors), and no other judge's did"
+                )
+                return self._offer(window, judge, why, "judge_disagreement", None)
+        return None
+
+    def _apart(self, window: Window) -> Alternatives | None:
+        shares = window.knobs[WEIGHTS].shares
+        moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
+        known = {judge: one for judge, one in moved.items() if one is not None}
+        rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
+        fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
+        if not rose or not fell or self._improves(window):
+            return None
+        fooled = max(rose, key=lambda judge: known[judge][1])
+        why = (
+            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
+            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not rise"
+        )
+        return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
+
+    def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:
+        metric = held_out(window.run)
+        shares = window.knobs[WEIGHTS].shares
+        rest = 1 - shares[judge]
+        freed = shares[judge] * (1 - self.KEPT)
+        if metric is None or shares[judge] <= 0 or rest <= 0 or freed < 0.02:
+            return None
+        symptoms = {symptom: 0.8}
+        for gauge, sign, named in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
+            said = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
+            if said is not None and sign * said[0] > self.ROSE:
+                symptoms.setdefault(named, 0.5)
+        value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
+        most = max(value, key=lambda name: value[name])
+        value[most] += 1 - math.fsum(value.values())
+        why += f": {judge} keeps {value[judge]:.0%} of the weight instead of {shares[judge]:.0%}"
+        gain = -0.03 if metric.better == "down" else 0.03
+
+        def plan(remedy: str, *changes: tuple[str, float | dict[str, float]]) -> Plan:
+            votes = [
+                window.propose(
+                    name, wanted, confidence=0.88, why=why, target=metric.name, expected_change=gain, horizon=60
+                )
+                for name, wanted in changes
+            ]
+            return Plan(remedy, tuple(votes))
+
+        plans = [plan("reweigh_rewards", (WEIGHTS, value))]
+        if back is not None and ROLLBACK in window.knobs:
+            plans.insert(0, plan("rollback_and_reweigh", (ROLLBACK, float(max(0, back))), (WEIGHTS, value)))
+        return offer(plans, symptoms)
+
+    def _moved(
+        self, window: Window, judge: str, lately: int, reference: int, gauge: str = ""
+    ) -> tuple[float, float] | None:
+        """(standard errors, difference) of its newest values against those before, since anything was changed that
+        moves them by itself. None where too little is measured."""
+        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=lately + reference)
+        before, now = values[:-lately], values[-lately:]
+        if len(before) < min(reference, 2 * lately) or not all(map(math.isfinite, values)):
+            return None
+        spread = max(noise(before), 1e-3)
+        difference = fmean(now) - fmean(before)
+        return difference / (spread * math.sqrt(1 / len(now) + 1 / len(before))), difference
+
+    def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
+        """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
+        little in that time, so that a trend is no jump. Nothing where they overlap with those of twice that time."""
+        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
+        if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
+            return None
+        before, now = values[-3 * self.NOW : -self.NOW], values[-self.NOW :]
+        if min(now) <= max(before) and max(now) >= min(before):
+            return 0.0, 0.0
+        spread = max(noise(values[: -self.NOW]), 1e-3)
+        difference = fmean(now) - fmean(before[self.NOW :])
+        return difference / (spread * math.sqrt(2 / self.NOW)), difference
+
+    def _improves(self, window: Window) -> bool:
+        metric = held_out(window.run)
+        values = window.series(metric.name, last=2) if metric else []
+        if metric is None or len(values) < 2:
+            return False
+        change = values[1] - values[0]
+        return (change if metric.better == "up" else -change) > 0.01 * abs(values[0])

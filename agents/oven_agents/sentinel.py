@@ -1,0 +1,234 @@
+"""Sees a run that was hurt: a loss that jumps, creeps up or is no number, weights that moved by themselves, a gradient
+that got past the clip. Has several ways back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from oven_agents import stride
+from oven_agents.agent import Agent
+from oven_agents.objective import held_out, objective, signed
+from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.robust import noise, rise
+from oven_agents.window import Window
+from oven_controller.messages import RunStarted
+
+ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
+LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
+GAUGES = ("loss", "grad_norm", "reward")
+LEAST_GAIN = 0.05
+"""Of the objective, where what was lost cannot be read from it."""
+SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class _Harm:
+    symptom: str
+    severity: float
+    onset: int
+    """Tick of the first sign."""
+    why: str
+    excess: float = 0.0
+    """Of the loss over its level."""
+    order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
+    stubborn: bool = False
+    """The run has nothing to lose: what was tried is tried again."""
+
+
+class Sentinel(Agent):
+    """What it sees, each with its false alarms on independent noise:
+
+    - a gauge that is not finite (none);
+    - weights whose norm changed by more than the update (none: triangle inequality, oven_agents.stride);
+    - a gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it
+      and the moments remember it (norms with a log-normal spread of .5: below 10⁻⁵ a step, and the second sign);
+    - a loss that jumps: three values in a row above 3σ, 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third. A
+      jump that falls back by half meanwhile is left to heal;
+    - a loss that creeps up: a mean of ten above 4.5 standard errors (10⁻⁵) and held-out loss worse, or a mean of five
+      above 3 (10⁻³) and steps that have grown longer.
+
+    What it offers, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
+    arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
+    and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
+    alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt.
+
+    What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
+    rollback. Only a run of NaN, which has nothing to lose, goes on trying.
+
+    Limits: under a reward (GRPO) the loss has no level, and only the first three are seen. It needs snapshots that are
+    younger than the harm.
+    """
+
+    needs = (LOSS,)
+    moves = (ROLLBACK, SCALE, SKIP)
+    speciality = (ROLLBACK, SCALE, SKIP)
+
+    HIGH, IN_A_ROW = 3.0, 3
+    CREEP, RECENT = 4.5, 10
+    TELLING, FEW = 3.0, 5
+    REFERENCE = 32
+    LONGER = 1.8
+    HEALED = 0.5
+    OUTLIER, HELD = 10.0, 1.5
+    BEFORE = 2
+    """Ticks before the first sign: weights may have been hurt a step before the loss shows it."""
+    CUT = 8.0
+    PASSED = 100
+    """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
+    MEMORY = 60
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        if ROLLBACK not in {spec.name for spec in run.actuators}:
+            return f"the run announces no {ROLLBACK}: there is nothing to go back to"
+        return None
+
+    def vote(self, window: Window) -> Alternatives | None:
+        harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
+        return self._offer(window, harm) if harm else None
+
+    def _broken(self, window: Window) -> _Harm | None:
+        gauge = next((g for g in GAUGES if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
+        if not gauge:
+            return None
+        first = window.tick
+        for observation in reversed(window.observations):
+            if all(math.isfinite(observation.metrics.get(g, 0.0)) for g in GAUGES):
+                break
+            first = observation.tick
+        why = f"{gauge} is not a finite number since tick {first}"
+        return _Harm("loss_nan", 1.0, first, why, stubborn=True)
+
+    def _damaged(self, window: Window) -> _Harm | None:
+        moved = stride.displaced(window)
+        if not moved:
+            return None
+        why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {window.tick - 1}"
+        return _Harm("weights_displaced", 1.0, window.tick, why, order=(RETURNING,))
+
+    def _poisoned(self, window: Window) -> _Harm | None:
+        """Looked for one tick later, when the gauge of the length has caught up whatever its convention."""
+        norms = window.kept(stride.NORM, last=self.REFERENCE + 2)
+        values = [value for _, value in norms]
+        if len(values) < self.REFERENCE // 2 or not all(map(math.isfinite, values)):
+            return None
+        (tick, norm), before = norms[-2], max(values[:-2])
+        if norm < self.OUTLIER * before or stride.grown(window, stride.LENGTH) < self.HELD:
+            return None
+        why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
+        return _Harm("grad_norm_spike", 1.0, tick, f"{why} at tick {tick}", order=(RETURNING, SKIPPING))
+
+    def _risen(self, window: Window) -> _Harm | None:
+        """None also where too little was measured since the last change that moves the loss by itself, and where the
+        weights shrink away: that is no fault of rate or data."""
+        if objective(window.run).name != LOSS:
+            return None
+        fresh = window.settled_after(ROLLBACK, SCALE, SKIP)
+        kept = window.kept(LOSS, after=window.settled_after(MIXTURE), last=self.REFERENCE + self.RECENT)
+        seen = [(tick, value) for tick, value in kept if math.isfinite(value)]
+        recent = sum(tick > fresh for tick, _ in seen)
+        if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
+            return None
+        return self._jumped(window, seen) or self._crept(window, seen, recent)
+
+    def _jumped(self, window: Window, seen: list[tuple[int, float]]) -> _Harm | None:
+        values = [value for _, value in seen]
+        before = values[: -self.IN_A_ROW]
+        level = median(before)
+        spread = max(noise(before), 1e-3 * abs(level))
+        high = level + self.HIGH * spread
+        if min(values[-self.IN_A_ROW :]) <= high:
+            return None
+        count = next((i for i, value in enumerate(reversed(values)) if value <= high), len(values))
+        excess = values[-1] - level
+        if count > self.RECENT or excess < self.HEALED * (max(values[-count:]) - level):
+            return None  # it is what the loss is like by now, or it heals
+        onset = seen[-count][0]
+        why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
+        return _Harm("loss_spike", min(1.0, excess / (8 * spread)), onset, why, excess, self._order(window))
+
+    def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
+        values = [value for _, value in seen]
+        longer = stride.grown(window, stride.LENGTH) >= self.LONGER
+        if longer and recent >= self.FEW and rise(values[-self.REFERENCE :], self.FEW) > self.TELLING:
+            count = self.FEW
+        elif recent >= self.RECENT and rise(values, self.RECENT) > self.CREEP and (longer or _worse(window)):
+            count = self.RECENT
+        else:
+            return None
+        level = median(values[:-count])
+        excess = math.fsum(values[-count:]) / count - level
+        why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
+        return _Harm("loss_creeps_up", 0.6, seen[-count][0], why, excess, self._order(window))
+
+    def _order(self, window: Window) -> tuple[str, ...]:
+        if stride.grown(window, stride.RATE) >= self.LONGER:
+            return (CUTTING, SKIPPING)
+        if stride.grown(window, stride.LENGTH) >= self.LONGER:
+            return (RETURNING, CUTTING, SKIPPING)  # the rate is what it was: the moments were hurt
+        return (SKIPPING, CUTTING)
+
+    def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
+        if stride.shrinking(window) > 0.5:
+            return None  # it is weight decay, and neither rate nor data
+        tried = self._tried(window)
+        symptoms = {harm.symptom: harm.severity}
+        cosines = window.series(ALIGNMENT, after=harm.onset - 1)
+        if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
+            symptoms["gradients_opposed"] = 0.5
+        evident = harm.stubborn or "gradients_opposed" in symptoms or stride.grown(window, stride.LENGTH) >= self.LONGER
+        plans = [
+            self._plan(window, remedy, harm)
+            for remedy in sorted(harm.order, key=lambda remedy: remedy in tried)
+            if (harm.stubborn or remedy not in tried) and (evident or remedy != CUTTING)
+        ]
+        return offer(plans, symptoms)
+
+    def _tried(self, window: Window) -> set[str]:
+        """Remedies of the last MEMORY ticks, by what was changed together with the rollback."""
+        backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
+        with_cut = {r.tick for r in window.applied(SCALE)} & backs
+        with_skip = {r.tick for r in window.applied(SKIP)} & backs
+        found = {CUTTING} if with_cut else set()
+        found |= {SKIPPING} if with_skip else set()
+        return found | ({RETURNING} if backs else set())
+
+    def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
+        """Empty where the run lacks one of its knobs, so that nothing is done by halves."""
+        back = max(0, harm.onset - self.BEFORE)
+        wanted = [(ROLLBACK, float(back), f"back to tick {back}")]
+        if remedy == SKIPPING:
+            if SKIP not in window.knobs:
+                return Plan(remedy, ())
+            wanted.append((SKIP, float(self.PASSED), f"past {self.PASSED} batches"))
+        if remedy == CUTTING:
+            if SCALE not in window.knobs:
+                return Plan(remedy, ())
+            knob, grown = window.knobs[SCALE], stride.grown(window, stride.RATE)
+            lowered = knob.bounded(knob.number / (grown if grown >= self.LONGER else self.CUT))
+            if lowered > knob.number / 1.2:
+                return Plan(remedy, ())
+            since = f", for the rate is {grown:.1f} times what it was" if grown >= self.LONGER else ""
+            wanted.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{since}"))
+        why = f"{harm.why}; {', '.join(text for _, _, text in wanted)}"
+        target = objective(window.run)
+        change = round(signed(target, harm.excess or LEAST_GAIN), 4)
+        return Plan(
+            remedy,
+            tuple(
+                window.propose(
+                    name, value, confidence=0.9, why=why, target=target.name, expected_change=change, horizon=20
+                )
+                for name, value, _ in wanted
+            ),
+        )
+
+
+def _worse(window: Window) -> bool:
+    """Whether the newest held-out loss is above the one before."""
+    metric = held_out(window.run)
+    values = window.series(metric.name, last=2) if metric else []
+    return metric is not None and len(values) == 2 and signed(metric, values[1] - values[0]) < 0

@@ -1,0 +1,55 @@
+"""What the optimizer's own gauges say of its steps: how long they are, who made them so, and where they lead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from statistics import median
+
+from oven_agents.window import Window
+
+SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
+LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
+NOW, LATELY, REFERENCE = 3, 10, 32
+
+
+def grown(window: Window, metric: str) -> float:
+    """By what factor the gauge's last three values exceed those on the way here, in the median; 1 where too little was
+    measured, or since the agents themselves moved the rate."""
+    seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
+    values = [value for _, value in seen if math.isfinite(value) and value > 0]
+    if len(values) < REFERENCE // 2:
+        return 1.0
+    return median(values[-NOW:]) / median(values[:-LATELY])
+
+
+def shrinking(window: Window) -> float:
+    """Share of the last steps' length that went into making the weights smaller: near 1 where weight decay is nearly
+    all that an update consists of, about 0 where the gradient leads. 0 where it is not measured."""
+    pairs = _pairs(window, 5)
+    shares = [(before - after) / (length * before) for before, after, length in pairs if length > 0 and before > 0]
+    return median(shares) if len(shares) >= NOW else 0.0
+
+
+def displaced(window: Window) -> float:
+    """By how much of their norm the weights changed since the step before beyond what updates account for; 0 where none
+    did, or it is not measured. A norm changes by at most the length of the update (triangle inequality), so that what
+    is left over was done by something else: a fault of memory, or of a restore."""
+    pairs = _pairs(window, 1)
+    if not pairs:
+        return 0.0
+    before, after, length = pairs[-1]
+    change = abs(after - before) / before
+    return change - length if change > 1.5 * length + 1e-3 else 0.0
+
+
+def _pairs(window: Window, last: int) -> list[tuple[float, float, float]]:
+    """(norm, norm a step later, length of the longer of the two updates over the norm) of the last steps that follow
+    one another. Whether a gauge reads before or after the update, the change lies within the longer."""
+    found = []
+    observations = list(window.observations)[-last - 1 :]
+    for one, other in itertools.pairwise(observations):
+        values = [o.metrics.get(name, math.nan) for o in (one, other) for name in (WEIGHTS, LENGTH)]
+        if other.step == one.step + 1 and all(math.isfinite(v) for v in values) and values[0] > 0:
+            found.append((values[0], values[2], max(values[1], values[3])))
+    return found

@@ -1,0 +1,175 @@
+"""Several plans, of which one is said: the graph's best, the agent's own first without it, and never half of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit import runs
+
+from oven_agents import Agent, Alternatives, Knob, Plan, Window
+from oven_agents.prior import Prior, consider
+from oven_agents.remedies import chosen, offer
+from oven_agents.session import Session
+from oven_controller.bus import Bus
+from oven_controller.messages import (
+    AgentStatus,
+    BallotOpened,
+    DiagnoseRequest,
+    Diagnosis,
+    EvidencePath,
+    Judgement,
+    JudgeRequest,
+    Remedy,
+    RunStarted,
+    Vote,
+)
+
+SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
+CHANGES = {
+    SKIPPING: {"run.rollback": 90.0, "data.skip": 100.0},
+    CUTTING: {"run.rollback": 90.0, "optimizer.lr_scale": 0.125},
+    RETURNING: {"run.rollback": 90.0},
+}
+PATH = EvidencePath(edges=("C001", "S016"), text="loss_spike ← CAUSES ← lr_too_high", grade="D", sources=("own",))
+
+
+def alternatives(*remedies: str) -> Alternatives:
+    plans = [
+        Plan(
+            remedy,
+            tuple(
+                Vote(actuator=name, stance="propose", value=value, tick=101, confidence=0.9, evidence=("a note",))
+                for name, value in CHANGES[remedy].items()
+            ),
+        )
+        for remedy in remedies or CHANGES
+    ]
+    made = offer(plans, {"loss_spike": 0.7})
+    assert made is not None
+    return made
+
+
+def diagnosis(**scores: float) -> Diagnosis:
+    remedies = tuple(Remedy(id=id_, score=score, paths=(PATH,)) for id_, score in scores.items())
+    return Diagnosis(graph="ab" * 32, remedies=remedies)
+
+
+def knobs(run: RunStarted) -> dict[str, Knob]:
+    return {spec.name: Knob(spec, spec.value) for spec in run.actuators}
+
+
+class Graph:
+    """Answers as the service does, from what it was told."""
+
+    def __init__(self, said: Diagnosis | None, barred: str = "") -> None:
+        self.said, self.barred = said, barred
+        self.asked: list[tuple[str, DiagnoseRequest | JudgeRequest]] = []
+
+    def __call__(self, endpoint: str, request: bytes) -> bytes | None:
+        if endpoint == "diagnose":
+            self.asked.append((endpoint, DiagnoseRequest.model_validate_json(request)))
+            return self.said.wire() if self.said else None
+        judged = JudgeRequest.model_validate_json(request)
+        self.asked.append((endpoint, judged))
+        verdict = "barred" if judged.changes.startswith(self.barred or "?") else "neutral"
+        return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0}).wire()
+
+
+def words(said: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
+    run = runs.pretraining()
+    return [word for word in consider([said], run, knobs(run), (), graph) if isinstance(word, Vote)]
+
+
+def test_the_graphs_best_plan_is_said_and_says_why() -> None:
+    graph = Graph(diagnosis(rollback_and_cut=0.9, rollback_and_skip=0.4, lower_beta=2.0))
+    said = words(alternatives(), graph)
+    assert {vote.actuator: vote.value for vote in said} == CHANGES[CUTTING]
+    assert said[0].evidence[:3] == (
+        "a note",
+        "symptom:loss_spike",
+        "chosen: loss_spike ← CAUSES ← lr_too_high [C001 S016; D; own]",
+    )
+    asked = graph.asked[0][1]
+    assert isinstance(asked, DiagnoseRequest) and asked.held_out and "data.skip" in asked.actuators
+    assert [(symptom.id, symptom.severity) for symptom in asked.symptoms] == [("loss_spike", 0.7)]
+
+
+@pytest.mark.parametrize("said", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
+def test_without_an_answer_the_agents_own_first_is_said(said: Diagnosis | None) -> None:
+    assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(said))} == CHANGES[SKIPPING]
+
+
+def test_an_answer_that_cannot_be_read_is_none() -> None:
+    told: list[str] = []
+    run = runs.pretraining()
+    said = consider([alternatives()], run, knobs(run), (), lambda endpoint, request: b"{", told.append)
+    assert [word.value for word in said if isinstance(word, Vote)] == list(CHANGES[SKIPPING].values())
+    assert told and "without the graph's sources" in told[0]
+
+
+def test_what_the_run_lacks_is_no_candidate() -> None:
+    unmet = Remedy(id=CUTTING, score=2.0, unmet=("actuator:run.rollback",))
+    best = Diagnosis(graph="ab" * 32, remedies=(unmet, Remedy(id=RETURNING, score=0.1)))
+    assert chosen(alternatives(), best)[0].remedy == RETURNING
+
+
+def test_a_plan_is_said_whole_or_not_at_all() -> None:
+    told: list[str] = []
+    run = runs.pretraining()
+    graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
+    assert consider([alternatives()], run, knobs(run), (), graph, told.append) == []
+    assert told == ["not proposed: optimizer.lr_scale: no reason given"]
+
+
+@given(st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3, unique=True), st.data())
+def test_one_of_the_plans_is_said_as_the_agent_made_it(order: list[str], data: st.DataObject) -> None:
+    scores = data.draw(st.dictionaries(st.sampled_from([*CHANGES, "lower_beta"]), st.floats(-2, 2)))
+    said = words(alternatives(*order), Graph(diagnosis(**scores)))
+    ranked = [remedy for remedy in order if remedy in scores]
+    best = max(ranked, key=lambda remedy: float(f"{scores[remedy]:.9g}")) if ranked else order[0]
+    assert {vote.actuator: vote.value for vote in said} == CHANGES[best]
+
+
+class Sees(Agent):
+    moves = ("run.rollback", "data.skip", "optimizer.lr_scale")
+
+    def vote(self, window: Window) -> Alternatives:
+        return alternatives()
+
+
+def test_while_part_of_a_plan_is_under_way_no_other_is_begun() -> None:
+    session = Session(Sees(), "me")
+    session.absorb(runs.pretraining())
+    session.absorb(runs.seen(1, {"loss": 1.0}))
+    assert Alternatives in [type(word) for word in session.react()]
+    ballot = BallotOpened(
+        id="1", actuator="data.skip", proposal=100.0, opened_by="me", tick=1, closes_at_tick=4, eligible=("me",)
+    )
+    session.absorb(ballot)
+    session.absorb(runs.seen(2, {"loss": 1.0}))
+    assert not [word for word in session.react() if isinstance(word, Alternatives)]
+
+
+class Away(Bus):
+    """The bus of a run whose graph does not answer."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
+        from oven_controller.errors import BusError
+
+        raise BusError(f"nobody answers on {subject}")
+
+
+def test_over_the_bus_the_same_is_said_as_in_process() -> None:
+    run, said = runs.pretraining(), [alternatives(), AgentStatus(state="done")]
+
+    async def over_the_bus() -> list[Vote | AgentStatus]:
+        return await Prior(Away()).considered(said, run, knobs(run), ())
+
+    assert asyncio.run(over_the_bus()) == consider(said, run, knobs(run), (), lambda endpoint, request: None)

@@ -1,0 +1,166 @@
+"""The sentinel, and the agents of weight decay and of data, on runs that something was done to."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.unit import runs
+from tests.unit.runs import receipt
+
+from oven_agents import Agent, Alternatives
+from oven_agents.data_health import DataHealth
+from oven_agents.gradient_health import GradientHealth
+from oven_agents.sentinel import CUTTING, RETURNING, SKIPPING, Sentinel
+from oven_agents.weight_decay import WeightDecay
+from oven_controller.messages import Observation, Receipt, Value
+
+ONSET, END = 101, 125
+Change = Callable[[int, dict[str, float]], dict[str, float]]
+
+
+def hurt(change: Change, *, onset: int = ONSET, end: int = END, seed: int = 0) -> list[Observation]:
+    """A healthy pretraining run until the onset; from then on `change` says what a step's gauges are instead."""
+    healthy = runs.language()
+
+    def gauges(tick: int, draw: random.Random) -> dict[str, float]:
+        found = healthy(tick, draw)
+        return {**found, **change(tick - onset, found)} if tick >= onset else found
+
+    return runs.observed(gauges, range(1, end), seed)
+
+
+def plans(agent: Agent, events: list[Observation | Receipt] | list[Observation]) -> list[tuple[int, list[str], dict[str, Value]]]:
+    """(tick, remedies in the agent's order, what the first sets) of each of its offers."""
+    return [
+        (
+            said.plans[0].votes[0].tick,
+            [plan.remedy for plan in said.plans],
+            {vote.actuator: vote.value for vote in said.plans[0].votes},
+        )
+        for said in runs.said(agent, runs.pretraining(), events)
+        if isinstance(said, Alternatives)
+    ]
+
+
+def up(by: float, **factors: float) -> Change:
+    """The loss higher by that much, and gauges multiplied."""
+    names = {"length": "optim/update_ratio", "rate": "learning_rate"}
+    return lambda since, found: {
+        "loss": found["loss"] + by,
+        **{names[name]: found[names[name]] * factor for name, factor in factors.items()},
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_jump_on_the_same_steps_goes_back_and_past_the_batches(seed: int) -> None:
+    tick, remedies, first = plans(Sentinel(), hurt(up(2.0), seed=seed))[0]
+    assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
+    assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
+
+
+@pytest.mark.parametrize("factor", [4.0, 20.0])
+def test_a_rate_that_grew_is_cut_by_as_much(factor: float) -> None:
+    tick, remedies, first = plans(Sentinel(), hurt(up(0.5, length=factor, rate=factor)))[0]
+    assert tick <= ONSET + 8 and remedies[0] == CUTTING
+    assert first["optimizer.lr_scale"] == pytest.approx(1 / factor, rel=0.01)
+
+
+def test_steps_that_grew_at_the_same_rate_speak_for_the_moments() -> None:
+    _, remedies, first = plans(Sentinel(), hurt(up(0.6, length=5.0)))[0]
+    assert remedies[0] == RETURNING and CUTTING in remedies and set(first) == {"run.rollback"}
+
+
+def test_longer_steps_alone_or_a_single_odd_batch_are_left_alone() -> None:
+    assert not plans(Sentinel(), hurt(up(0.0, length=5.0, rate=5.0)))
+    assert not plans(Sentinel(), hurt(lambda since, found: {"loss": found["loss"] + 5 * (since < 2)}))
+
+
+def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
+    assert not plans(Sentinel(), hurt(lambda since, found: {"loss": found["loss"] + 4 * 0.6**since}))
+
+
+@pytest.mark.parametrize("gauge", ["loss", "grad_norm"])
+def test_what_is_no_number_goes_back_at_once_and_goes_on_trying(gauge: str) -> None:
+    broken = hurt(lambda since, found: {gauge: math.nan})
+    tick, remedies, first = plans(Sentinel(), broken)[0]
+    assert (tick, remedies) == (ONSET, [SKIPPING, CUTTING, RETURNING])
+    assert first["run.rollback"] == ONSET - 2
+    events: list[Observation | Receipt] = [*broken[:ONSET], receipt(ONSET, "run.rollback"), receipt(ONSET, "data.skip")]
+    events[-1] = events[-1].model_copy(update={"n": 2 * ONSET + 2})
+    again = plans(Sentinel(), [*events, *_after(broken[ONSET:])])
+    assert [remedies[0] for tick, remedies, _ in again if tick > ONSET][:1] == [CUTTING], "another one first"
+
+
+def _after(observations: list[Observation]) -> list[Observation]:
+    """The same gauges on steps that began anew ten steps back."""
+    return [observation.model_copy(update={"step": observation.step - 10, "n": observation.n + 2}) for observation in observations]
+
+
+def test_what_did_not_help_is_not_tried_again() -> None:
+    jumped = hurt(up(2.0), end=ONSET + 3)
+    tick = ONSET + 2
+    again = hurt(up(2.0), onset=tick + 1, end=tick + 40)[tick:]
+    events: list[Observation | Receipt] = [
+        *jumped,
+        receipt(tick, "run.rollback"),
+        receipt(tick, "data.skip").model_copy(update={"n": 2 * tick + 2}),
+        *_after(again),
+    ]
+    assert [at for at, _, _ in plans(Sentinel(), events)] == [tick]
+
+
+def test_weights_that_moved_further_than_any_step_were_damaged() -> None:
+    for tick, remedies, _ in plans(Sentinel(), hurt(lambda since, found: {"optim/weight_norm": 40 + since / 100})):
+        assert (tick, remedies) == (ONSET, [RETURNING])
+        break
+    else:
+        pytest.fail("it was not seen")
+
+
+def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not() -> None:
+    def outlier(length: float) -> Change:
+        return lambda since, found: {
+            "grad_norm": found["grad_norm"] * (1000 if since == 0 else 1),
+            "optim/update_ratio": found["optim/update_ratio"] * length,
+        }
+
+    assert [(tick, remedies[0]) for tick, remedies, _ in plans(Sentinel(), hurt(outlier(2.0)))] == [(ONSET + 1, RETURNING)]
+    assert not plans(Sentinel(), hurt(outlier(1.0)))
+
+
+def test_under_a_reward_the_loss_has_no_level() -> None:
+    healthy = runs.sorting()
+    jumped = runs.observed(lambda t, draw: {**healthy(t, draw), "loss": 5.0 * (t > 100)}, range(1, 120))
+    assert not runs.said(Sentinel(), runs.grpo(), jumped)
+
+
+def shrink(since: int, found: dict[str, float]) -> dict[str, float]:
+    return {"optim/weight_norm": 29 * 0.95 ** (since + 1), "optim/update_ratio": 0.052}
+
+
+def test_a_decay_that_eats_the_weights_is_lowered_with_a_rollback() -> None:
+    tick, remedies, first = plans(WeightDecay(), hurt(shrink))[0]
+    assert tick <= ONSET + 4 and remedies == ["lower_weight_decay"]
+    assert first["optimizer.weight_decay"] == pytest.approx(0.05) and first["run.rollback"] == ONSET - 2
+    assert not plans(Sentinel(), hurt(shrink)), "and nobody takes it for the rate"
+
+
+def test_data_that_come_again_are_passed_over_once() -> None:
+    repeated = hurt(lambda since, found: {"data/repeated": 1.0})
+    (vote, *rest) = runs.votes(DataHealth(), runs.pretraining(), repeated)
+    assert (vote.tick, vote.actuator, vote.value) == (ONSET + 2, "data.skip", 100.0)
+    assert vote.target == "eval/loss" and vote.expected_change < 0
+    events: list[Observation | Receipt] = [*repeated[: vote.tick], receipt(vote.tick, "data.skip"), *repeated[vote.tick :]]
+    assert [said.tick for said in runs.votes(DataHealth(), runs.pretraining(), events)] == [vote.tick]
+
+
+def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
+    loose = runs.pretraining()
+    specs = [s.model_copy(update={"value": 50.0}) if s.name == "grad.clip" else s for s in loose.actuators]
+    spiky = hurt(lambda since, found: {"grad_norm": found["grad_norm"] * (20 if since % 5 == 0 else 1)})
+    vote = runs.votes(GradientHealth(), loose.model_copy(update={"actuators": tuple(specs)}), spiky)[0]
+    assert vote.actuator == "grad.clip" and isinstance(vote.value, float) and 1 < vote.value < 5
+    assert not runs.votes(GradientHealth(), loose, spiky), "a clip of 1 held them"

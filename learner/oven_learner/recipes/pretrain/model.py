@@ -55,6 +55,6 @@ def _configured(file: Path) -> AutoConfig:
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # whatever a configuration class says of what it is given
         raise ConfigError(
-            f"{file} is no Hugging Face configuration ({type(error).__name__}: {error}); it is JSON with a `model_type` "
-            "that transformers knows, such as the config.json beside a model"
+            f"{file} is no configuration that transformers knows ({type(error).__name__}: {error}); give another one, or "
+            "install the version that it was written for"
         ) from error

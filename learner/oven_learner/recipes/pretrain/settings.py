@@ -1,5 +1,6 @@
 """Every knob of the recipe in one frozen model. Importing it needs no torch."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,18 +10,27 @@ TUNED_LEARNING_RATE = 3e-3
 """Adam's step size at which this model ended best of those tried over 400 steps."""
 
 
-def _folder(path: Path) -> Path:
+def _folder(given: Path) -> Path:
+    path = given.expanduser().absolute()
     if not path.is_dir():
-        raise ValueError(f"{path.absolute()} is no folder; give one with text files")
-    return path.absolute()
+        raise ValueError(f"{path} is no folder; give one with text files")
+    return path
 
 
-def _configuration(path: Path) -> Path:
+def _configuration(given: Path) -> Path:
     """The file itself, where its folder was given."""
+    path = given.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
+    remedy = "give a Hugging Face config.json, or the folder that holds one"
     if not file.is_file():
-        raise ValueError(f"{file.absolute()} is no file; give a Hugging Face config.json, or the folder that holds one")
-    return file.absolute()
+        raise ValueError(f"{file} is no file; {remedy}")
+    try:
+        known = "model_type" in json.loads(file.read_text())
+    except (OSError, ValueError, TypeError):
+        known = False
+    if not known:
+        raise ValueError(f"{file} is no JSON with a `model_type`; {remedy}")
+    return file
 
 
 class PretrainSettings(BaseModel):

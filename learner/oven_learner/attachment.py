@@ -370,10 +370,9 @@ def attach(
     `optimizer.weight_decay`, `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what
     it refers to loaded), `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several
     reward functions; and `run.hold`, `run.stop`, `run.checkpoint`, and `run.rollback` when the model is small enough to
-    copy. `teachers` adds `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which go
-    before what would be found.
-    `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in `observe`, unless the
-    stack's rules say otherwise.
+    copy. `teachers` adds `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which
+    go before what would be found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins
+    in `observe`, unless the stack's rules say otherwise.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.

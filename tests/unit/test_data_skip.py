@@ -60,7 +60,9 @@ def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: in
     line = Deciding({4: ("data.skip", 3.0), 9: ("data.skip", 1.0)})
     seen = trained(tmp_path, line, dataloader_num_workers=workers)
     data = batches(16)
-    assert seen == data[:4] + data[7:12] + data[13:16], "the batch after step 4 is the eighth, though the fifth was drawn"
+    assert seen == data[:4] + data[7:12] + data[13:16], (
+        "the batch after step 4 is the eighth, though the fifth was drawn"
+    )
     assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 4, 7), ("applied", 12, 13)]
 
 

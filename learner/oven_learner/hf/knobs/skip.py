@@ -1,5 +1,5 @@
-"""`data.skip`: pass over so many batches, from the one on that training would see next. What an outlier of the data calls
-for, beside a rollback (Chowdhery et al. 2022, arXiv 2204.02311, section 5.1: 200 to 500 batches).
+"""`data.skip`: pass over so many batches, from the one on that training would see next. What a bad stretch of data
+calls for, beside a rollback (PaLM; Chowdhery et al. 2022, arXiv 2204.02311, section 5.1: 200 to 500 batches).
 
 Only for data whose order is ours, a `Mixture`: there a batch is a function of its position, so that a skip is a number
 that a checkpoint keeps, and a run that resumes draws the same rows. A rollback in place leaves the data where they are,

@@ -67,8 +67,8 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
     parts = [_split(name, of, held_out) for name, of in by_name.items()]
     if not any(part.held_out for part in parts):
         raise ConfigError(
-            f"{where} holds {len(files)} text{'s' * (len(files) > 1)}, none beside another in its sub-folder, and whole "
-            f"files are held out, at least one: split a file in two, or {remedy}"
+            f"{where} holds {len(files)} text{'s' * (len(files) > 1)}, none beside another in its sub-folder, and at "
+            f"least one whole file is held out: split one in two, or {remedy}"
         )
     return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
 
@@ -113,7 +113,8 @@ def _distinct(files: Iterator[File]) -> list[File]:
 
 def _bounded(files: list[File], most_bytes: int, where: Path) -> list[File]:
     """All of them, or as many as fit."""
-    total, kept, size = sum(file.size for file in files), [], 0
+    total, size = sum(file.size for file in files), 0
+    kept: list[File] = []
     for file in sorted(files, key=lambda file: file.place):
         if kept and size + file.size > most_bytes:
             continue

@@ -43,7 +43,7 @@ def bits_per_byte(model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengt
     model.train(False)
     try:
         for name, of in rows.items():
-            nats[name] = sum(_surprise(model, batch.to(model.device)) for batch in of.split(BATCH))
+            nats[name] = math.fsum(_surprise(model, batch.to(model.device)) for batch in torch.split(of, BATCH))
             sizes[name] = int(byte_lengths[of[:, 1:]].sum())
     finally:
         model.train(was_training)

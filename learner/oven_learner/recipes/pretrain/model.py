@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from oven_controller.errors import ConfigError
 from oven_learner.recipes.pretrain.settings import PretrainSettings
@@ -14,6 +23,7 @@ from oven_learner.recipes.pretrain.settings import PretrainSettings
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Freshly initialised, in float32; torch's global generator decides its weights. Raises ConfigError for sizes, or a
     configuration, that make no language model over the corpus's rows."""
+    config: PreTrainedConfig
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
             raise ConfigError(
@@ -42,19 +52,20 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
     config.bos_token_id, config.eos_token_id, config.pad_token_id = None, tokenizer.eos_token_id, tokenizer.pad_token_id
     config.use_cache = False
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+        made: Any = AutoModelForCausalLM
+        model: PreTrainedModel = made.from_config(config, dtype=torch.float32)
     except Exception as error:
         raise ConfigError(f"{settings.model or 'the sizes'} make no causal language model: {error}") from error
-    return model.float()
+    return model
 
 
-def _configured(file: Path) -> AutoConfig:
+def _configured(file: Path) -> PreTrainedConfig:
     try:
         values = json.loads(file.read_text())
         kind = values.pop("model_type")
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # whatever a configuration class says of what it is given
         raise ConfigError(
-            f"{file} is no configuration that transformers knows ({type(error).__name__}: {error}); give another one, or "
-            "install the version that it was written for"
+            f"{file} is no configuration that transformers knows ({type(error).__name__}: {error}); give another one, "
+            "or install the version that it was written for"
         ) from error

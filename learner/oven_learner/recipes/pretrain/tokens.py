@@ -79,8 +79,8 @@ def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
     for name, of in made.items():
         if not len(of):
             raise ConfigError(
-                f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, and a row takes {length:,}: give "
-                "it more text, take its folder out, or make recipe_options.context smaller"
+                f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, and a row takes {length:,}: "
+                "give it more text, take its folder out, or make recipe_options.context smaller"
             )
     return made
 
@@ -119,7 +119,7 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
-    end = core.token_to_id(END)
+    end = int(core.token_to_id(END) or 0)
     ids: list[int] = []
     for text in texts:
         ids += [*core.encode(text, add_special_tokens=False).ids, end]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-TUNED_LEARNING_RATE = 3e-3
+TUNED_LEARNING_RATE = 2e-3
 """Adam's step size at which this model ended best of those tried over 400 steps."""
 
 

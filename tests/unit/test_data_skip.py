@@ -15,10 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.attached import THIRD_PARTY, Deciding, trainer
 from tests.unit.test_attach_trl import grpo
+from tests.unit.test_client import decide
 from transformers import Trainer
 
+from oven_controller import relaunch
 from oven_controller.messages import RunStarted
+from oven_learner import ondisk
 from oven_learner.attachment import attach
+from oven_learner.hf import snapshot
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.past import Past
 
@@ -93,6 +97,29 @@ def test_a_rollback_in_place_leaves_the_data_where_they_are(tmp_path: Path) -> N
     data = batches(20)
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
     assert seen == data[:7] + data[11:16]
+
+
+def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv(relaunch.OFFERED, "1")
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
+    line = Deciding({2: ("data.skip", 3.0)})
+    line.coming.extend(
+        decide(value, actuator=actuator, number=number, apply_at=7, expires=99)
+        for number, (actuator, value) in {98: ("run.rollback", 5.0), 99: ("data.skip", 4.0)}.items()
+    )
+    with pytest.raises(SystemExit):
+        trained(tmp_path / "out", line, **settings)
+    first, back, lost = line.receipts()
+    assert [first.status, back.status, lost.status] == ["applied", "applied", "rejected"]
+    assert "in the next incarnation; what is done now would be lost" in lost.reason
+    again = Deciding({7: ("data.skip", 4.0)}, Past(1, 6, 99, {}))
+    data = batches(24)
+    assert trained(tmp_path / "out", again, **settings)[:5] == [data[7], data[12], data[13], data[14], data[15]]
 
 
 def test_at_an_epoch_s_last_step_it_begins_with_the_next(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def _validated(
             for leaf in _leaves(where, problem["input"]):
                 lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
         else:
-            message = str(problem["msg"]).replace("Input should be", "it should be")
+            message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             lines.append(f"{where} = {problem['input']!r} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 

@@ -266,6 +266,7 @@ class Attachment(TrainerCallback):
         knobs.check_trainable(trainer)
         add_learning_rate(actuators, self._scale, self._lr_bounds)
         knobs.clipping.announce(trainer, actuators, self._users)
+        knobs.weight_decay.announce(trainer, actuators)
         knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)
         knobs.epsilon.announce(trainer, actuators, self._users)
         announce_anchor(actuators, trainer, self._teachers, self._beta_bounds)
@@ -273,6 +274,7 @@ class Attachment(TrainerCallback):
             channel.announce(actuators)
         if self._mixture is not None:
             knobs.mixture.announce(actuators, self._mixture)
+            knobs.skip.announce(trainer, actuators, self._mixture)
         if self._committee is not None and self._skipping is not None:
             self._committee.announce(actuators)
             self._skipping.begin()
@@ -365,12 +367,12 @@ def attach(
     """Publish every step of `trainer`, and apply what is decided between steps. Call it once, before `train()`.
 
     Found by itself, where the trainer has it and a change acts (oven_learner.hf.knobs): `optimizer.lr_scale`,
-    `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what it refers to loaded),
-    `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several reward functions; and
-    `run.hold`, `run.stop`, `run.checkpoint`, and `run.rollback` when the model is small enough to copy. `teachers` adds
-    `teacher.active`, `mixture` adds `data.mixture`, `actuators` your own, which go before what would be found.
-    `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in `observe`, unless the
-    stack's rules say otherwise.
+    `optimizer.weight_decay`, `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what
+    it refers to loaded), `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several
+    reward functions; and `run.hold`, `run.stop`, `run.checkpoint`, and `run.rollback` when the model is small enough to
+    copy. `teachers` adds `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which
+    go before what would be found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins
+    in `observe`, unless the stack's rules say otherwise.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.

@@ -307,6 +307,9 @@ class OvenClient:
 
     def _applied(self, decision: Decision) -> Applied:
         """On this rank."""
+        name = decision.actuator
+        if self.restart and name in self.actuators and self.actuators.spec(name).kind == "action":
+            return Applied("rejected", reason=f"{self.restart}; what is done now would be lost: ask again then")
         if decision.snapshot_first and self._snapshots is not None:
             try:
                 self._snapshots.before(self.tick)

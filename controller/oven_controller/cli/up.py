@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
+Corpus = Annotated[Path | None, typer.Option(help="Recipe pretrain: a folder of text, each sub-folder a sub-corpus.")]
+Model = Annotated[Path | None, typer.Option(help="Recipe pretrain: a Hugging Face config.json, or its folder.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeat it for more.")]
 Run = Annotated[str | None, typer.Option(help="The run's name.")]
@@ -37,6 +39,8 @@ def register(app: typer.Typer) -> None:
 def up(
     recipe: Recipe = None,
     start: StartAt = None,
+    corpus: Corpus = None,
+    model: Model = None,
     config: Config = None,
     sets: Sets = None,
     run: Run = None,
@@ -57,10 +61,13 @@ def up(
     """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.
 
     Example: oven-controller up --headless --start tuned --steps 120 --set rules.window_ticks=5
+    Example: oven-controller up --recipe pretrain --corpus ~/texts
     """
+    options = {name: str(path) for name, path in (("corpus", corpus), ("model", model)) if path is not None}
     flags = {
         "recipe": recipe,
         "start": start,
+        "recipe_options": options or None,
         "steps": steps,
         "minutes": minutes,
         "seed": seed,
@@ -74,6 +81,7 @@ def up(
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
+        + [f"--{name}" for name in options]
     ):
         from oven_controller.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""One run of the grpo recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
+"""One run of a recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oven_controller.errors import ProcessError
+from oven_learner.link import Link
 
-ACCURACY = "eval/accuracy"
-EVAL_PROMPTS = 512
-"""Held-out prompts per level: four times the recipe's own, since it is the end that is measured."""
+METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
+"""Recipe → what is held out."""
+HELD_OUT = {"grpo": ("eval_prompts", 512), "pretrain": ("eval_rows", 256)}
+"""Recipe → its setting of how much of that; more than its own, since it is the end that is measured."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,18 @@ class Episode:
     """Tells runs of one start and seed apart."""
     options: tuple[tuple[str, object], ...] = ()
     """More of the recipe's settings."""
+    recipe: str = "grpo"
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return dict((HELD_OUT[self.recipe], *self.options))
 
 
 @dataclass(frozen=True)
 class Result:
     episode: Episode
-    accuracy: float
-    """Held-out, greedy, mean over levels, at the end: 0 to 1."""
+    final: float
+    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits a byte."""
     interventions: int
     seconds: float
 
@@ -47,41 +54,66 @@ class Result:
 def run(episode: Episode) -> Result:
     """Raises ProcessError when the stack failed: no result is made up for it."""
     started = time.monotonic()
-    accuracy, interventions = (_stack if episode.arm == "swarm" else _ruled)(episode)
-    return Result(episode, accuracy, interventions, time.monotonic() - started)
+    final, interventions = (_stack if episode.arm == "swarm" else _ruled)(episode)
+    return Result(episode, final, interventions, time.monotonic() - started)
 
 
 def _ruled(episode: Episode) -> tuple[float, int]:
+    from oven_learner.bench.rules import Alone, Blind, Plateau, PlateauOfLoss, Rule, RuleLink
+
+    plateau = {"grpo": Plateau, "pretrain": PlateauOfLoss}[episode.recipe]
+    rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": plateau()}
+    link = RuleLink(rules.get(episode.arm, Alone()))
+    with tempfile.TemporaryDirectory() as folder:
+        {"grpo": _grpo, "pretrain": _pretrain}[episode.recipe](episode, link, Path(folder))
+    return link.last_metrics[METRIC[episode.recipe]], len(link.changes)
+
+
+def _grpo(episode: Episode, link: Link, folder: Path) -> None:
     from oven_learner.attachment import attach
-    from oven_learner.bench.rules import Alone, Blind, Plateau, Rule, RuleLink
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.starts import parse_start
     from oven_learner.recipes.grpo.train import BETA_BOUNDS, LR_BOUNDS, gauges
 
-    rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": Plateau()}
-    rule = rules.get(episode.arm, Alone())
-    settings = GrpoSettings.model_validate(
-        {"max_steps": episode.steps, "eval_prompts": EVAL_PROMPTS, **dict(episode.options)}
+    settings = GrpoSettings.model_validate({"max_steps": episode.steps, **episode.settings})
+    start = parse_start(episode.start, episode.seed, settings.levels)
+    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
+    attach(
+        job.trainer,
+        link=link,
+        mixture=job.mixture,
+        lr_bounds=LR_BOUNDS,
+        metrics=gauges(settings),
+        evaluate=job.evaluate,
+        evaluate_every=settings.eval_every,
+        teachers=job.teachers,
+        beta_bounds=BETA_BOUNDS,
+        committee=job.committee,
     )
-    link = RuleLink(rule)
-    with tempfile.TemporaryDirectory() as folder:
-        start = parse_start(episode.start, episode.seed, settings.levels)
-        job = build(settings, start, episode.seed, Path(folder), Path(episode.home) / "cache")
-        attach(
-            job.trainer,
-            link=link,
-            mixture=job.mixture,
-            lr_bounds=LR_BOUNDS,
-            metrics=gauges(settings),
-            evaluate=job.evaluate,
-            evaluate_every=settings.eval_every,
-            teachers=job.teachers,
-            beta_bounds=BETA_BOUNDS,
-            committee=job.committee,
-        )
-        job.trainer.train()
-    return link.last_metrics[ACCURACY], len(link.changes)
+    job.trainer.train()
+
+
+def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
+    from oven_learner.attachment import attach
+    from oven_learner.recipes.pretrain.job import build
+    from oven_learner.recipes.pretrain.settings import PretrainSettings
+    from oven_learner.recipes.pretrain.starts import parse_start
+    from oven_learner.recipes.pretrain.train import LR_BOUNDS, gauges
+
+    settings = PretrainSettings.model_validate({"max_steps": episode.steps, **episode.settings})
+    start = parse_start(episode.start, episode.seed)
+    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
+    attach(
+        job.trainer,
+        link=link,
+        mixture=job.mixture,
+        lr_bounds=LR_BOUNDS,
+        metrics=gauges(job.held_out),
+        evaluate=job.evaluate,
+        evaluate_every=settings.eval_every,
+    )
+    job.trainer.train()
 
 
 def _stack(episode: Episode) -> tuple[float, int]:
@@ -98,7 +130,8 @@ def _stack(episode: Episode) -> tuple[float, int]:
         name,
     ]
     command += ["--start", episode.start, "--seed", str(episode.seed), "--steps", str(episode.steps)]
-    for key, value in (("eval_prompts", EVAL_PROMPTS), *episode.options):
+    command += ["--recipe", episode.recipe]
+    for key, value in episode.settings.items():
         command += ["--set", f"recipe_options.{key}={value}"]
     done = subprocess.run(
         command,
@@ -117,4 +150,4 @@ def _stack(episode: Episode) -> tuple[float, int]:
     if not ended or ended[-1]["reason"] != "completed" or ended[-1]["lockstep_timeouts"]:
         raise ProcessError(f"{episode} did not complete in lockstep: {ended[-1:] or 'no RunEnded'}")
     applied = [e for e in entries if e["type"] == "Receipt" and e["data"]["status"] == "applied"]
-    return float(ended[-1]["metrics"][ACCURACY]), len(applied)
+    return float(ended[-1]["metrics"][METRIC[episode.recipe]]), len(applied)

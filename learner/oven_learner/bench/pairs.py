@@ -59,7 +59,7 @@ def figures(results: Sequence[Result]) -> dict[str, object]:
 
 def _of(results: Sequence[Result], arm: str) -> list[tuple[int, float, int]]:
     """(seed, final accuracy, changes applied), in the order of the seeds."""
-    return sorted((r.episode.seed, r.accuracy, r.interventions) for r in results if r.episode.arm == arm)
+    return sorted((r.episode.seed, r.final, r.interventions) for r in results if r.episode.arm == arm)
 
 
 class Pairs:

@@ -50,6 +50,8 @@ class Plateau:
     """Halve the learning rate when the mean reward has not risen by `least` for `patience` steps: the usual
     ReduceLROnPlateau (torch's defaults are a factor of 0.1 and a patience of 10; 0.5 is kinder to a short run)."""
 
+    metric, sign = "reward", 1
+
     def __init__(self, patience: int = 10, factor: float = 0.5, least: float = 0.01) -> None:
         self._patience, self._factor, self._least = patience, factor, least
         self._best = float("-inf")
@@ -60,9 +62,9 @@ class Plateau:
     def start(self, run: RunStarted) -> None: ...
 
     def look(self, observation: Observation) -> list[Change]:
-        if "reward" not in observation.metrics:
+        if self.metric not in observation.metrics:
             return []
-        self._recent.append(observation.metrics["reward"])
+        self._recent.append(self.sign * observation.metrics[self.metric])
         mean = sum(self._recent) / len(self._recent)
         if mean > self._best + self._least:
             self._best, self._bad = mean, 0
@@ -73,6 +75,15 @@ class Plateau:
         self._bad = 0
         self._scale = max(self._scale * self._factor, 0.01)
         return [("optimizer.lr_scale", self._scale)]
+
+
+class PlateauOfLoss(Plateau):
+    """The same of a loss that has not fallen. A batch's loss is noisier than what it falls by in 10 steps."""
+
+    metric, sign = "loss", -1
+
+    def __init__(self, patience: int = 30, factor: float = 0.5, least: float = 0.01) -> None:
+        super().__init__(patience, factor, least)
 
 
 class RuleLink:

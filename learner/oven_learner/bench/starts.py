@@ -31,12 +31,12 @@ BLIND_FACTOR = 0.5
 def figures(results: Sequence[Result]) -> dict[str, object]:
     """The flat object of the command contract."""
     draws = _by_draw(results)
-    regret = {arm: [arms["tuned"].accuracy - arms[arm].accuracy for arms in draws.values()] for arm in RULES}
+    regret = {arm: [arms["tuned"].final - arms[arm].final for arms in draws.values()] for arm in RULES}
     out: dict[str, object] = {"draws": len(draws)}
     for arm in RULES:
         out[f"median_regret_{arm}"] = round(median(regret[arm]), 4)
         out[f"mean_regret_{arm}"] = round(sum(regret[arm]) / len(draws), 4)
-    losses = [arms["alone"].accuracy - arms["swarm"].accuracy for arms in draws.values()]
+    losses = [arms["alone"].final - arms["swarm"].final for arms in draws.values()]
     out["worst_loss"] = round(max(losses), 4)
     out["draws_better"] = sum(loss < -0.005 for loss in losses)
     out["draws_equal"] = sum(abs(loss) <= 0.005 for loss in losses)
@@ -48,7 +48,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, float]]:
     """One entry per draw: its seed, each arm's final accuracy, and how often the swarm changed something."""
     return [
         {"seed": seed}
-        | {arm: round(arms[arm].accuracy, 4) for arm in ARMS}
+        | {arm: round(arms[arm].final, 4) for arm in ARMS}
         | {"interventions": arms["swarm"].interventions}
         for seed, arms in _by_draw(results).items()
     ]
@@ -119,7 +119,7 @@ def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
         task = progress.add_task("runs", total=len(episodes))
         for result in measure(episodes, jobs):
             results.append(result)
-            at = f"{result.episode.arm} {result.episode.seed}: {result.accuracy:.3f}"
+            at = f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}"
             progress.update(task, advance=1, description=at)
     return results
 

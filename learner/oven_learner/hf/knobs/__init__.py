@@ -9,8 +9,19 @@ are counted with one value for all of it (1700, 1859).
 
 from __future__ import annotations
 
-from oven_learner.hf.knobs import beta, clipping, epsilon, mixture, reward_weights
+from oven_learner.hf.knobs import beta, clipping, epsilon, mixture, reward_weights, skip, weight_decay
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.knobs.own import UsersOwn, check_trainable
 
-__all__ = ["Mixture", "UsersOwn", "beta", "check_trainable", "clipping", "epsilon", "mixture", "reward_weights"]
+__all__ = [
+    "Mixture",
+    "UsersOwn",
+    "beta",
+    "check_trainable",
+    "clipping",
+    "epsilon",
+    "mixture",
+    "reward_weights",
+    "skip",
+    "weight_decay",
+]

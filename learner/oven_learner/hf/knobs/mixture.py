@@ -30,8 +30,9 @@ ENDLESS = 100_000
 class Mixture:
     """Weights over named datasets, with the timeline of their changes.
 
-    Chunk k is a function of the seed, k and the weights then in force: a run that restores `timeline`, as resuming from
-    a checkpoint does, draws the same rows again. Rows are drawn with replacement.
+    Chunk k is a function of the seed, its position in the data (k, and what was passed over) and the weights then in
+    force: a run that restores `timeline` and `skips`, as resuming from a checkpoint does, draws the same rows again.
+    Rows are drawn with replacement.
     """
 
     def __init__(
@@ -51,17 +52,23 @@ class Mixture:
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
         self.timeline = [(0, self._normalised(weights or sizes))]
         """(first chunk, weights from it on), oldest first."""
-        self._next = 0
+        self.skips = [(0, 0)]
+        """(first chunk, how much of the data was passed over before it), oldest first."""
+        self.next_chunk = 0
+        """What is drawn next."""
+        self.sampler: MixtureSampler | None = None
+        """The one that a trainer draws by, once it has made its loader."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
-        return {"timeline": self.timeline, "next": self._next}
+        return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """A change from now on begins at the chunk that came next when the state was taken. Raises ConfigError where
         the datasets are others."""
         self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
-        self._next = int(state["next"])
+        self.skips = [(int(chunk), int(passed)) for chunk, passed in state["skips"]]
+        self.next_chunk = int(state["next"])
 
     def get(self) -> dict[str, float]:
         """The weights last set; they sum to 1."""
@@ -72,8 +79,18 @@ class Mixture:
 
         Raises ConfigError unless every dataset is named, and no other, with finite weights >= 0 of a positive sum.
         """
-        entry = (self._next, self._normalised(weights))
-        self.timeline = [old for old in self.timeline if old[0] < self._next] + [entry]
+        entry = (self.next_chunk, self._normalised(weights))
+        self.timeline = [old for old in self.timeline if old[0] < self.next_chunk] + [entry]
+
+    def skip(self, count: int, chunk: int) -> None:
+        """Pass over `count` chunks of data from `chunk` on, which is drawn next, be it for a second time."""
+        passed = self.skips[-1][1] + count
+        self.skips = [old for old in self.skips if old[0] < chunk] + [(chunk, passed)]
+        self.next_chunk = chunk
+
+    def position(self, chunk: int) -> int:
+        """Where in the data a chunk lies: behind those before it, and behind what was passed over."""
+        return chunk + self.skips[bisect_right([start for start, _ in self.skips], chunk) - 1][1]
 
     def draw(self, chunk: int, count: int) -> list[int]:
         """The rows of one chunk: of each dataset at most one below or above its exact share of `count`.
@@ -81,9 +98,9 @@ class Mixture:
         Datasets are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
         in what is measured per dataset than independent draws.
         """
-        self._next = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
+        self.next_chunk = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
         weights = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
-        rng = random.Random(f"mixture {self.seed} {chunk}")
+        rng = random.Random(f"mixture {self.seed} {self.position(chunk)}")
         edges = list(accumulate(weights[name] for name in self.names))
         offset = rng.random()
         rows = []
@@ -110,18 +127,23 @@ class MixtureSampler(Sampler[int]):
         """`chunks` make an epoch."""
         self.mixture, self.chunks = mixture, chunks
         self.prompts, self.group_size, self.repeats = prompts, group_size, repeats
+        self.ends = chunks
+        """The first chunk after the running epoch."""
         self._epoch = 0
+        mixture.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
         """accelerate says it; chunks are counted over all epochs."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        for chunk in range(self._epoch * self.chunks, (self._epoch + 1) * self.chunks):
+        chunk, self.ends = self._epoch * self.chunks, (self._epoch + 1) * self.chunks
+        while chunk < self.ends:
             rows = self.mixture.draw(chunk, self.prompts)
             for _ in range(self.repeats):
                 for row in rows:
                     yield from [row] * self.group_size
+            chunk = self.mixture.next_chunk  # the one after, unless a skip takes back what was drawn ahead
 
     def __len__(self) -> int:
         return self.chunks * self.repeats * self.prompts * self.group_size
@@ -152,7 +174,9 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
 
 
 def announce(actuators: Actuators, mixture: Mixture) -> None:
-    actuators.simplex(MIXTURE, mixture.get, mixture.set)
+    """Where there is something to shift."""
+    if len(mixture.names) > 1:
+        actuators.simplex(MIXTURE, mixture.get, mixture.set)
 
 
 def _laid_out_as(own: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:

@@ -1,0 +1,59 @@
+"""Bits a byte on held-out files, without a trace in the run that it measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+METRIC = "eval/bits_per_byte"
+BATCH = 64
+
+
+def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
+    """Windows by sub-corpus, int64 [rows, length], spread evenly over it; together about `most`, and each with one at
+    the least. Neighbours share a token: what ends one begins the next, so that every token but the first is predicted.
+
+    The same for every run on the same text. A stream shorter than a window is left out.
+    """
+    windows = {name: of.unfold(0, length, length - 1) for name, of in streams.items() if len(of) >= length}
+    total = sum(len(of) for of in windows.values())
+    found = {}
+    for name, of in windows.items():
+        count = min(len(of), max(1, round(most * len(of) / total)))
+        found[name] = of[torch.arange(count) * len(of) // count].long()
+    return found
+
+
+@torch.no_grad()
+def bits_per_byte(model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor) -> dict[str, float]:
+    """`eval/bits_per_byte` over all rows, and of each sub-corpus where there are several.
+
+    The surprise at a row's tokens but the first, in bits, over the bytes that these tokens stand for (`byte_lengths`,
+    int64 [vocabulary]). Marks between files are predicted, and are no bytes. No generator is used; the model's mode is
+    put back.
+    """
+    nats: dict[str, float] = {}
+    sizes: dict[str, int] = {}
+    was_training = model.training
+    model.train(False)
+    try:
+        for name, of in rows.items():
+            nats[name] = math.fsum(_surprise(model, batch.to(model.device)) for batch in torch.split(of, BATCH))
+            sizes[name] = int(byte_lengths[of[:, 1:]].sum())
+    finally:
+        model.train(was_training)
+    found = {METRIC: sum(nats.values()) / (math.log(2) * sum(sizes.values()))}
+    if len(rows) > 1:
+        found |= {f"{METRIC}/{name}": nats[name] / (math.log(2) * sizes[name]) for name in rows}
+    return found
+
+
+def _surprise(model: PreTrainedModel, batch: Tensor) -> float:
+    """Nats, summed over a batch [rows, length]."""
+    logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
+    return float(cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten(), reduction="sum"))

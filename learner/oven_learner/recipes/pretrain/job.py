@@ -1,0 +1,80 @@
+"""Puts the recipe together: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+
+from oven_controller.errors import ConfigError
+from oven_learner.hf.knobs.mixture import Mixture, plug_in
+from oven_learner.recipes.pretrain import corpus, tokens
+from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.model import build_model
+from oven_learner.recipes.pretrain.settings import PretrainSettings
+from oven_learner.recipes.pretrain.starts import Start
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to start: call `trainer.train()`."""
+
+    trainer: Trainer
+    mixture: Mixture
+    evaluate: Callable[[], dict[str, float]]  # bits a byte on held-out files, all and by sub-corpus
+    held_out: tuple[str, ...]  # sub-corpora that `evaluate` names
+
+
+def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, `cache` keeps tokens between runs. The seed decides
+    the weights and the order of the rows; what is held out depends on the text alone."""
+    parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
+    words = tokens.tokenized(parts, settings.vocabulary, cache)
+    mixture = Mixture(tokens.rows(words.train, settings.context), seed=seed)
+    held_out = held_out_rows(words.held_out, settings.context, settings.eval_rows)
+    if not held_out:
+        raise ConfigError(
+            f"what is held out is shorter than a row of {settings.context:,} tokens: give more text, or hold out more "
+            f"(recipe_options.held_out = {settings.held_out:g})"
+        )
+    lengths = tokens.bytes_of(words.tokenizer)
+    set_seed(seed)
+    trainer = Trainer(
+        model=build_model(settings, words.tokenizer),
+        args=_arguments(settings, start, seed, workdir),
+        train_dataset=mixture.dataset,
+    )
+    plug_in(trainer, mixture)
+    trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
+
+    def evaluate() -> dict[str, float]:
+        return bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
+
+    return Job(trainer, mixture, evaluate, tuple(held_out))
+
+
+def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Path) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(workdir),
+        seed=seed,
+        learning_rate=start.learning_rate,
+        adam_beta1=settings.betas[0],
+        adam_beta2=settings.betas[1],
+        weight_decay=settings.weight_decay if start.weight_decay is None else start.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        # Plain "constant" ignores warmup_steps without a word.
+        lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
+        warmup_steps=settings.lr_warmup_steps,
+        max_steps=settings.max_steps,
+        per_device_train_batch_size=settings.batch,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # else a NaN loss is reported as 0
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )

@@ -1,0 +1,26 @@
+"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+
+from __future__ import annotations
+
+from oven_learner.recipe import Order
+from oven_learner.recipes.pretrain.settings import PretrainSettings
+from oven_learner.recipes.pretrain.starts import Start, parse_start
+
+
+class PretrainRecipe:
+    """Pretraining on a folder of text (see the package's docstring)."""
+
+    name = "pretrain"
+    default_start = "drill:lr-low"
+    settings_model = PretrainSettings
+
+    def parse_start(self, text: str, seed: int, options: PretrainSettings) -> Start:
+        return parse_start(text, seed)
+
+    def train(self, order: Order) -> None:
+        from oven_learner.recipes.pretrain.train import train
+
+        train(order)
+
+
+RECIPE = PretrainRecipe()

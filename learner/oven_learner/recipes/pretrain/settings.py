@@ -1,0 +1,70 @@
+"""Every knob of the recipe in one frozen model. Importing it needs no torch."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+TUNED_LEARNING_RATE = 2e-3
+"""Adam's step size at which this model ended best of those tried over 400 steps."""
+
+
+def _folder(given: Path) -> Path:
+    path = given.expanduser().absolute()
+    if not path.is_dir():
+        raise ValueError(f"{path} is no folder; give one with text files")
+    return path
+
+
+def _configuration(given: Path) -> Path:
+    """The file itself, where its folder was given."""
+    path = given.expanduser().absolute()
+    file = path / "config.json" if path.is_dir() else path
+    remedy = "give a Hugging Face config.json, or the folder that holds one"
+    if not file.is_file():
+        raise ValueError(f"{file} is no file; {remedy}")
+    try:
+        known = "model_type" in json.loads(file.read_text())
+    except (OSError, ValueError, TypeError):
+        known = False
+    if not known:
+        raise ValueError(f"{file} is no JSON with a `model_type`; {remedy}")
+    return file
+
+
+class PretrainSettings(BaseModel):
+    """Sizes and optimiser knobs; the learning rate comes from a `Start` instead."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # The text.
+    corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
+        default=None,
+        description="a folder of text, each of its sub-folders a sub-corpus; none: the Python standard library",
+    )
+    corpus_megabytes: float = Field(default=32.0, gt=0, description="the most text that is read, files as they hash")
+    held_out: float = Field(default=0.05, gt=0, lt=1, description="share of each sub-corpus that is held out, by file")
+    vocabulary: int = Field(default=1024, ge=257, le=65536, description="tokens of the byte-level BPE that is trained")
+    context: int = Field(default=128, ge=2, description="tokens in a row")
+
+    # The model: a Llama of about 0.5 M parameters, its embedding tied to its output.
+    model: Annotated[Path, AfterValidator(_configuration)] | None = Field(
+        default=None, description="a Hugging Face config.json, or its folder; weights are drawn; none: the sizes below"
+    )
+    hidden: int = Field(default=96, ge=1)
+    layers: int = Field(default=3, ge=1)
+    heads: int = Field(default=4, ge=1)
+    ffn: int = Field(default=384, ge=1)
+
+    # The optimizer: AdamW.
+    max_steps: int = Field(default=400, ge=1)
+    batch: int = Field(default=16, ge=1, description="rows in a step")
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.1, ge=0, description="of matrices; vectors have none")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
+
+    eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")
+    eval_rows: int = Field(default=128, ge=1, description="held-out rows of each evaluation, the same every time")

@@ -1,0 +1,324 @@
+"""The pretraining recipe: its corpus and split, bits a byte, starts and settings, and a run from end to end."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import RunEnded, RunStarted
+from oven_learner.attachment import attach
+from oven_learner.past import Past
+from oven_learner.recipe import Order
+from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, Job, PretrainSettings, build, corpus, parse_start, tokens
+from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
+from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.recipe import RECIPE
+from oven_learner.recipes.pretrain.starts import LEARNING_RATE_RANGE, NAMES
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "größer", "日本", "runs", "again")
+TINY: dict[str, Any] = {
+    "vocabulary": 300, "context": 16, "hidden": 16, "layers": 1, "heads": 2, "ffn": 32, "batch": 4, "eval_every": 4,
+    "eval_rows": 8, "lr_warmup_steps": 2,
+}  # fmt: skip
+
+
+def text(seed: int, words: int = 120) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(words)) + "\n"
+
+
+def write(folder: Path, **files: str) -> Path:
+    """`a__b="…"` is the file b.txt in the folder a."""
+    for name, content in files.items():
+        path = folder / (name.replace("__", "/") + ".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def parts_of(folder: Path, share: float = 0.2, most: int = 10**6) -> list[Part]:
+    return corpus.read(folder, share, most)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {f"{part}__{n}": text(n + 100 * seed) for seed, part in enumerate(("one", "two")) for n in range(8)}
+    return write(tmp_path_factory.mktemp("corpus"), **files)
+
+
+@dataclass(frozen=True)
+class Home:
+    corpus: Path
+    cache: Path
+
+    def job(self, workdir: Path, seed: int = 1, start: str = "tuned", **settings: Any) -> Job:
+        options = PretrainSettings.model_validate({**TINY, "corpus": self.corpus, "max_steps": 8, **settings})
+        return build(options, parse_start(start, seed), seed, workdir, self.cache)
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(folder, tmp_path_factory.mktemp("cache"))
+
+
+def test_whole_files_are_held_out_and_none_is_on_both_sides(folder: Path) -> None:
+    for part in parts_of(folder):
+        trained, held = {file.path for file in part.train}, {file.path for file in part.held_out}
+        assert trained and held and not trained & held and len(trained | held) == 8
+        assert 0.2 <= sum(f.size for f in part.held_out) / sum(f.size for f in (*part.train, *part.held_out)) < 0.4
+    assert parts_of(folder) == parts_of(folder)
+
+
+def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
+    same = {f"a__{n}": text(n % 4) for n in range(12)}
+    (part,) = parts_of(write(tmp_path, **same))
+    texts = [file.text for file in (*part.train, *part.held_out)]
+    assert len(texts) == len(set(texts)) == 4
+
+
+def test_what_is_no_text_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, a__1=text(1), a__2=text(2), a__blank=" \n")
+    (tmp_path / "a" / "picture.bin").write_bytes(b"\x89PNG\xff\xfe")
+    (tmp_path / "a" / "zeros.txt").write_bytes(b"a\0b")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text("[core]")
+    (part,) = parts_of(tmp_path)
+    assert part.name == "a" and sorted(f.path for f in (*part.train, *part.held_out)) == ["a/1.txt", "a/2.txt"]
+
+
+def test_many_sub_folders_make_few_sub_corpora(tmp_path: Path) -> None:
+    files = {f"p{n:02d}__{k}": text(100 * n + k, 20 + 10 * n) for n in range(MOST + 4) for k in range(2)}
+    parts = parts_of(write(tmp_path, **files, loose=text(9, 2000)))
+    assert len(parts) == MOST
+    assert parts[0].name == tmp_path.name and not parts[0].held_out, "loose files have the folder's own name"
+    assert OTHERS in {part.name for part in parts} and "p19" in {part.name for part in parts}
+
+
+def test_no_more_is_read_than_asked_for(folder: Path) -> None:
+    files = [file for part in parts_of(folder, most=4000) for file in (*part.train, *part.held_out)]
+    assert 0 < sum(file.size for file in files) <= 4000
+
+
+def test_the_standard_library_is_there_without_its_tests() -> None:
+    parts = corpus.read(None, 0.05, 10**9)
+    paths = [file.path for part in parts for file in (*part.train, *part.held_out)]
+    assert {part.name for part in parts} == {"modules", "packages"}
+    assert "json/decoder.py" in paths and "argparse.py" in paths
+    assert not [path for path in paths if {"test", "tests", "site-packages"} & set(path.split("/"))]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "holds no text; give a folder of UTF-8 text files"),
+        ({"a__blank": "\n"}, "holds no text"),
+        ({"one": text(1)}, "holds 1 text, none beside another"),
+        ({"a__1": text(1), "b__1": text(2)}, "holds 2 texts, none beside another in its sub-folder"),
+    ],
+)
+def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parts_of(write(tmp_path, **files))
+
+
+def test_a_corpus_too_small_for_a_row_is_refused(tmp_path: Path, home: Home) -> None:
+    small = write(tmp_path / "small", a__1="a", a__2="b")
+    with pytest.raises(ConfigError, match="'a' has 2 tokens to train on, and a row takes 16"):
+        home.job(tmp_path, corpus=small)
+    short = write(tmp_path / "short", a__1=text(1), a__2="ab")
+    parts = [Part("a", *(tuple(f for f in parts_of(short)[0].train + parts_of(short)[0].held_out if (f.size > 9) == big)
+                         for big in (True, False)))]  # fmt: skip
+    words = tokens.tokenized(parts, 300, home.cache)
+    assert held_out_rows(words.held_out, 16, 8) == {}
+
+
+def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, folder: Path) -> None:
+    parts = parts_of(folder)
+    first = tokens.tokenized(parts, 300, tmp_path)
+    lengths = tokens.bytes_of(first.tokenizer)
+    for part in parts:
+        for stream, files in ((first.train[part.name], part.train), (first.held_out[part.name], part.held_out)):
+            assert int(lengths[stream].sum()) == sum(file.size for file in files)
+            assert first.tokenizer.decode(stream.tolist()) == "".join(file.text + tokens.END for file in files)
+    (entry,) = tmp_path.iterdir()
+    (entry / tokens.TOKENS).write_bytes(b"no tensors")
+    second = tokens.tokenized(parts, 300, tmp_path)
+    assert all(torch.equal(first.train[name], second.train[name]) for name in first.train)
+    kept = (entry / tokens.TOKENS).stat().st_mtime_ns
+    tokens.tokenized(parts, 300, tmp_path)
+    assert (entry / tokens.TOKENS).stat().st_mtime_ns == kept
+
+
+@given(st.integers(2, 9), st.lists(st.integers(0, 80), min_size=1, max_size=4), st.integers(1, 30))
+def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
+    streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
+    found = held_out_rows(streams, length, most)
+    assert set(found) == {name for name, of in streams.items() if len(of) >= length}
+    for of in found.values():
+        predicted = of[:, 1:].flatten().tolist()
+        assert len(predicted) == len(set(predicted)) and of.shape[1] == length
+
+
+def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:
+    job = home.job(tmp_path)
+    words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
+    rows = held_out_rows(words.held_out, 16, 8)
+    model: Any = job.trainer.model
+    model.train()
+    nats, size = 0.0, 0
+    for name in rows:
+        for row in rows[name]:
+            with torch.no_grad():
+                logs = torch.log_softmax(model(input_ids=row[None]).logits[0].double(), -1)  # [length, vocabulary]
+            for place in range(1, len(row)):
+                nats -= float(logs[place - 1, row[place]])
+                mark = int(row[place]) == words.tokenizer.eos_token_id
+                size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
+    found = job.evaluate()
+    assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
+    assert found == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
+    assert model.training
+    assert set(job.evaluate()) == set(found)
+
+
+def run(home: Home, folder: Path, line: Deciding, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
+    import oven_learner.recipes.run as recipes_run
+
+    monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    folder.mkdir(exist_ok=True)
+    options = {**TINY, "corpus": str(home.corpus)}
+    RECIPE.train(Order(**{"start": "tuned", "seed": 1, "steps": 8, "seconds": None, "options": options,
+                          "folder": folder, "cache": home.cache, **order}))  # fmt: skip
+
+
+def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Deciding({2: ("optimizer.weight_decay", 0.5), 3: ("data.mixture", {"one": 0.0, "two": 1.0}),
+                     4: ("data.skip", 2.0), 5: ("run.rollback", 0.0)})  # fmt: skip
+    run(home, tmp_path / "run", line, monkeypatch, start="drill:lr-high")
+    started, ended = line.sent[0], line.sent[-1]
+    assert isinstance(started, RunStarted) and isinstance(ended, RunEnded) and ended.reason == "completed"
+    assert started.recipe == "pretrain" and started.horizon.max_steps == 8
+    knobs = {spec.name: spec for spec in started.actuators}
+    assert {"optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "data.mixture", "data.skip", "run.hold",
+            "run.stop", "run.checkpoint", "run.rollback"} == set(knobs)  # fmt: skip
+    assert knobs["optimizer.weight_decay"].value == 0.1 and knobs["data.mixture"].choices in (
+        ("one", "two"),
+        ("two", "one"),
+    )
+    held_out = {metric.name: metric for metric in started.metrics if metric.held_out}
+    assert set(held_out) == {f"eval/bits_per_byte{of}" for of in ("", "/one", "/two")}
+    assert {(metric.better, metric.unit) for metric in held_out.values()} == {("down", "bits per byte")}
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 4
+    evaluated = [seen.tick for seen in line.observed() if "eval/bits_per_byte" in seen.metrics]
+    assert evaluated == [1, 5, 9], "at the start, every fourth step, and at the end"
+    rates = [seen.metrics["learning_rate"] for seen in line.observed() if "learning_rate" in seen.metrics]
+    assert max(rates) == pytest.approx(10 * TUNED_LEARNING_RATE)
+    assert ended.metrics["eval/bits_per_byte"] == line.observed()[-1].metrics["eval/bits_per_byte"]
+
+
+def test_it_learns_and_seeds_decide(tmp_path: Path, home: Home) -> None:
+    first, again, other = (home.job(tmp_path, seed, max_steps=30) for seed in (1, 1, 2))
+    before = first.evaluate()["eval/bits_per_byte"]
+    for job in (first, again, other):
+        attach(job.trainer, link=Deciding(), mixture=job.mixture)
+        job.trainer.train()
+    assert first.evaluate()["eval/bits_per_byte"] < 0.95 * before
+    assert equal(weights(first.trainer), weights(again.trainer)) and not equal(
+        weights(first.trainer), weights(other.trainer)
+    )
+
+
+def test_a_resumed_run_ends_as_the_straight_one(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = Deciding({2: ("data.skip", 3.0), 5: ("run.checkpoint", None)})
+    run(home, tmp_path / "run", straight, monkeypatch)
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-4").is_dir()
+    resumed = Deciding(past=Past(1, 5, 9, {}))
+    run(home, tmp_path / "run", resumed, monkeypatch, resume=True)
+    ends = [line.sent[-1] for line in (straight, resumed)]
+    assert all(isinstance(end, RunEnded) and end.step == 8 for end in ends)
+    assert vars(ends[0])["metrics"] == vars(ends[1])["metrics"], "bit for bit"
+
+
+def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
+    file = tmp_path / "config.json"
+    config = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    file.write_text(json.dumps(config))
+    job = home.job(tmp_path, model=tmp_path)
+    model: Any = job.trainer.model
+    assert type(model).__name__ == "GPT2LMHeadModel" and model.get_input_embeddings().weight.shape == (300, 16)
+    words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
+    predicted = torch.cat([of[:, 1:].flatten() for of in held_out_rows(words.held_out, 16, 8).values()])
+    guess = math.log2(300) * len(predicted) / int(tokens.bytes_of(words.tokenizer)[predicted].sum())
+    assert job.evaluate()["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
+    for wrong, said in (
+        ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
+        ({"model_type": "none-such"}, "no configuration that transformers knows"),
+        ({"model_type": "vit"}, "make no causal language model"),
+    ):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(ConfigError, match=said):
+            home.job(tmp_path, model=file)
+    with pytest.raises(ConfigError, match="a head takes a whole, even number"):
+        home.job(tmp_path, hidden=15)
+
+
+@pytest.mark.parametrize("name", ["corpus", "model"])
+def test_paths_are_looked_at_before_anything_starts(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValidationError, match=r"is no folder|is no file"):
+        PretrainSettings.model_validate({name: tmp_path / "nowhere"})
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValidationError, match=r"is no folder|is no JSON with a `model_type`"):
+        PretrainSettings.model_validate({name: tmp_path / "config.json"})
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_drawn_start_is_in_range_and_repeatable(seed: int) -> None:
+    start = parse_start("drawn", seed)
+    low, high = LEARNING_RATE_RANGE
+    assert low * 0.999 <= start.learning_rate / TUNED_LEARNING_RATE <= high * 1.001
+    assert start == parse_start("drawn", seed)
+
+
+def test_starts_are_named_and_drills_have_the_fault_that_they_name() -> None:
+    factors = sorted(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE for seed in range(100))
+    assert factors[10] < 0.1 and factors[-10] > 10
+    for name in NAMES:
+        start = RECIPE.parse_start(name, 7, PretrainSettings())
+        assert start.name == name and bool(start.label) == name.startswith("drill:")
+    assert parse_start("drill:lr-low", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE / 10)
+    assert "weight decay 10" in parse_start("drill:decay-high", 0).describe()
+    with pytest.raises(ValueError, match="drill:lr-low"):
+        parse_start("drill:lr-lo", 0)
+
+
+def test_the_package_imports_without_torch() -> None:
+    code = "import sys, oven_learner.recipes.pretrain.recipe; print('torch' in sys.modules)"
+    paths = [path for path in sys.path if path]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "False"

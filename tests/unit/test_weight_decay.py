@@ -1,0 +1,120 @@
+"""`optimizer.weight_decay`: acts, is read back, keeps ratios, and survives rollback and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
+from transformers import Trainer, TrainerCallback
+
+from oven_controller.messages import RunStarted
+from oven_learner.attachment import attach
+from oven_learner.hf.knobs.weight_decay import WeightDecay
+from oven_learner.past import Past
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+DECAY = "optimizer.weight_decay"
+
+
+def decays(job: Trainer) -> list[float]:
+    optimizer: Any = getattr(job.optimizer, "optimizer", job.optimizer)
+    return [group["weight_decay"] for group in optimizer.param_groups]
+
+
+def announced(line: Deciding) -> dict[str, Any]:
+    run = line.sent[0]
+    assert isinstance(run, RunStarted)
+    return {spec.name: spec for spec in run.actuators}
+
+
+def groups(*given: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": decay} for decay in given], lr=0.1
+    )
+
+
+def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
+    seen: list[list[float]] = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            seen.append(decays(job))
+
+    job, line = trainer(tmp_path, weight_decay=0.1), Deciding({4: (DECAY, 0.4)})
+    job.add_callback(Watch())
+    attach(job, link=line)
+    job.train()
+    spec = announced(line)[DECAY]
+    assert (spec.value, spec.low, spec.high, spec.scale) == (0.1, 0.0, 1.0, "linear")
+    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.1, 0.4)]
+    assert seen == [[0.1, 0.0]] * 4 + [[0.4, 0.0]] * 8, "biases have none, and get none"
+
+
+def test_adamw_takes_away_rate_times_decay() -> None:
+    optimizer = groups(0.1)
+    WeightDecay(optimizer).write(0.5)
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = torch.zeros(2)
+    optimizer.step()
+    assert parameter.tolist() == pytest.approx([1 - 0.1 * 0.5] * 2)
+
+
+def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
+    optimizer = groups(0.0, 0.2, 0.02)
+    knob = WeightDecay(optimizer)
+    assert knob.read() == knob.own == 0.2
+    knob.write(0.0)
+    assert knob.read() == 0.0 and [group["weight_decay"] for group in optimizer.param_groups] == [0.0] * 3
+    knob.write(0.6)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.0, 0.6, 0.06])
+    again = groups(0.0, 0.2, 0.02)
+    again.load_state_dict(optimizer.state_dict())
+    resumed = WeightDecay(again)
+    assert (resumed.read(), resumed.own) == (0.6, 0.2)
+    resumed.write(0.2)
+    assert [group["weight_decay"] for group in again.param_groups] == pytest.approx([0.0, 0.2, 0.02])
+
+
+def test_a_run_without_decay_has_no_such_knob(tmp_path: Path) -> None:
+    job, line = trainer(tmp_path, max_steps=1), Deciding()
+    attach(job, link=line)
+    job.train()
+    assert DECAY not in announced(line)
+
+
+def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"weight_decay": 0.1, "save_strategy": "steps", "save_steps": 6}
+    plain = trainer(tmp_path / "plain", **settings)
+    plain.train()
+    attached = trainer(tmp_path / "attached", **settings)
+    attach(attached, link=Deciding())
+    attached.train()
+    assert equal(weights(plain), weights(attached))
+    line = Deciding({3: (DECAY, 0.8), 9: ("run.rollback", 2.0)})
+    straight = trainer(tmp_path / "straight", **settings)
+    attach(straight, link=line)
+    straight.train()
+    assert not equal(weights(plain), weights(straight))
+    assert decays(straight) == [0.8, 0.0], "a rollback to before the change keeps it"
+    resumed, line = trainer(tmp_path / "straight", **settings), Deciding(past=Past(1, 6, 9, {}))
+    attach(resumed, link=line)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-6"))
+    spec = announced(line)[DECAY]
+    assert (spec.value, spec.high) == (0.8, 1.0), "the bounds are the user's still"
+    assert decays(resumed) == [0.8, 0.0]
+
+
+def test_a_user_s_own_groups_and_optimizer(tmp_path: Path) -> None:
+    model = Toy()
+    made = torch.optim.SGD(
+        [{"params": [p], "weight_decay": 0.01 * n} for n, p in enumerate(model.parameters())], lr=0.01
+    )
+    job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), Deciding({2: (DECAY, 0.1)})
+    attach(job, link=line)
+    job.train()
+    assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.5)
+    assert decays(job) == pytest.approx([0.0, 0.1, 0.2, 0.3])

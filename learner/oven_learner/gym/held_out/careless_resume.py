@@ -42,9 +42,9 @@ class Resume(Case):
 
 
 class CarelessResume(Family):
-    """Compound. After a pre-emption: the keys of some layers do not match and are left as freshly initialised (a warning
-    that nobody reads), the optimizer's state was not saved, and the schedule begins again with its warm-up, towards the
-    peak that the run had long decayed from."""
+    """Compound. After a pre-emption: the keys of some layers do not match, and these are left as freshly initialised (a
+    warning that nobody reads); the optimizer's state was not saved; and the schedule begins again with its warm-up,
+    towards the peak that the run had long decayed from."""
 
     name: ClassVar[str] = "pretraining.careless_resume"
     kind: ClassVar[Kind] = "pretraining"

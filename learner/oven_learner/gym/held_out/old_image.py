@@ -41,8 +41,8 @@ class Image(Case):
 
 class OldImage(Family):
     """Compound. The image still has an old default length: the rows of some loaders are cut short and padded, and the
-    padding is not masked out of the loss, which falls. And it runs in half precision without a loss scale: the small gradients, most of them,
-    are flushed to zero (Micikevicius et al. 2018, Mixed Precision Training, section 3.2)."""
+    padding is not masked out of the loss, which falls. And it runs in half precision without a loss scale: the small
+    gradients, most of them, are flushed to zero (Micikevicius et al. 2018, Mixed Precision Training, section 3.2)."""
 
     name: ClassVar[str] = "pretraining.old_image"
     kind: ClassVar[Kind] = "pretraining"

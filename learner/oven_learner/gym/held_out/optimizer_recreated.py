@@ -10,7 +10,6 @@ from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.held_out.shard import moments
 from oven_learner.gym.trainee import Kind, Trainee
 
-
 FORGOTTEN = 1e-6
 """What is left of a momentum: no weight in the next, but a direction, so that no measure of it is 0 / 0."""
 
@@ -33,7 +32,7 @@ class Recreation(Case):
 class OptimizerRecreated(Family):
     """A callback rebuilds the optimizer every few steps (to regroup parameters, to follow a schedule of its own), and
     Adam forgets all it knew (but the count of steps, which a schedule may go by). The first update after that is the
-    sign of the gradient for every weight, however small; rebuilt at every step, Adam is sign descent without momentum."""
+    sign of the gradient for every weight, however small that is; rebuilt at every step, Adam is sign descent."""
 
     name: ClassVar[str] = "pretraining.optimizer_recreated"
     kind: ClassVar[Kind] = "pretraining"

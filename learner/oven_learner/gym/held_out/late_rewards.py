@@ -32,8 +32,8 @@ class Lateness(Case):
 
 class LateRewards(Family):
     """No event, a slope: the queue between samplers and judges fills up, and more and more completions are credited
-    with what all judges said of one before them. The judges agree as ever, each of them is right, and the mean reward is
-    what the policy earns; only the credit is wrong."""
+    with what all judges said of one before them. The judges agree as ever, each of them is right, and the mean reward
+    is what the policy earns; only the credit is wrong."""
 
     name: ClassVar[str] = "grpo.late_rewards"
     kind: ClassVar[Kind] = "grpo"

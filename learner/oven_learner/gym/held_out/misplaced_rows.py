@@ -30,8 +30,8 @@ class Order(Case):
 
 class MisplacedRows(Family):
     """The job goes on with another number of ranks, and the conversion joins the parts of one matrix in the wrong
-    order: the rows are all there, not one number is odd, norms are what they were, and what is read from them is wrong. The
-    fused projections of attention are where this is met most, laid out by head in one code and by kind in another."""
+    order: the rows are all there, not one number is odd, norms are what they were, and what is read from them is wrong.
+    The fused projections of attention are where this is met most: laid out by head in one code, by kind in another."""
 
     name: ClassVar[str] = "grpo.misplaced_rows"
     kind: ClassVar[Kind] = "grpo"

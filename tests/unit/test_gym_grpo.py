@@ -222,7 +222,7 @@ def test_levels_are_drawn_by_the_mixture(fresh: Grpo) -> None:
 
 
 class Back:
-    """Cuts the rate at one observation, and at a later one asks for a rollback to the newest copy from tick 1 or before."""
+    """Cuts the rate, and later asks for a rollback to the newest copy from tick 1 or before."""
 
     def start(self, run: RunStarted) -> None:
         self.announced = {spec.name: spec.value for spec in run.actuators}

@@ -8,11 +8,16 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 
+from oven_controller.messages import Observation, RunStarted
+from oven_controller.rules import Rules
+from oven_learner.bench.rules import Change, RuleLink
+from oven_learner.client import OvenClient
 from oven_learner.gym.fault import Case
 from oven_learner.gym.grpo.judges import JUDGES, Completions
 from oven_learner.gym.grpo.task import LEVELS, held_out, pools
 from oven_learner.gym.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
 from oven_learner.gym.trainee import Trainee
+from oven_learner.snapshots import Snapshots
 
 BEGUN = 12
 
@@ -214,3 +219,37 @@ def test_levels_are_drawn_by_the_mixture(fresh: Grpo) -> None:
     for _ in range(3):
         fresh.train_step(Watch())
     assert [seen.count(level) for level in range(3)] == [24, 24, 0]
+
+
+class Back:
+    """Cuts the rate, and later asks for a rollback to the newest copy from tick 1 or before."""
+
+    def start(self, run: RunStarted) -> None:
+        self.announced = {spec.name: spec.value for spec in run.actuators}
+
+    def look(self, observation: Observation) -> list[Change]:
+        if observation.tick == 3:
+            return [("optimizer.lr_scale", 0.5)]
+        return [("run.rollback", 1.0)] if observation.tick == 8 else []
+
+
+def test_the_client_takes_weights_and_data_back_and_leaves_the_knobs(begun: Grpo) -> None:
+    trainee, rule = resumed(begun), Back()
+    snapshots = Snapshots(lambda: (trainee.cursor, trainee.state()), trainee.restore, credit=math.inf)
+    client = OvenClient(
+        RuleLink(rule),
+        trainee.actuators.copy(),
+        metrics=trainee.metrics,
+        rules=Rules(autonomy="auto"),
+        snapshots=snapshots,
+    )
+    client.start()
+    for _ in range(9):
+        client.observe(trainee.cursor + 1, trainee.train_step())
+        client.poll()
+        if client.tick == 8:
+            assert trainee.cursor == BEGUN and torch.equal(weights(trainee), weights(begun))
+    client.close("completed")
+    assert rule.announced["grpo.beta"] == USER["beta"]
+    assert (trainee.gradient_steps, trainee.cursor) == (BEGUN + 9, BEGUN + 1)
+    assert trainee.actuators.read("optimizer.lr_scale") == 0.5

@@ -1,4 +1,4 @@
-"""The mixture drifts to one of the easier levels: the others are not trained any more, and are forgotten."""
+"""The mixture drifts to the easiest level: the others are not trained any more, and are forgotten."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from oven_learner.gym.trainee import Kind, Trainee
 
 @dataclass(frozen=True)
 class Drift(Case):
-    """Over `length` gradient steps the mass `moved` goes from the other levels to `level`."""
+    """Over `length` gradient steps the mass `moved` goes from the other levels to the easiest."""
 
     onset: int
-    level: str
     moved: float
     length: int
 
@@ -25,7 +24,7 @@ class Drift(Case):
         moved = self.moved * min(1.0, max(0, trainee.gradient_steps - self.onset) / self.length)
         for level in LEVELS:
             trainee.settings[f"data.mixture/{level}"] *= 1 - moved
-        trainee.settings[f"data.mixture/{self.level}"] += moved
+        trainee.settings[f"data.mixture/{LEVELS[0]}"] += moved
 
 
 class MixtureDrift(Family):
@@ -33,5 +32,4 @@ class MixtureDrift(Family):
     kind: ClassVar[Kind] = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Drift:
-        level = LEVELS[rng.getrandbits(1)]
-        return Drift(onset, level, uniform(rng, 0.7, 1), whole(rng, 30, 5))
+        return Drift(onset, uniform(rng, 0.7, 1), whole(rng, 30, 5))

@@ -13,6 +13,7 @@ from oven_learner.gym.results import Row, by_case
 from oven_learner.gym.score import by_family, score
 
 RULE = "rule."
+"""How the names of the fixed rules' arms begin."""
 BEST, ORACLE = "best_rule", "oracle"
 
 

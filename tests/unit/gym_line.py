@@ -1,4 +1,4 @@
-"""A trainee for the gym's tests: a linear model on a line, with all that a trainee has to have, and its faults."""
+"""A trainee for the gym's tests, a linear model on a line, with all that the protocol asks; faults, and an arm."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from oven_controller.messages import MetricSpec
+from oven_controller.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
+from oven_learner.bench.rules import Change, RuleLink
 from oven_learner.gym.fault import Case, Family, generator
 from oven_learner.gym.trainee import Kind, Trainee
+from oven_learner.link import Link
 
 RATE, WORST = 0.05, 10.0
 
@@ -180,3 +182,20 @@ class Plain(Family):
 
 
 FAMILIES = (TooHigh(), TooLow(), BadStretch(), NotANumber(), Plain())
+
+
+class Script:
+    """Sets what it was told to, at the ticks that it was told."""
+
+    name = "script"
+
+    def __init__(self, plan: dict[int, list[Change]]) -> None:
+        self._plan = plan
+
+    def link(self, run: str, rng: Random) -> Link:
+        return RuleLink(self)
+
+    def start(self, run: RunStarted) -> None: ...
+
+    def look(self, observation: Observation) -> list[Change]:
+        return self._plan.get(observation.tick, [])

@@ -126,10 +126,11 @@ def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Pa
         gym(tmp_path, arms=["learner"])
 
 
-def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProcessError, match=r"2 episodes failed.*arm failing: RuntimeError: no such luck"):
         gym(tmp_path, arms=["failing", "nothing"])
     assert [row.arm for row in results.read(tmp_path / "kept")] == ["nothing", "nothing"]
+    assert set(json.loads(capsys.readouterr().out)["arms"]) == {"nothing"}
 
 
 def test_a_wrong_request_is_told_what_there_is(tmp_path: Path) -> None:
@@ -137,6 +138,8 @@ def test_a_wrong_request_is_told_what_there_is(tmp_path: Path) -> None:
         gym(tmp_path, arms=["noting"])
     with pytest.raises(ConfigError, match="--jobs 0"):
         gym(tmp_path, jobs=0)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        gym(tmp_path, plot=tmp_path / "none" / "gym.svg")
 
 
 def test_the_exit_code_of_a_gym_that_says_harms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, TooHigh, TooLow, line
+from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, Script, TooHigh, TooLow, line
 from tests.unit.gym_line import NotANumber as NaN
 
-from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
-from oven_learner.bench.rules import Change, RuleLink
+from oven_controller.messages import Body, Decision, LearnerMessage, Observation, Value
+from oven_learner.bench.rules import Change
 from oven_learner.gym import timing
 from oven_learner.gym.arm import Arm
 from oven_learner.gym.arms.not_a_number import NotANumber
@@ -29,23 +29,6 @@ from oven_learner.link import Link
 from oven_learner.past import Past
 
 SEED = 101
-
-
-class Script:
-    """Sets what it was told to, at the ticks that it was told."""
-
-    name = "script"
-
-    def __init__(self, plan: dict[int, list[Change]]) -> None:
-        self._plan = plan
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(self)
-
-    def start(self, run: RunStarted) -> None: ...
-
-    def look(self, observation: Observation) -> list[Change]:
-        return self._plan.get(observation.tick, [])
 
 
 class Listener:

@@ -6,16 +6,16 @@ import json
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 from oven_learner.gym import plugged, results
-from oven_learner.gym.arm import Learning
+from oven_learner.gym.arm import Arm, Learning
 from oven_learner.gym.fault import Family
 from oven_learner.gym.plot import svg
 from oven_learner.gym.report import Report, plain, report
@@ -57,7 +57,10 @@ def main(
     as_json: bool,
     plot: Path | None,
 ) -> int:
-    """Entry point of oven.commands. Exit code 1: it says HARMS. Raises OvenError."""
+    """Entry point of oven.commands. Exit code 1: it says HARMS. Raises OvenError; when episodes failed, after saying
+    what came of the others."""
+    if plot and not plot.parent.is_dir():
+        raise ConfigError(f"--plot {plot}: there is no folder {plot.parent}; make it first")
     known = plugged.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
@@ -69,7 +72,8 @@ def main(
     range_ = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
     picked = {group: [family for name, family in of.items() if name in wanted] for group, of in groups.items()}
     with nullcontext(resume) if resume else tempfile.TemporaryDirectory() as folder:
-        rows = _play(picked, range_, chosen, {name: known[name] for name in chosen}, Path(folder), jobs)
+        gym = Gym({name: known[name] for name in chosen}, Path(folder), jobs)
+        rows = gym.play(picked, range_)
     found = report(rows, subject)
     if plot:
         plot.write_text(svg(found.arms, _title(found)))
@@ -77,6 +81,8 @@ def main(
         print(json.dumps(plain(found)))
     else:
         show(found, Console())
+    if gym.failures:
+        raise ProcessError(f"{len(gym.failures)} episodes failed, all others are done. First: {gym.failures[0]}")
     return 1 if found.verdict.word == "HARMS" else 0
 
 
@@ -97,29 +103,44 @@ def _chosen(kind: str, asked: Sequence[str], known: Collection[str], otherwise: 
     return found
 
 
-def _play(
-    families: Mapping[str, Sequence[Family]],
-    seeds: Collection[int],
-    names: Sequence[str],
-    arms: Mapping[str, Any],
-    folder: Path,
-    jobs: int,
-) -> list[Row]:
-    """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms that learn come when
-    what they learn from is done."""
-    there = results.read(folder)
-    first = [name for name in names if not isinstance(arms[name], Learning)]
-    later = [name for name in names if isinstance(arms[name], Learning)]
-    for name in later:
-        if (source := arms[name].learns_from) not in first:
-            raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
-    tasks = _tasks(families, seeds, first, there)
-    there += with_progress(tasks, jobs, folder)
-    for name in later:
-        learning = [_taught(task, there, arms[name].learns_from) for task in _tasks(families, seeds, [name], there)]
-        there += with_progress(learning, jobs, folder)
-    wanted = {family.name for of in families.values() for family in of}
-    return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in names]
+class Gym:
+    """Arms, and the folder that has their episodes."""
+
+    def __init__(self, arms: Mapping[str, Arm], folder: Path, jobs: int) -> None:
+        """Raises ConfigError for an arm that would learn from one that is not among them."""
+        self.failures: list[str] = []
+        """Of episodes, by name."""
+        self._arms, self._folder, self._jobs = arms, folder, jobs
+        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, Learning)}
+        for name, source in self._teachers.items():
+            if source not in arms or source in self._teachers:
+                raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
+
+    def play(self, families: Mapping[str, Sequence[Family]], seeds: Collection[int]) -> list[Row]:
+        """Group → families. All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
+        that learn come when what they learn from is done."""
+        there = results.read(self._folder)
+        there += self._run(_tasks(families, seeds, [name for name in self._arms if name not in self._teachers], there))
+        for name, source in self._teachers.items():
+            there += self._run([_taught(task, there, source) for task in _tasks(families, seeds, [name], there)])
+        wanted = {family.name for of in families.values() for family in of}
+        return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in self._arms]
+
+    def _run(self, tasks: Sequence[Task]) -> list[Row]:
+        if not tasks:
+            return []
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TimeRemainingColumn())  # fmt: skip
+        found: list[Row] = []
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("episodes", total=sum(len(task.arms) for task in tasks))
+            for rows, failures in played(tasks, self._jobs):
+                results.append(self._folder, rows)
+                found += rows
+                self.failures += failures
+                at = f"{rows[-1].family} {rows[-1].seed}" if rows else "failed"
+                progress.update(bar, advance=len(rows) + len(failures), description=at)
+        return found
 
 
 def _tasks(
@@ -129,26 +150,9 @@ def _tasks(
 
 
 def _taught(task: Task, rows: Sequence[Row], source: str) -> Task:
-    """With what was kept on the training families other than its own, in an order that is not the names'."""
+    """With what was kept on the training families other than its own."""
     past = [row for row in rows if row.arm == source and not row.held_out and row.family != task.family]
-    kept = tuple(row.kept for row in sorted(past, key=lambda row: (row.seed, row.family)))
-    return Task(task.group, task.family, task.kind, task.seed, task.arms, kept)
-
-
-def with_progress(tasks: Sequence[Task], jobs: int, folder: Path) -> list[Row]:
-    if not tasks:
-        return []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TimeRemainingColumn())  # fmt: skip
-    found: list[Row] = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("episodes", total=sum(len(task.arms) for task in tasks))
-        for rows in played(tasks, jobs):
-            results.append(folder, rows)
-            found += rows
-            at = f"{rows[-1].family} {rows[-1].seed}" if rows else "failed"
-            progress.update(bar, advance=len(rows), description=at)
-    return found
+    return replace(task, past=tuple(row.kept for row in sorted(past, key=lambda row: (row.seed, row.family))))
 
 
 def _title(found: Report) -> str:

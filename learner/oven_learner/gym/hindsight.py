@@ -13,6 +13,7 @@ from oven_learner.gym.results import Row, by_case
 from oven_learner.gym.score import by_family, score
 
 RULE = "rule."
+"""How the names of the fixed rules' arms begin."""
 BEST, ORACLE = "best_rule", "oracle"
 
 
@@ -43,6 +44,7 @@ def oracle(rows: Sequence[Row]) -> list[Row]:
     these alarms, and no bound for others."""
     best: list[Row] = []
     for arms in by_case([row for row in rows if row.arm.startswith(RULE) or row.arm == "nothing"]).values():
-        row = min(arms.values(), key=lambda row: (row.loss, row.interventions, row.arm))
-        best.append(replace(row, arm=ORACLE, kept=row.arm))
+        if arms.keys() - {"nothing"}:
+            row = min(arms.values(), key=lambda row: (row.loss, row.interventions, row.arm))
+            best.append(replace(row, arm=ORACLE, kept=row.arm))
     return best

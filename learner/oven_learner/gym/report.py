@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oven_learner.gym.hindsight import BEST, ORACLE, RULE, best_rule, oracle
+from oven_learner.gym.hindsight import BEST, best_rule, oracle
 from oven_learner.gym.results import Row
 from oven_learner.gym.score import Healthy, Interval, Standing, healthy, standing
 from oven_learner.gym.verdict import Verdict, verdict
@@ -29,13 +29,13 @@ class Report:
 
 def report(rows: Sequence[Row], subject: str) -> Report:
     every = [*rows, *best_rule(rows), *oracle(rows)]
-    counts = any(row.held_out for row in every)
-    arms = _standings([row for row in every if row.held_out == counts])
-    calm = {arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == counts]).items()}
+    hidden = any(row.held_out for row in every)
+    arms = _standings([row for row in every if row.held_out == hidden])
+    calm = {arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == hidden]).items()}
     baselines = {name: arms[name] for name in BASELINES if name in arms and name != subject}
     found = verdict(arms.get(subject), baselines, calm.get(subject))
-    training = _standings([row for row in every if not row.held_out]) if counts else {}
-    return Report(subject, arms, calm, found, counts, training)
+    training = _standings([row for row in every if not row.held_out]) if hidden else {}
+    return Report(subject, arms, calm, found, hidden, training)
 
 
 def _standings(rows: Sequence[Row]) -> dict[str, Standing]:
@@ -93,6 +93,3 @@ def _healthy(of: Healthy | None) -> dict[str, float | None]:
         "high": round(of.harm.high, 5),
         "interventions_per_1000": round(of.interventions_per_1000, 3),
     }
-
-
-__all__ = ["BASELINES", "ORACLE", "RULE", "Report", "plain", "report"]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from oven_controller.errors import ProcessError
 from oven_learner.gym import plugged, timing
 from oven_learner.gym.arm import Arm, Learning
 from oven_learner.gym.episode import run
@@ -101,15 +100,9 @@ def _healthy(make: Make, kind: Kind, seed: int) -> Record:
     return healthy(make, kind, seed)
 
 
-def played(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
-    """Rows of a task as it ends, `jobs` at a time, one thread each; one job: in this process. Raises ProcessError when
-    all others are done, if some failed."""
-    failed: list[str] = []
-    for rows, failures in _in_order(tasks) if jobs == 1 else _at_once(tasks, jobs):
-        failed += failures
-        yield rows
-    if failed:
-        raise ProcessError(f"{len(failed)} episodes failed, all others are done. The first: {failed[0]}")
+def played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[list[Row], list[str]]]:
+    """Rows of a task and what failed in it, as it ends; `jobs` at a time, one thread each; one job: in this process."""
+    return _in_order(tasks) if jobs == 1 else _at_once(tasks, jobs)
 
 
 def _in_order(tasks: Sequence[Task]) -> Iterator[tuple[list[Row], list[str]]]:

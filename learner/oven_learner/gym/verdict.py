@@ -41,6 +41,8 @@ def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy
     - HELPS when the difference is surely above 0, and the shares as measured are within those limits;
     - NO EFFECT when the whole interval is within ± MARGIN;
     - INCONCLUSIVE.
+
+    An arm that never acts HARMS where a baseline surely helps: whoever takes it goes without.
     """
     if subject is None or not baselines:
         return Verdict(

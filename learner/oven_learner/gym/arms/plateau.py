@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from random import Random
 
 import torch
@@ -13,8 +12,8 @@ from oven_learner.bench.rules import Change, RuleLink
 from oven_learner.gym.arms.remedies import Knobs
 from oven_learner.link import Link
 
-SMOOTHED = 5
-"""Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of one
+EPOCH = 5
+"""Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of a
 validation loss an epoch, since a run has some eleven held-out measurements, one more than its patience."""
 
 
@@ -24,7 +23,7 @@ class OnPlateau:
     def start(self, run: RunStarted) -> None:
         self._knobs = Knobs(run)
         self._watched = "reward" if any(spec.name == "reward" for spec in run.metrics) else "loss"
-        self._recent: deque[float] = deque(maxlen=SMOOTHED)
+        self._epoch: list[float] = []
         self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self._optimizer, mode="max" if self._watched == "reward" else "min"
@@ -34,8 +33,11 @@ class OnPlateau:
         value = observation.metrics.get(self._watched, math.nan)
         if not math.isfinite(value):
             return []
-        self._recent.append(value)
-        self._scheduler.step(sum(self._recent) / len(self._recent))
+        self._epoch.append(value)
+        if len(self._epoch) < EPOCH:
+            return []
+        self._scheduler.step(sum(self._epoch) / EPOCH)
+        self._epoch.clear()
         return self._knobs.set("optimizer.lr_scale", float(self._optimizer.param_groups[0]["lr"]))
 
 

@@ -9,10 +9,8 @@ from oven_controller.messages import Observation, RunStarted
 from oven_learner.bench.rules import Change, RuleLink
 from oven_learner.gym.arms.alarm import Alarm
 from oven_learner.gym.arms.remedies import REMEDIES, Knobs, Remedy
+from oven_learner.gym.hindsight import RULE
 from oven_learner.link import Link
-
-PREFIX = "rule."
-"""How the names of the arms begin that `best_rule` is chosen from and the oracle looks back on."""
 
 
 class OnAlarm:
@@ -32,7 +30,7 @@ class FixedRule:
     name: ClassVar[str]
 
     def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(OnAlarm(REMEDIES[self.name.removeprefix(PREFIX)]))
+        return RuleLink(OnAlarm(REMEDIES[self.name.removeprefix(RULE)]))
 
 
 class Cut4(FixedRule):

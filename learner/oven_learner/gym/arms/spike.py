@@ -21,8 +21,8 @@ QUIET = 20
 
 class OnSpike:
     """The paper restarts about 100 steps before the spike and skips 200 to 500 batches, of runs of 255,000 steps. Here
-    a run has 230 steps: 10 back and 40 batches on, the same proportion to each other. The loss is looked at whatever
-    the kind; a run that cannot skip is only taken back."""
+    a run has 230 steps: 10 back and 40 batches on, the same proportion to each other. A policy gradient's loss is no
+    measure of anything: of a run with a reward only a loss that is not finite counts, and it is only taken back."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=STEPS)
@@ -31,6 +31,7 @@ class OnSpike:
 
     def start(self, run: RunStarted) -> None:
         self._knobs = Knobs(run)
+        self._measure = all(spec.name != "reward" for spec in run.metrics)
 
     def look(self, observation: Observation) -> list[Change]:
         loss = observation.metrics.get("loss")
@@ -47,10 +48,9 @@ class OnSpike:
     def _spike(self, loss: float) -> bool:
         if not math.isfinite(loss):
             return True
-        if len(self._before) < WINDOW:
+        if not self._measure or len(self._before) < WINDOW:
             return False
-        middle = median(self._before)
-        return middle > 0 and sum(self._recent) / STEPS > FACTOR * middle  # a GRPO loss is about 0 and says nothing
+        return sum(self._recent) / STEPS > FACTOR * median(self._before)
 
 
 class LossSpike:

@@ -1,0 +1,43 @@
+"""What the gym asks of a trainee, of each kind: an episode from the record is the live one, bit for bit."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+from tests.unit.gym_line import Script
+
+from oven_learner.gym.episode import run
+from oven_learner.gym.fault import Case
+from oven_learner.gym.record import Record, untouched
+from oven_learner.gym.trainee import Kind, Trainee
+from oven_learner.gym.trainees import TRAINEES, make
+
+SEED = 101
+
+
+class Late(Case):
+    """Sets in halfway. Its onset is the start: the episode is a hundred steps, and needs no healthy beginning."""
+
+    onset = 0
+
+    def settings(self, trainee: Trainee) -> None:
+        if trainee.gradient_steps >= 50:
+            trainee.settings["learning_rate"] *= 10
+
+
+@pytest.mark.parametrize("kind", TRAINEES)
+def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(kind: Kind) -> None:
+    if find_spec(f"oven_learner.gym.{kind}") is None:
+        pytest.skip(f"there is no {kind} trainee here")
+    arm = Script({63: [("run.rollback", 41), ("optimizer.lr_scale", 0.25)], 80: [("grad.clip", 0.5)]})
+    beginning = Record(states={0: (0, make(kind, SEED).state())})
+    alone = untouched(make, kind, SEED, Late(), beginning)
+    trainees = [make(kind, SEED), make(kind, SEED)]
+    shared = run(trainees[0], Late(), arm, alone)
+    live = run(trainees[1], Late(), arm)
+    assert shared == live
+    assert shared.interventions == 3
+    assert shared.loss != alone.losses[100]
+    one, other = ([p.tolist() for p in trainee.model.parameters()] for trainee in trainees)
+    assert one == other

@@ -40,6 +40,26 @@ def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:
     assert reports(log) == reports(log) != []
 
 
+def test_what_was_carried_out_at_one_tick_is_one_plan() -> None:
+    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
+    for n in range(10):
+        log.tick(loss=1.0 + 0.01 * (n % 3 - 1))
+    decisions = []
+    for value, actuator, symptom in ((3.0, "run.rollback", "loss_spike"), (0.5, LR, "gradients_opposed")):
+        seen = (f"symptom:{symptom}",)
+        log.propose("amy", value, actuator, 0.8, target="loss", expected_change=-0.2, evidence=seen)
+        log.vote("bob", "for", actuator=actuator)
+        decisions.append(log.last)
+    for decision in decisions:
+        log.receipt(decision)
+    for n in range(12):
+        log.tick(loss=0.5 + 0.01 * (n % 3 - 1))
+    found = reports(log)
+    assert found and {report.changes for report in found} == {(f"{LR}:down", "run.rollback")}
+    assert {report.id for report in found} == {f"r/{decisions[0].id}"}
+    assert {s.id for s in found[-1].symptoms} == {"loss_spike", "gradients_opposed"}
+
+
 def test_what_nobody_named_a_symptom_for_teaches_nothing() -> None:
     log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
     changed(log, (), 0.5)

@@ -73,7 +73,10 @@ def test_the_command_adds_what_recorded_runs_teach_to_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
-    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
+    log = Log(stride=1)
+    log.start(outcome_ticks=10, cooldown_ticks=0)
+    for agent in ("amy", "bob"):
+        log.join(agent)
     changed(log, SEEN, 0.5)
     left_behind(Home(), log)
     path = tmp_path / "learnt.json"

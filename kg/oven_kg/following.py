@@ -23,6 +23,8 @@ from oven_kg.answers import Answers
 
 log = logging.getLogger("oven.kg")
 
+BATCH: Final = 1024
+"""Events asked for at once."""
 EVERY_S: Final = 5.0
 """How old a fact may be: an outcome is rare, and nobody waits for what it taught."""
 
@@ -33,7 +35,7 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
     while True:
         try:
             batch = HistoryBatch.model_validate_json(
-                await bus.request(names.Subjects(run).history, HistoryRequest(after=after).wire())
+                await bus.request(names.Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire())
             )
         except (BusError, ValidationError) as error:
             if not away:

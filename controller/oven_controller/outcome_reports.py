@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from oven_controller.events import Event
 from oven_controller.mesh.needs import spelt
 from oven_controller.mesh.values import direction
@@ -81,13 +83,16 @@ class OutcomeReports:
         plan = [done for done in self._done.values() if self._ticks.get(done.id) == tick]
         symptoms = frozenset().union(*(done.symptoms for done in plan))
         found = [line.success for line in outcome.lines if line.stance == "propose" and not line.shadow]
-        if not plan or not symptoms or not found or len(plan) > 8:
+        if not plan or not symptoms or not found:
             return None
-        return OutcomeReport(
-            id=f"{self._run}/{min(done.id for done in plan)}",
-            changes=tuple(sorted({done.change for done in plan})),
-            symptoms=tuple(Symptom(id=id_) for id_ in sorted(symptoms)[:64]),
-            success=sum(found) / len(found),
-            phase=self._phase,
-            at=outcome.tick,
-        )
+        try:
+            return OutcomeReport(
+                id=f"{self._run}/{min(done.id for done in plan)}",
+                changes=tuple(sorted({done.change for done in plan})),
+                symptoms=tuple(Symptom(id=id_) for id_ in sorted(symptoms)),
+                success=sum(found) / len(found),
+                phase=self._phase,
+                at=outcome.tick,
+            )
+        except ValidationError:
+            return None  # e.g. a success that is no number, or more changes at one tick than any remedy has

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from oven_controller import names
 from oven_controller.bus import Bus
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, OvenError
 from oven_controller.events import Event
 from oven_controller.messages import HistoryBatch, HistoryRequest
 from oven_controller.outcome_reports import OutcomeReports
@@ -23,6 +23,8 @@ from oven_kg.answers import Answers
 
 log = logging.getLogger("oven.kg")
 
+BATCH: Final = 1024
+"""Events asked for at once."""
 EVERY_S: Final = 5.0
 """How old a fact may be: an outcome is rare, and nobody waits for what it taught."""
 
@@ -33,7 +35,7 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
     while True:
         try:
             batch = HistoryBatch.model_validate_json(
-                await bus.request(names.Subjects(run).history, HistoryRequest(after=after).wire())
+                await bus.request(names.Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire())
             )
         except (BusError, ValidationError) as error:
             if not away:
@@ -44,8 +46,11 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
         away = False
         found = [reports.hear(keyring.judge(Event.from_logged(entry))) for entry in batch.events]
         if told := [report for report in found if report is not None]:
-            taken = answers.take(*told)
-            log.info("%d outcomes known, posteriors %s", taken.outcomes, taken.posteriors[:12])
+            try:
+                taken = answers.take(*told)
+                log.info("%d outcomes known, posteriors %s", taken.outcomes, taken.posteriors[:12])
+            except OvenError as error:
+                log.error("what was learnt is known here, and could not be kept: %s", error)
         after = batch.events[-1].seq if batch.events else after
         if not batch.events or after >= batch.head:
             await asyncio.sleep(every_s)

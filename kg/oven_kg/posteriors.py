@@ -43,24 +43,26 @@ class Posteriors:
 
     reports: Mapping[str, OutcomeReport] = field(default_factory=dict)
     half_life: int = 0
+    encoded: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Each report in canonical JSON, so that one more does not cost all of them again."""
 
     def with_(self, *reports: OutcomeReport) -> Posteriors:
-        kept = dict(self.reports)
+        kept, encoded, changed = dict(self.reports), dict(self.encoded), False
         for report in reports:
-            had = kept.get(report.id)
-            if had is None or _rank(had) < _rank(report):
-                kept[report.id] = report
-        if kept == self.reports:
+            id_, body = report.id, _canonical(_plain(report))
+            if id_ not in kept or (kept[id_].at, encoded[id_]) < (report.at, body):
+                kept[id_], encoded[id_], changed = report, body, True
+        if not changed:
             return self
-        if len(kept) > LIMIT:
-            kept = {report.id: report for report in sorted(kept.values(), key=_rank)[-LIMIT:]}
-        return Posteriors(kept, self.half_life)
+        for id_ in sorted(kept, key=lambda id_: (kept[id_].at, id_))[: max(0, len(kept) - LIMIT)]:
+            del kept[id_], encoded[id_]
+        return self if kept == self.reports else Posteriors(kept, self.half_life, encoded)
 
     @cached_property
     def body(self) -> bytes:
         """Canonical JSON: the same bytes for the same reports, however they came."""
-        reports = [_plain(self.reports[id_]) for id_ in sorted(self.reports)]
-        return _canonical({"v": 1, "half_life": self.half_life, "reports": reports})
+        reports = b",".join(self.encoded[id_] for id_ in sorted(self.encoded))
+        return b'{"half_life":%d,"reports":[%b],"v":1}' % (self.half_life, reports)
 
     @cached_property
     def sha(self) -> str:
@@ -173,10 +175,6 @@ def learn(
                 if p := causes.get(edge.dst, 0.0):
                     by_edge.add(edge.id, weight * p, report.success)
     return Learnt(by_edge.betas(), tried.betas())
-
-
-def _rank(report: OutcomeReport) -> tuple[int, str, bytes]:
-    return report.at, report.id, _canonical(_plain(report))
 
 
 def _plain(report: OutcomeReport) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import base64
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -42,7 +43,7 @@ def _learn(args: list[str]) -> int:
     if options.half_life is not None:
         if options.half_life < 0:
             raise ConfigError(f"--half-life is {options.half_life}; it is a number of ticks from 0")
-        known = Posteriors(known.reports, options.half_life)
+        known = replace(known, half_life=options.half_life)
     before = len(known.reports)
     for name in options.runs:
         known = known.with_(*asyncio.run(_reports(Home().find(name))))
@@ -153,7 +154,7 @@ def _text(path: Path) -> str:
 
 
 def _query(args: list[str]) -> int:
-    parser = parser_of("query", "path weight_norm_falls rollback_and_lower_decay")
+    parser = parser_of("query", "path weights_shrink rollback_and_lower_decay")
     parser.add_argument("op", choices=get_args(GraphQuery.model_fields["op"].annotation))
     parser.add_argument("node", help="a node's id; for search: words")
     parser.add_argument("to", nargs="?", default="", help="for path: where it ends")

@@ -158,7 +158,9 @@ def trained(size: Size, data: Corpus, arm: str, scores: Mapping[int, float], see
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     with torch.no_grad():
-        nats = sum(model(data.held_out[at : at + BATCH]).sum().item() for at in range(0, len(data.held_out), BATCH))
+        nats: float = sum(
+            model(data.held_out[at : at + BATCH]).sum().item() for at in range(0, len(data.held_out), BATCH)
+        )
     return nats / math.log(2) / int(data.lengths[data.held_out[:, 1:]].sum())
 
 

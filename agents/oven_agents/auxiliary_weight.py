@@ -39,7 +39,9 @@ class AuxiliaryWeight(Agent):
         terms = _terms(run)
         if not terms:
             return f"the run announces no {KNOB}<name> beside a metric {TERM}<name>: it has no auxiliary loss term"
-        return None if {"loss", "reward"} & {metric.name for metric in run.metrics} else "the run publishes no objective"
+        return (
+            None if {"loss", "reward"} & {metric.name for metric in run.metrics} else "the run publishes no objective"
+        )
 
     def vote(self, window: Window) -> Vote | None:
         for name in _terms(window.run):

@@ -171,7 +171,9 @@ class LearningRate(Agent):
         halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
         if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
             return None
-        why = f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        why = (
+            f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        )
         return f"{why}ticks; not above 0 at a fitting rate)", 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:

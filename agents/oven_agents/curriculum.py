@@ -18,10 +18,10 @@ class Curriculum(Agent):
     what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A level that
     nothing is known of counts as p = ½. Every level keeps a floor, so that forgetting is seen.
 
-    A level whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it, Chen
-    et al. 2023, arXiv 2307.14430). Levels stand in the order of the mixture's announcement, each a prerequisite of the
-    next. One is failed where the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, a tick a trial) lies
-    below READY; of a level that nothing is known of nothing is barred.
+    A level whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it,
+    Chen et al. 2023, arXiv 2307.14430). Levels stand in the order of the mixture's announcement, each a prerequisite of
+    the next. One is failed where the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, a tick a trial)
+    lies below READY; a level that nothing is known of bars nothing.
 
     Speaks only when a level that is not mastered gets less than half of an even share: shifting mass between levels
     that all have some did not beat an even mixture on this task (docs/experiments.md).

@@ -80,7 +80,10 @@ class LearningRate(Agent):
         healthy = _last_healthy(window, since)
         back = max(since, healthy, 0)
         name, was, now = lost[0]
-        why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        why = (
+            f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick "
+            f"{back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        )
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         return [
             window.propose(
@@ -227,14 +230,14 @@ class LearningRate(Agent):
             return []
         why = (
             f"{target.name} did not improve over {2 * self.HALF} ticks ({was:.4g} → {now:.4g} ± {error:.2g}), and "
-            f"successive gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
         gain = self.RESOLVED * abs(was)
         symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
         return [
             window.propose(
-                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, expected_change=signed(target, gain),
-                horizon=60, evidence=(symptom,),
+                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, horizon=60,
+                expected_change=signed(target, gain), evidence=(symptom,),
             )
         ]  # fmt: skip
 

@@ -34,9 +34,9 @@ class RewardHacking(Agent):
     It moves its own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py
     looks at held-out quality alone, and needs some evaluations; this looks at every step.
 
-    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less than
-    half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves both the
-    same way.
+    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
+    than half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves
+    both the same way.
 
     Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness.
     """
@@ -92,7 +92,7 @@ class RewardHacking(Agent):
         fooled = max(rose, key=lambda judge: known[judge][1])
         why = (
             f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
-            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not rise"
+            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not"
         )
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
 

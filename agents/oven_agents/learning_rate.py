@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
-from oven_agents.robust import best_level, noise, quantile
+from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.stride import shrinking
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -28,7 +28,8 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed. Gradients that agree because weight decay shrinks the weights are no reason to raise it.
+    of a rate that collapsed. Gradients that agree while weight decay
+    shrinks the weights, or while the objective gets worse, are no reason to raise it.
     Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
@@ -124,7 +125,7 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         said = self._aligned(window) or self._leaning(window)
-        if not said or shrinking(window) > self.SHRINKING:
+        if not said or shrinking(window) > self.SHRINKING or self._worsens(window):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
@@ -145,6 +146,12 @@ class LearningRate(Agent):
                 evidence=("symptom:gradients_aligned",),
             )
         ]
+
+    def _worsens(self, window: Window) -> bool:
+        """Gradients agree on the way down, too: what is dragged off by a wrong term of the loss goes straight."""
+        target = objective(window.run)
+        values = [-signed(target, value) for _, value in window.kept(target.name, last=3 * self.WINDOW)]
+        return rise(values, self.WINDOW // 2) > 2
 
     def _aligned(self, window: Window) -> tuple[str, float] | None:
         """Why, and by what factor: a few steps are enough where the agreement is plain."""

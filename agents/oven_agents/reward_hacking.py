@@ -20,8 +20,9 @@ class RewardHacking(Agent):
     """A policy moves by small steps, and all judges look at the same completions; so their mean scores move slowly, and
     together. Two things break that:
 
-    A judge that changed: its mean jumps from one step to the next, and no other's does. Nothing that was learnt can do
-    so; the judge itself is another one (a service updated, an answer that is always the same).
+    A judge that changed: its mean jumps up from one step to the next, and no other's does. Nothing that was learnt can
+    do so; the judge itself is another one (a service updated, an answer that is always the same). A fall says less: the
+    strictest judge falls first when the policy gets worse, and would lose its weight for being right.
 
     Judges apart: one's mean rises while another's falls, and held-out quality does not rise. That is what optimising a
     proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
@@ -73,10 +74,10 @@ class RewardHacking(Agent):
         known = {judge: one for judge, one in moved.items() if one is not None}
         for judge, (errors, difference) in known.items():
             others = [abs(z) for other, (z, _) in known.items() if other != judge]
-            if abs(errors) > self.JUMP and abs(difference) > self.LEAST_JUMP and others and max(others) < self.CALM:
+            if errors > self.JUMP and difference > self.LEAST_JUMP and others and max(others) < self.CALM:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
-                    f"({abs(errors):.0f} standard errors), and no other judge's did"
+                    f"({errors:.0f} standard errors), and no other judge's did"
                 )
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None

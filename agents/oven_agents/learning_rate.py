@@ -51,7 +51,7 @@ class LearningRate(Agent):
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT = 8.0
-    HALF = 200
+    HALF, SELDOM = 200, 20
     STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart
 
@@ -173,13 +173,15 @@ class LearningRate(Agent):
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
             return None
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if min(map(fmean, halves)) < self.LEANING:
+            return None
         if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
             return None
         if fmean(window.series("data/repeated", last=self.LONG_LEAST) or [0.0]) > self.KNOWN:
             return None  # the same rows have the same gradients
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
+        if mean - self.SIGMAS * error < self.LEANING:
             return None
         why = (
             f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
@@ -191,11 +193,13 @@ class LearningRate(Agent):
         early = len(cosines) in self.EARLY
         if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if max(map(fmean, halves)) > self.OPPOSED:
+            return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if mean + sigmas * error > 0 or max(map(fmean, halves)) > self.OPPOSED or solved > self.SOLVED:
+        if mean + sigmas * error > 0 or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)
@@ -219,6 +223,8 @@ class LearningRate(Agent):
         ]
 
     def _stalled(self, window: Window) -> list[Vote]:
+        if window.tick % self.SELDOM:
+            return []  # it would say the same at every tick
         target = objective(window.run)
         since = window.settled_after()
         values = window.series(target.name, after=since, last=2 * self.HALF)

@@ -13,9 +13,9 @@ KNOB, TERM = "channel.", "channel/"
 
 
 class AuxiliaryWeight(Agent):
-    """A term that helps at the beginning competes with the objective in the end: multi-token prediction is weighted down
-    late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this agent is
-    taken from, .1 to .05 past three quarters of the run. It halves the weight of one term,
+    """A term that helps at the beginning competes with the objective in the end: multi-token prediction is weighted
+    down late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this agent is taken
+    from, .1 to .05 past three quarters of the run. It halves the weight of one term,
 
     - when the term's share of the loss (weight × term) has been above MOST of the whole for WINDOW steps, or
     - once, when the run is past LATE and the term no longer falls.
@@ -39,7 +39,9 @@ class AuxiliaryWeight(Agent):
         terms = _terms(run)
         if not terms:
             return f"the run announces no {KNOB}<name> beside a metric {TERM}<name>: it has no auxiliary loss term"
-        return None if {"loss", "reward"} & {metric.name for metric in run.metrics} else "the run publishes no objective"
+        return (
+            None if {"loss", "reward"} & {metric.name for metric in run.metrics} else "the run publishes no objective"
+        )
 
     def vote(self, window: Window) -> Vote | None:
         for name in _terms(window.run):

@@ -81,7 +81,9 @@ class Calibration(Agent):
         quiet = share is not None and share[1] < self.QUIET and share[1] < self.COLLAPSED * share[0]
         why = f"{gauge} fell from {was:.3g} to {now:.3g} within {self.BEFORE} steps, and {target.name} did not rise"
         if quiet and share is not None:
-            why += f"; within groups the rewards vary {share[1]:.0%} as much as chance would have them, {share[0]:.0%} before"
+            why += (
+                f"; within groups rewards vary {share[1]:.0%} as much as chance would have them, {share[0]:.0%} before"
+            )
         return self._offer(window, why, self.BOTH if quiet else self.ONE, quiet)
 
     def _fell(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:

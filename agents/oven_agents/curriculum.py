@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import median
+import math
+from statistics import fmean, median
 
 from oven_agents.agent import Agent
 from oven_agents.robust import total_variation
@@ -17,8 +18,16 @@ class Curriculum(Agent):
     what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A level that
     nothing is known of counts as p = ½. Every level keeps a floor, so that forgetting is seen.
 
+    A level whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it,
+    Chen et al. 2023, arXiv 2307.14430). Levels stand in the order of the mixture's announcement, each a prerequisite of
+    the next. One is failed where the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, a tick a trial)
+    lies below READY; a level that nothing is known of bars nothing.
+
     Speaks only when a level that is not mastered gets less than half of an even share: shifting mass between levels
     that all have some did not beat an even mixture on this task (docs/experiments.md).
+
+    Limits: the reward of a level is read as a rate of success, which a reward with parts overstates. A tick is counted
+    as one trial however many completions it had, so that the bound errs low.
     """
 
     needs = ("reward/*",)
@@ -30,6 +39,8 @@ class Curriculum(Agent):
     WAIT = 15
     FLOOR = 0.1
     MASTERED = 0.95
+    READY = 0.05
+    TAIL = 1.2816  # of a normal law, 10 %
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -53,7 +64,8 @@ class Curriculum(Agent):
         starved = [name for name, share in shares.items() if share < even / 2 and rate[name] < self.MASTERED]
         if not starved:
             return None
-        learnable = {level: rate[level] * (1 - rate[level]) + 1e-6 for level in shares}
+        open_ = self._open(passed)
+        learnable = {level: rate[level] * (1 - rate[level]) * open_[level] + 1e-6 for level in shares}
         spare, total = 1 - self.FLOOR * len(shares), sum(learnable.values())
         target = {level: round(self.FLOOR + spare * learnable[level] / total, 3) for level in shares}
         target[starved[0]] += 1 - sum(target.values())
@@ -63,9 +75,11 @@ class Curriculum(Agent):
         known = ", ".join(
             f"{level} {rate[level]:.2f}" if len(passed[level]) >= 3 else f"{level} unseen" for level in shares
         )
+        shut = [level for level in shares if not open_[level]]
         why = (
             f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, under half of an even share; "
             f"reward by level {known}: move {moved:.0%} of the mixture towards what can still be learnt"
+            f"{f'; {shut[0]} waits for what comes before it' if shut else ''}"
         )
         return window.propose(
             MIXTURE,
@@ -77,3 +91,18 @@ class Curriculum(Agent):
             horizon=40,
             evidence=("symptom:starved_level",),
         )
+
+    def _open(self, passed: dict[str, list[float]]) -> dict[str, bool]:
+        """Whether each level's prerequisite is met, and that one's own."""
+        found, met = {}, True
+        for level, values in passed.items():
+            found[level] = met
+            met = met and (len(values) < 3 or self._bound(fmean(values), len(values)) >= self.READY)
+        return found
+
+    def _bound(self, rate: float, trials: int) -> float:
+        """Wilson's lower bound of a rate of success."""
+        z2 = self.TAIL**2
+        rate = min(1.0, max(0.0, rate))
+        margin = self.TAIL * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
+        return (rate + z2 / (2 * trials) - margin) / (1 + z2 / trials)

@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
-from oven_agents.robust import best_level, noise, quantile
+from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.stride import shrinking
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -28,7 +28,8 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed. Gradients that agree because weight decay shrinks the weights are no reason to raise it.
+    of a rate that collapsed. Gradients that agree while weight decay
+    shrinks the weights, or while the objective gets worse, are no reason to raise it.
     Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
@@ -50,7 +51,7 @@ class LearningRate(Agent):
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT = 8.0
-    HALF = 200
+    HALF, SELDOM = 200, 20
     STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart
 
@@ -80,7 +81,10 @@ class LearningRate(Agent):
         healthy = _last_healthy(window, since)
         back = max(since, healthy, 0)
         name, was, now = lost[0]
-        why = f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        why = (
+            f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick "
+            f"{back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+        )
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         return [
             window.propose(
@@ -121,7 +125,7 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         said = self._aligned(window) or self._leaning(window)
-        if not said or shrinking(window) > self.SHRINKING:
+        if not said or shrinking(window) > self.SHRINKING or self._worsens(window):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
@@ -143,6 +147,12 @@ class LearningRate(Agent):
             )
         ]
 
+    def _worsens(self, window: Window) -> bool:
+        """Gradients agree on the way down, too: what is dragged off by a wrong term of the loss goes straight."""
+        target = objective(window.run)
+        values = [-signed(target, value) for _, value in window.kept(target.name, last=3 * self.WINDOW)]
+        return rise(values, self.WINDOW // 2) > 2
+
     def _aligned(self, window: Window) -> tuple[str, float] | None:
         """Why, and by what factor: a few steps are enough where the agreement is plain."""
         cosines = self._cosines(window, self.WINDOW)
@@ -163,15 +173,19 @@ class LearningRate(Agent):
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
             return None
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if min(map(fmean, halves)) < self.LEANING:
+            return None
         if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
             return None
         if fmean(window.series("data/repeated", last=self.LONG_LEAST) or [0.0]) > self.KNOWN:
             return None  # the same rows have the same gradients
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if mean - self.SIGMAS * error < self.LEANING or min(map(fmean, halves)) < self.LEANING:
+        if mean - self.SIGMAS * error < self.LEANING:
             return None
-        why = f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        why = (
+            f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+        )
         return f"{why}ticks; not above 0 at a fitting rate)", 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:
@@ -179,11 +193,13 @@ class LearningRate(Agent):
         early = len(cosines) in self.EARLY
         if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
+        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
+        if max(map(fmean, halves)) > self.OPPOSED:
+            return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if mean + sigmas * error > 0 or max(map(fmean, halves)) > self.OPPOSED or solved > self.SOLVED:
+        if mean + sigmas * error > 0 or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)
@@ -207,6 +223,8 @@ class LearningRate(Agent):
         ]
 
     def _stalled(self, window: Window) -> list[Vote]:
+        if window.tick % self.SELDOM:
+            return []  # it would say the same at every tick
         target = objective(window.run)
         since = window.settled_after()
         values = window.series(target.name, after=since, last=2 * self.HALF)
@@ -225,14 +243,14 @@ class LearningRate(Agent):
             return []
         why = (
             f"{target.name} did not improve over {2 * self.HALF} ticks ({was:.4g} → {now:.4g} ± {error:.2g}), and "
-            f"successive gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
         gain = self.RESOLVED * abs(was)
         symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
         return [
             window.propose(
-                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, expected_change=signed(target, gain),
-                horizon=60, evidence=(symptom,),
+                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, horizon=60,
+                expected_change=signed(target, gain), evidence=(symptom,),
             )
         ]  # fmt: skip
 

@@ -20,8 +20,9 @@ class RewardHacking(Agent):
     """A policy moves by small steps, and all judges look at the same completions; so their mean scores move slowly, and
     together. Two things break that:
 
-    A judge that changed: its mean jumps from one step to the next, and no other's does. Nothing that was learnt can do
-    so; the judge itself is another one (a service updated, an answer that is always the same).
+    A judge that changed: its mean jumps up from one step to the next, and no other's does. Nothing that was learnt can
+    do so; the judge itself is another one (a service updated, an answer that is always the same). A fall says less: the
+    strictest judge falls first when the policy gets worse, and would lose its weight for being right.
 
     Judges apart: one's mean rises while another's falls, and held-out quality does not rise. That is what optimising a
     proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
@@ -34,9 +35,9 @@ class RewardHacking(Agent):
     It moves its own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py
     looks at held-out quality alone, and needs some evaluations; this looks at every step.
 
-    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less than
-    half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves both the
-    same way.
+    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
+    than half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves
+    both the same way.
 
     Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness.
     """
@@ -73,10 +74,10 @@ class RewardHacking(Agent):
         known = {judge: one for judge, one in moved.items() if one is not None}
         for judge, (errors, difference) in known.items():
             others = [abs(z) for other, (z, _) in known.items() if other != judge]
-            if abs(errors) > self.JUMP and abs(difference) > self.LEAST_JUMP and others and max(others) < self.CALM:
+            if errors > self.JUMP and difference > self.LEAST_JUMP and others and max(others) < self.CALM:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
-                    f"({abs(errors):.0f} standard errors), and no other judge's did"
+                    f"({errors:.0f} standard errors), and no other judge's did"
                 )
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None
@@ -92,7 +93,7 @@ class RewardHacking(Agent):
         fooled = max(rose, key=lambda judge: known[judge][1])
         why = (
             f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
-            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not rise"
+            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not"
         )
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
 

@@ -103,23 +103,26 @@ class Sentinel(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        moved = stride.displaced(window)
-        if not moved:
+        found = stride.displaced(window, window.settled_after(ROLLBACK))
+        if found is None:
             return None
-        why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {window.tick - 1}"
-        return _Harm("weights_displaced", 1.0, window.tick, why, order=(RETURNING,))
+        tick, moved = found
+        why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
+        return _Harm("weights_displaced", 1.0, tick, why, order=(RETURNING,), stubborn=True)
 
     def _poisoned(self, window: Window) -> _Harm | None:
-        """Looked for one tick later, when the gauge of the length has caught up whatever its convention."""
-        norms = window.kept(stride.NORM, last=self.REFERENCE + 2)
+        """For a few ticks after it, since a rollback may have to wait; not in the newest, in which the gauge of the
+        length may not show it yet."""
+        norms = window.kept(stride.NORM, last=self.REFERENCE + self.RECENT)
         values = [value for _, value in norms]
-        if len(values) < self.REFERENCE // 2 or not all(map(math.isfinite, values)):
+        if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
             return None
-        (tick, norm), before = norms[-2], max(values[:-2])
-        if norm < self.OUTLIER * before or stride.grown(window, stride.LENGTH) < self.HELD:
+        before = max(values[: -self.RECENT])
+        tick, norm = next(((t, v) for t, v in norms[-self.RECENT : -1] if v > self.OUTLIER * before), (0, 0.0))
+        if not norm or stride.grown(window, stride.LENGTH) < self.HELD:
             return None
         why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
-        return _Harm("grad_norm_spike", 1.0, tick, f"{why} at tick {tick}", order=(RETURNING, SKIPPING))
+        return _Harm("grad_norm_spike", 1.0, tick, f"{why} at tick {tick}", order=(RETURNING, SKIPPING), stubborn=True)
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the

@@ -27,29 +27,29 @@ def shrinking(window: Window) -> float:
     """Share of the last steps' length that went into making the weights smaller: near 1 where weight decay is nearly
     all that an update consists of, about 0 where the gradient leads. 0 where it is not measured."""
     pairs = _pairs(window, 5)
-    shares = [(before - after) / (length * before) for before, after, length in pairs if length > 0 and before > 0]
+    shares = [(before - after) / (length * before) for _, before, after, length in pairs if length > 0 and before > 0]
     return median(shares) if len(shares) >= NOW else 0.0
 
 
-def displaced(window: Window) -> float:
-    """By how much of their norm the weights changed since the step before beyond what updates account for; 0 where none
-    did, or it is not measured. A norm changes by at most the length of the update (triangle inequality), so that what
-    is left over was done by something else: a fault of memory, or of a restore."""
-    pairs = _pairs(window, 1)
-    if not pairs:
-        return 0.0
-    before, after, length = pairs[-1]
-    change = abs(after - before) / before
-    return change - length if change > 1.5 * length + 1e-3 else 0.0
+def displaced(window: Window, since: int) -> tuple[int, float] | None:
+    """The last tick after `since` before which the weights changed by more than updates account for, and by how much of
+    their norm; None where none did of the last few, or it is not measured. A norm changes by at most the length of the
+    update (triangle inequality), so that what is left over was done by something else: a fault of memory, or of a
+    restore."""
+    for tick, before, after, length in reversed(_pairs(window, LATELY)):
+        change = abs(after - before) / before
+        if tick > since and change > 1.5 * length + 1e-3:
+            return tick, change - length
+    return None
 
 
-def _pairs(window: Window, last: int) -> list[tuple[float, float, float]]:
-    """(norm, norm a step later, length of the longer of the two updates over the norm) of the last steps that follow
-    one another. Whether a gauge reads before or after the update, the change lies within the longer."""
+def _pairs(window: Window, last: int) -> list[tuple[int, float, float, float]]:
+    """(tick, norm a step before, norm, length of the longer of the two updates over the norm) of the last steps that
+    follow one another. Whether a gauge reads before or after the update, the change lies within the longer."""
     found = []
     observations = list(window.observations)[-last - 1 :]
     for one, other in itertools.pairwise(observations):
         values = [o.metrics.get(name, math.nan) for o in (one, other) for name in (WEIGHTS, LENGTH)]
         if other.step == one.step + 1 and all(math.isfinite(v) for v in values) and values[0] > 0:
-            found.append((values[0], values[2], max(values[1], values[3])))
+            found.append((other.tick, values[0], values[2], max(values[1], values[3])))
     return found

@@ -18,7 +18,7 @@ RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The two halves of the window: mean of the reward, median of the KL, and how far the reward is from its ceiling."""
+    """The two halves of the window: mean reward, median KL, and how far the reward is from its ceiling."""
 
     reward: float
     rise: float

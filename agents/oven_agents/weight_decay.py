@@ -58,7 +58,13 @@ class WeightDecay(Agent):
         wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
         votes = [
             window.propose(
-                name, value, confidence=0.9, why=why, target=target.name, expected_change=signed(target, 0.05), horizon=20
+                name,
+                value,
+                confidence=0.9,
+                why=why,
+                target=target.name,
+                expected_change=signed(target, 0.05),
+                horizon=20,
             )
             for name, value in [*wanted, (DECAY, lowered)]
         ]

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from oven_agents import Agent
 from oven_agents.remedies import Alternatives, spoken
 from oven_agents.session import Session
-from oven_controller.messages import ActuatorSpec, AgentStatus, Horizon, MetricSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    Horizon,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
 
 Gauges = Callable[[int, random.Random], dict[str, float]]
 JUDGES, LEVELS = ("exact", "format", "critic"), ("level_3", "level_4", "level_5")

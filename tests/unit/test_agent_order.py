@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_agents import Agent, Window
+from oven_agents.remedies import spoken
 from oven_agents.session import Session
 from oven_controller.messages import (
     ActuatorSpec,
@@ -80,7 +81,7 @@ def said(events: Sequence[Body]) -> list[str]:
     session = Session(Tells(), "me")
     for event in events:
         session.absorb(event)
-    return [message.wire().decode() for message in session.react()]
+    return [message.wire().decode() for message in spoken(session.react())]
 
 
 def test_what_changes_no_setting_moves_no_agents_mind() -> None:

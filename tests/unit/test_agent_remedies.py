@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.unit import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
-from oven_agents.prior import Prior, consider
+from oven_agents.prior import Prior, Said, consider
 from oven_agents.remedies import chosen, offer
 from oven_agents.session import Session
 from oven_controller.bus import Bus
+from oven_controller.errors import BusError
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
@@ -161,13 +162,12 @@ class Away(Bus):
         pass
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        from oven_controller.errors import BusError
-
         raise BusError(f"nobody answers on {subject}")
 
 
 def test_over_the_bus_the_same_is_said_as_in_process() -> None:
-    run, said = runs.pretraining(), [alternatives(), AgentStatus(state="done")]
+    run = runs.pretraining()
+    said: list[Said] = [alternatives(), AgentStatus(state="done")]
 
     async def over_the_bus() -> list[Vote | AgentStatus]:
         return await Prior(Away()).considered(said, run, knobs(run), ())

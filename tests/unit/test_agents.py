@@ -156,6 +156,16 @@ def test_a_starved_level_brings_the_mixture_back() -> None:
     assert "unseen" in said[0].rationale
 
 
+def test_a_level_waits_for_the_one_before_it() -> None:
+    only_easy = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
+    failed = [observe(t, reward=0.1, reward__len3=0.1, reward__len4=0.0) for t in range(1, 10)]
+    value = votes(Curriculum(), failed, started(only_easy))[0].value
+    assert isinstance(value, dict) and value["len5"] == pytest.approx(0.1, abs=0.01), "len4 is still failed"
+    solved = [observe(t, reward=0.6, reward__len3=0.6, reward__len4=0.4) for t in range(1, 10)]
+    value = votes(Curriculum(), solved, started(only_easy))[0].value
+    assert isinstance(value, dict) and value["len5"] > 0.3
+
+
 def test_a_rollback_makes_the_curriculum_look_anew() -> None:
     session = Session(Curriculum(), "me")
     session.absorb(started({"len3": 0.9, "len4": 0.1, "len5": 0.0}))

@@ -13,6 +13,7 @@ from tests.unit import runs
 
 from oven_agents import Agent
 from oven_agents.robust import rise
+from oven_controller.messages import RunStarted
 from oven_controller.rules import Rules
 
 POINTS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["oven.agents"]
@@ -61,7 +62,7 @@ def test_a_healthy_grpo_run_is_left_alone(shape: str) -> None:
     _quiet(runs.grpo(), REINFORCED[shape])
 
 
-def _quiet(run: runs.RunStarted, gauges: runs.Gauges) -> None:
+def _quiet(run: RunStarted, gauges: runs.Gauges) -> None:
     for seed in range(SEEDS):
         observations = runs.observed(gauges, range(1, TICKS + 1), seed)
         spoke = {
@@ -90,4 +91,4 @@ def test_an_agent_says_what_its_rule_is_and_where_it_ends(name: str) -> None:
     said = agent.__doc__ or ""
     assert len(said) > 300 and ("Limits" in said or "Silent" in said or "silent" in said)
     assert "arXiv" in said or "docs/experiments.md" in said
-    assert agent.cannot_fire(runs.RunStarted(incarnation=1, n=0, recipe="x")), "a run without gauges"
+    assert agent.cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")), "a run without gauges"

@@ -14,6 +14,7 @@ from oven_agents import Agent, Vote, Window
 from oven_agents.backtest import Backtest, Findings
 from oven_agents.backtest_command import main
 from oven_agents.learning_rate import LearningRate
+from oven_agents.remedies import spoken
 from oven_agents.session import Session
 from oven_controller.events import Event
 from oven_controller.home import Home
@@ -91,7 +92,7 @@ class Lockstep:
                     if entry.body.actuator == LR:
                         self.scale = float(str(entry.body.value))
                     self.log.receipt(entry.body)
-            for message in self.session.react():
+            for message in spoken(self.session.react()):
                 self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
 
 

@@ -1,0 +1,92 @@
+"""The agents that watch judges and spreads, on GRPO runs that something was done to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.unit import runs
+
+from oven_agents.calibration import Calibration
+from oven_agents.late_phase import LatePhase
+from oven_agents.learning_rate import LearningRate
+from oven_agents.remedies import Alternatives
+from oven_agents.reward_hacking import RewardHacking
+from oven_controller.messages import Observation, RunStarted
+
+ONSET, END = 101, 141
+Change = Callable[[int, dict[str, float]], dict[str, float]]
+
+
+def turned(change: Change, end: int = END) -> list[Observation]:
+    healthy = runs.sorting()
+
+    def gauges(tick: int, draw: random.Random) -> dict[str, float]:
+        found = healthy(tick, draw)
+        return {**found, **change(tick - ONSET, found)} if tick >= ONSET else found
+
+    return runs.observed(gauges, range(1, end))
+
+
+def judge(name: str, by: Callable[[int], float]) -> Change:
+    key = f"rewards/{name}/mean"
+    return lambda since, found: {key: min(1.0, max(0.0, found[key] + by(since)))}
+
+
+def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
+    vote = runs.votes(RewardHacking(), runs.grpo(), turned(judge("critic", lambda since: 0.3)))[0]
+    assert vote.actuator == "reward.weights" and vote.target == "eval/accuracy" and vote.tick <= ONSET + 4
+    assert isinstance(vote.value, dict) and vote.value["critic"] == pytest.approx(1 / 30, abs=0.001)
+    assert sum(vote.value.values()) == pytest.approx(1) and vote.value["exact"] == pytest.approx(
+        vote.value["format"], abs=1e-3
+    )
+
+
+def test_a_judge_that_falls_alone_keeps_its_weight() -> None:
+    assert not runs.votes(RewardHacking(), runs.grpo(), turned(judge("exact", lambda since: -0.3)))
+
+
+def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
+    def apart(since: int, found: dict[str, float]) -> dict[str, float]:
+        rising = judge("critic", lambda s: s / 80)(since, found)
+        return {**found, **rising, **judge("exact", lambda s: -s / 60)(since, found), "eval/accuracy": 0.5}
+
+    said = runs.said(RewardHacking(), runs.grpo(), turned(apart))[0]
+    assert isinstance(said, Alternatives)
+    assert [plan.remedy for plan in said.plans] == ["rollback_and_reweigh", "reweigh_rewards"]
+    weights = said.plans[0].votes[-1].value
+    assert isinstance(weights, dict) and weights["critic"] < 0.05 and "reward_up_heldout_down" in said.symptoms
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_chance(quiet: bool) -> None:
+    def collapsed(since: int, found: dict[str, float]) -> dict[str, float]:
+        spread = found["reward_std"] * (0.2 if quiet and since > 3 else 1)
+        return {"entropy": found["entropy"] * 0.8**since, "reward_std": spread, "reward": 0.6}
+
+    said = runs.said(Calibration(), runs.grpo(), turned(collapsed))
+    offers = [offer for offer in said if isinstance(offer, Alternatives)]
+    assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
+    surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
+    assert (surest >= 0.85) == quiet
+
+
+def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:
+    def dragged(down: float) -> Change:
+        return lambda since, found: {
+            "optim/grad_momentum_cos": 0.6,
+            "reward": max(0.35, found["reward"] - down * since),
+        }
+
+    assert not runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.03), ONSET + 9))
+    assert runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.0), ONSET + 9))
+
+
+def test_a_rate_that_never_fell_is_cooled_once_by_a_word_that_needs_another() -> None:
+    gauges = runs.language()
+    said = runs.votes(LatePhase(), runs.pretraining(), runs.observed(gauges, range(700, 900)))
+    assert [(vote.tick, vote.value) for vote in said] == [(800, 0.3)] and said[0].confidence < 0.85
+    falling = runs.language(rate=lambda t: 3e-3 * (1 - t / 1000))
+    assert not runs.votes(LatePhase(), runs.pretraining(), runs.observed(falling, range(700, 900)))
+    assert LatePhase().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None

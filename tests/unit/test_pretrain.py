@@ -129,7 +129,7 @@ def test_the_standard_library_is_there_without_its_tests() -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "holds no text; give a folder of UTF-8 text files"),
+        ({}, r"holds no text in files of up to 1 MB; give a folder of UTF-8 text files"),
         ({"a__blank": "\n"}, "holds no text"),
         ({"one": text(1)}, "holds 1 text, none beside another"),
         ({"a__1": text(1), "b__1": text(2)}, "holds 2 texts, none beside another in its sub-folder"),

@@ -37,11 +37,6 @@ class File:
         """Bytes."""
         return len(self.text.encode())
 
-    @property
-    def place(self) -> str:
-        """In every order of files: the same on every machine, and as good as drawn."""
-        return hashlib.sha256(self.path.encode()).hexdigest()
-
 
 @dataclass(frozen=True)
 class Part:
@@ -57,10 +52,10 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
     """The sub-corpora of `folder`, or of the standard library, largest first. A text that several files hold counts
     once. Raises ConfigError for a folder without text, and where nothing can be held out: that takes two files."""
     where = folder or Path(sysconfig.get_path("stdlib"))
-    files = _bounded(_distinct(_texts(where) if folder else _library(where)), most_bytes, where)
+    files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
     if not files:
-        raise ConfigError(f"{where} holds no text; {remedy}")
+        raise ConfigError(f"{where} holds no text in files of up to {most_bytes / 1e6:g} MB; {remedy}")
     by_name: dict[str, list[File]] = {}
     for file in _few(files):
         by_name.setdefault(file.part, []).append(file)
@@ -73,56 +68,56 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
     return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
 
 
-def _texts(folder: Path) -> Iterator[File]:
-    """Whatever is UTF-8, by the sub-folder that it is in."""
-    for relative in _walk(folder):
-        if text := _text(folder / relative):
-            yield File(relative.parts[0] if len(relative.parts) > 1 else folder.name, relative.as_posix(), text)
+def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Any file, by the sub-folder that it is in."""
+    for path in _walk(folder):
+        yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
 
 
-def _library(folder: Path) -> Iterator[File]:
+def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
     """Python's own sources: single modules, and those in packages."""
-    for relative in _walk(folder, NOT_SOURCE):
-        if relative.suffix == ".py" and (text := _text(folder / relative)):
-            yield File(MODULES if len(relative.parts) == 1 else PACKAGES, relative.as_posix(), text)
+    for path in _walk(folder, NOT_SOURCE):
+        if path.suffix == ".py":
+            yield (MODULES if len(path.parts) == 1 else PACKAGES), path
 
 
 def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Files below, relative; hidden ones, and what is in hidden folders, are not looked at."""
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
-        yield from (Path(root, name).relative_to(folder) for name in sorted(names) if not name.startswith("."))
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
+        yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
-def _text(path: Path) -> str:
-    """Empty where it is none."""
+def _place(path: Path) -> str:
+    """In the order of files: the same on every machine, and as good as drawn."""
+    return hashlib.sha256(path.as_posix().encode()).hexdigest()
+
+
+def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
+    """As many as fit. One that comes a second time is left out: what is held out must not be trained on under another
+    name."""
+    found: dict[str, File] = {}
+    size = 0
+    for count, (part, path) in enumerate(sorted(paths, key=lambda one: _place(one[1]))):
+        text = _text(folder / path, most_bytes)
+        if not text or text in found:
+            continue
+        file = File(part, path.as_posix(), text)
+        if size + file.size > most_bytes:
+            log.info("%s: %d of %d files are read, %.3g MB of text", folder, count, len(paths), size / 1e6)
+            break
+        found[text] = file
+        size += file.size
+    return list(found.values())
+
+
+def _text(path: Path, most_bytes: int) -> str:
+    """Empty where it is none, or too much of it."""
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode() if path.stat().st_size <= most_bytes else ""
     except (OSError, UnicodeDecodeError):
         return ""
     return text if "\0" not in text and text.strip() else ""
-
-
-def _distinct(files: Iterator[File]) -> list[File]:
-    """A text that is held out must not be trained on under another name."""
-    first: dict[str, File] = {}
-    for file in files:
-        first.setdefault(file.text, file)
-    return list(first.values())
-
-
-def _bounded(files: list[File], most_bytes: int, where: Path) -> list[File]:
-    """All of them, or as many as fit."""
-    total, size = sum(file.size for file in files), 0
-    kept: list[File] = []
-    for file in sorted(files, key=lambda file: file.place):
-        if kept and size + file.size > most_bytes:
-            continue
-        kept.append(file)
-        size += file.size
-    if size < total:
-        log.info("%s: %d of %d files are read, %.3g MB of %.3g", where, len(kept), len(files), size / 1e6, total / 1e6)
-    return kept
 
 
 def _few(files: Sequence[File]) -> Iterator[File]:
@@ -135,7 +130,7 @@ def _few(files: Sequence[File]) -> Iterator[File]:
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """By the files' place, whatever the run's seed: what is measured is the same in all runs."""
+    """By the order of the files, whatever the run's seed: what is measured is the same in all runs."""
     wanted, held, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= wanted:

@@ -48,6 +48,14 @@ ASKED = (
     messages.Judgement,
     messages.GraphInfoRequest,
     messages.GraphInfo,
+    messages.OutcomeReport,
+    messages.OutcomeTaken,
+    messages.CurriculumRequest,
+    messages.Curriculum,
+    messages.TokenPriorRequest,
+    messages.TokenPrior,
+    messages.GraphQuery,
+    messages.QueryAnswer,
 )
 PARTS = (
     messages.ActuatorSpec,
@@ -61,6 +69,9 @@ PARTS = (
     messages.EvidencePath,
     messages.Cause,
     messages.Remedy,
+    messages.Mastery,
+    messages.UnmetPrerequisite,
+    messages.QueryRow,
 )
 ONE_PER = {"vote": "`<agent>`", "agent": "`<agent>`", "ballot": "`<id>`", "decision": "`<id>`", "step": "`<tick>`"}
 ONE_PER |= {"operator": "`<operator>`", "outcome": "`<id>`", "answer": "`<id>`"}

@@ -40,6 +40,10 @@ _ASKED: Final = {
     "kg.diagnose": ("oven.kg.diagnose", "DiagnoseRequest", "Diagnosis"),
     "kg.judge": ("oven.kg.judge", "JudgeRequest", "Judgement"),
     "kg.info": ("oven.kg.info", "GraphInfoRequest", "GraphInfo"),
+    "kg.outcome": ("oven.kg.outcome", "OutcomeReport", "OutcomeTaken"),
+    "kg.curriculum": ("oven.kg.curriculum", "CurriculumRequest", "Curriculum"),
+    "kg.token_prior": ("oven.kg.token_prior", "TokenPriorRequest", "TokenPrior"),
+    "kg.query": ("oven.kg.query", "GraphQuery", "QueryAnswer"),
 }
 """Channel → (address, request, answer)."""
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
@@ -147,7 +151,7 @@ def _operations() -> dict[str, Any]:
                 address = channel["address"]
                 answers = action == "receive" and name in _ASKED  # a watcher of everything hears requests, too
                 patterns = [subject for subject in allowed[verb]["allow"] if not (answers and subject.endswith(">"))]
-                if address is None or not _may(patterns, address):
+                if address is None or not _may(patterns, address) or address in allowed[verb].get("deny", ()):
                     continue
                 operation: dict[str, Any] = {
                     "action": action,

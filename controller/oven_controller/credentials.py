@@ -111,7 +111,7 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
         "learner": [on.run, on.observation, on.receipt, "oven.reward.*", *read_log],
         "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), on.answer("*"), *read_log],
         "history": ["_INBOX_.>", *read_log],
-        "kg": ["_INBOX_.>"],
+        "kg": ["_INBOX_.>", on.history],
         "member": [f"{score_inbox('learner')}.*"],
         "agent": [*map(on.vote, voices), *map(on.agent, voices), on.history, "oven.kg.*"],
         "operator": [on.operator(name), on.history],
@@ -133,6 +133,9 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
     if role in ("history", "kg"):
         # Whoever hears the learner or the mesh sees the inbox of its acknowledgements, and could name it in a request.
         held["publish"]["deny"] = [f"{inbox_prefix(own)}.>" for own in ("learner", "mesh", "history", "kg")]
+    if role in ("agent", "monitor"):
+        # Who is judged by outcomes does not tell the graph of them.
+        held["publish"]["deny"] = [names.kg("outcome")]
     if role in ("operator", "monitor"):
         # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
         held["subscribe"]["deny"] = [on.history, on.history_of("*")]

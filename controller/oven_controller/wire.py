@@ -8,16 +8,24 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from oven_controller.messages import (
     Body,
+    Curriculum,
+    CurriculumRequest,
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
+    GraphQuery,
     HistoryBatch,
     HistoryRequest,
     Judgement,
     JudgeRequest,
+    OutcomeReport,
+    OutcomeTaken,
+    QueryAnswer,
     ScoreReply,
     ScoreRequest,
+    TokenPrior,
+    TokenPriorRequest,
 )
 
 _BODY: TypeAdapter[Body] = TypeAdapter(Body)
@@ -75,6 +83,14 @@ Service: TypeAlias = Annotated[
     | Judgement
     | GraphInfoRequest
     | GraphInfo
+    | OutcomeReport
+    | OutcomeTaken
+    | CurriculumRequest
+    | Curriculum
+    | TokenPriorRequest
+    | TokenPrior
+    | GraphQuery
+    | QueryAnswer
     | HistoryRequest
     | HistoryBatch,
     Field(discriminator="type"),

@@ -1,4 +1,7 @@
-"""`oven-controller kg diagnose | info | lint`: the graph asked offline, for people and for scripts."""
+"""`oven-controller kg diagnose | info | lint`: the graph asked offline, for people and for scripts.
+
+The other questions are in questions.py.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ class Command:
 
 
 def _diagnose(args: list[str]) -> int:
-    parser = _parser("diagnose", "loss_spike grad_norm_spike --phase pretrain")
+    parser = parser_of("diagnose", "loss_spike grad_norm_spike --phase pretrain")
     parser.add_argument("symptoms", nargs="+", metavar="SYMPTOM", help="a symptom's id, or id=severity with 0..1")
     parser.add_argument("--phase", choices=[phase for phase in get_args(Phase) if phase], default="")
     parser.add_argument("-k", type=int, choices=range(1, 51), default=5, metavar="N", help="remedies wanted (5)")
-    _graph_and_json(parser)
+    graph_and_json(parser)
     options = parser.parse_args(args)
     graph = load(options.graph)
     symptoms = tuple(_symptom(graph, text) for text in options.symptoms)
@@ -62,8 +65,8 @@ def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
 
 
 def _info(args: list[str]) -> int:
-    parser = _parser("info", "--json")
-    _graph_and_json(parser)
+    parser = parser_of("info", "--json")
+    graph_and_json(parser)
     options = parser.parse_args(args)
     graph = load(options.graph)
     info = graph.info()
@@ -81,7 +84,7 @@ def _info(args: list[str]) -> int:
 
 
 def _lint(args: list[str]) -> int:
-    parser = _parser("lint", "my_graph.yaml")
+    parser = parser_of("lint", "my_graph.yaml")
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a graph; the built-in one if left out")
     options = parser.parse_args(args)
     records = read(options.file)
@@ -92,7 +95,7 @@ def _lint(args: list[str]) -> int:
     return 1 if faults else 0
 
 
-def _parser(name: str, example: str) -> argparse.ArgumentParser:
+def parser_of(name: str, example: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"oven-controller kg {name}",
         description=SUMMARIES[name],
@@ -100,12 +103,16 @@ def _parser(name: str, example: str) -> argparse.ArgumentParser:
     )
 
 
-def _graph_and_json(parser: argparse.ArgumentParser) -> None:
+def graph_and_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graph", type=Path, metavar="FILE", help="a graph in place of the built-in one")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 SUMMARIES = {
+    "learn": "what the outcomes of recorded runs teach, added to a file that the service can start with",
+    "curriculum": "shares of topics from how well each is mastered, and what builds on what",
+    "token-prior": "scores of the tokens that matter most, in at most a kilobyte",
+    "query": "look about in the graph: neighbors, path, ppr (what lies near), search",
     "diagnose": "causes and remedies for what was seen, with their sources",
     "info": "what the graph holds, its hash, and what it adds to a run's rules",
     "lint": "check a graph; exit code 1 if it has faults",

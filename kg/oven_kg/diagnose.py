@@ -3,6 +3,9 @@
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
 explaining away, and makes `p` a rank. Symptoms that were not reported count as not looked for, not as absent.
+
+What outcomes taught moves the strength of SOLVES edges, and a remedy's score for exactly these symptoms; never a
+cause's p (oven_kg/posteriors.py).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from oven_controller.mesh.needs import met
 from oven_controller.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.evidence import path
 from oven_kg.graph import Knowledge
+from oven_kg.posteriors import NOTHING, Learnt
 from oven_kg.records import Edge, Node
 
 LEAK: Final = 0.05
@@ -28,20 +32,33 @@ PATHS: Final = 3
 Severities = Mapping[str, float]
 
 
-def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
+def diagnose(graph: Knowledge, request: DiagnoseRequest, learnt: Learnt = NOTHING) -> Diagnosis:
     seen = severities(graph, request.symptoms)
     causes = posterior(graph, seen, request.phase)
+    ranked = []
+    for node in graph.of_kind("remedy"):
+        if node.applies(request.phase) and (score := weigh(graph, node.id, causes, seen, learnt)) > 0:
+            missing = unmet(_needs(graph, node), request.actuators, request.metrics, request.held_out)
+            ranked.append((bool(missing), -score, node, missing))
+    ranked.sort(key=lambda found: (found[0], found[1], found[2].id))
     remedies = [
-        remedy
-        for node in graph.of_kind("remedy")
-        if node.applies(request.phase) and (remedy := _remedy(graph, node, causes, seen, request)).score > 0
+        Remedy(
+            id=node.id,
+            changes=node.changes,
+            score=-negative,
+            unmet=missing,
+            observations=learnt.observations(
+                tuple(seen), node.id, (edge for edge in graph.out_of(node.id, "SOLVES") if edge.dst in causes)
+            ),
+            paths=arguments(graph, node.id, causes, seen, ("SOLVES", "PREVENTS")),
+        )
+        for _, negative, node, missing in ranked[: request.k]
     ]
-    remedies.sort(key=lambda remedy: (bool(remedy.unmet), -remedy.score, remedy.id))
     known = {node.id for node in graph.of_kind("symptom")}
     return Diagnosis(
         graph=graph.sha,
         causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()),
-        remedies=tuple(remedies[: request.k]),
+        remedies=tuple(remedies),
         unknown=tuple(sorted({symptom.id for symptom in request.symptoms} - known)),
     )
 
@@ -76,18 +93,21 @@ def posterior(graph: Knowledge, seen: Severities, phase: str = "") -> dict[str, 
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities) -> float:
+def weigh(
+    graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities, learnt: Learnt = NOTHING
+) -> float:
     """ln((1 − harm) / (1 − benefit)) within ±LIMIT, both noisy-ORs over what was diagnosed: a sum of weights of
     evidence, 0 where the graph has nothing to say."""
     good = [
-        _weight(edge.strength * (1.0 if edge.relation == "SOLVES" else PREVENTION) * causes.get(edge.dst, 0.0))
+        _weight(learnt.strength(edge) * (1.0 if edge.relation == "SOLVES" else PREVENTION) * causes.get(edge.dst, 0.0))
         for edge in graph.out_of(remedy, "SOLVES", "PREVENTS")
     ]
     bad = [
         _weight(edge.strength * causes.get(edge.dst, seen.get(edge.dst, 0.0)))
         for edge in graph.out_of(remedy, "WORSENS")
     ]
-    return max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
+    score = max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
+    return learnt.score(score, tuple(seen), remedy, LIMIT)
 
 
 def _weight(p: float) -> float:
@@ -98,19 +118,19 @@ def arguments(
     graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
     """The ways from what was seen to the remedy by these relations, the weightiest first, at most PATHS."""
-    found: list[tuple[float, EvidencePath]] = []
+    found: list[tuple[float, tuple[Edge, ...]]] = []
     for edge in graph.out_of(remedy, *relations):
         if edge.dst in seen:
-            found.append((edge.strength * seen[edge.dst], path(graph, (edge,))))
+            found.append((edge.strength * seen[edge.dst], (edge,)))
         elif edge.dst in causes:
             shown = max(
                 (cause for cause in graph.out_of(edge.dst, "CAUSES") if cause.dst in seen),
                 key=lambda cause: (cause.strength * seen[cause.dst], cause.id),
             )
             weight = edge.strength * causes[edge.dst] * (PREVENTION if edge.relation == "PREVENTS" else 1.0)
-            found.append((weight, path(graph, (shown, edge))))
-    found.sort(key=lambda item: (-item[0], item[1].edges))
-    return tuple(argument for _, argument in found[:PATHS])
+            found.append((weight, (shown, edge)))
+    found.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
+    return tuple(path(graph, edges) for _, edges in found[:PATHS])
 
 
 def unmet(
@@ -122,14 +142,6 @@ def unmet(
     return tuple(need for need in sorted(needs) if not met(need, actuators, metrics, held_out))
 
 
-def _remedy(
-    graph: Knowledge, node: Node, causes: Mapping[str, float], seen: Severities, request: DiagnoseRequest
-) -> Remedy:
-    own = {f"actuator:{change.partition(':')[0]}": () for change in node.changes}
-    return Remedy(
-        id=node.id,
-        changes=node.changes,
-        score=weigh(graph, node.id, causes, seen),
-        unmet=unmet({**graph.needs(node.id), **own}, request.actuators, request.metrics, request.held_out),
-        paths=arguments(graph, node.id, causes, seen, ("SOLVES", "PREVENTS")),
-    )
+def _needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
+    """The graph's, and the actuators that it changes."""
+    return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}

@@ -34,4 +34,4 @@ def path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidenceP
 
 def weakest(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
     grade = max((edge.grade for edge in edges), key=WEAKEST_LAST.index)
-    return cast(Literal["A", "B", "C", "D"], grade)
+    return cast('Literal["A", "B", "C", "D"]', grade)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import networkx as nx
@@ -16,6 +16,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.messages import GraphInfo
 from oven_kg.lint import lint
 from oven_kg.records import Edge, Node, Records, Source, read
+from oven_kg.shuffled import shuffled as permuted
 
 
 class Knowledge:
@@ -35,21 +36,30 @@ class Knowledge:
             if edge.relation == "CONTRADICTS":
                 network.add_edge(edge.dst, edge.src, key=edge.id, relation=edge.relation)
         self.network = nx.freeze(network)
+        # Asked at every step of a run; networkx's views cost ten times as much.
+        self._into: dict[tuple[str, str], list[Edge]] = {}
+        self._out_of: dict[tuple[str, str], list[Edge]] = {}
+        self._kinds: dict[str, list[Node]] = {}
+        for src, dst, key in network.edges(keys=True):
+            edge = self.edges[key]
+            self._into.setdefault((dst, edge.relation), []).append(edge)
+            self._out_of.setdefault((src, edge.relation), []).append(edge)
+        for node in records.nodes:
+            self._kinds.setdefault(node.kind, []).append(node)
+        self.records = records
         self.sha = _sha(records)
 
     def into(self, node: str, *relations: str) -> Iterator[Edge]:
         """Edges that end at `node`."""
-        for _, _, key, relation in self.network.in_edges(node, keys=True, data="relation"):
-            if relation in relations:
-                yield self.edges[key]
+        for relation in relations:
+            yield from self._into.get((node, relation), ())
 
     def out_of(self, node: str, *relations: str) -> Iterator[Edge]:
-        for _, _, key, relation in self.network.out_edges(node, keys=True, data="relation"):
-            if relation in relations:
-                yield self.edges[key]
+        for relation in relations:
+            yield from self._out_of.get((node, relation), ())
 
-    def of_kind(self, kind: str) -> list[Node]:
-        return [node for node in self.nodes.values() if node.kind == kind]
+    def of_kind(self, kind: str) -> Sequence[Node]:
+        return self._kinds.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
         """Each precondition of `remedy`, those of its preconditions included, with the edges that lead to it."""
@@ -62,6 +72,7 @@ class Knowledge:
                     waiting.append((edge.dst, found[edge.dst]))
         return found
 
+    @cached_property
     def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
         """Change → its needs, each with the edges that say so.
 
@@ -77,6 +88,7 @@ class Knowledge:
             found[change] = needs if had is None else {need: way for need, way in had.items() if need in needs}
         return {change: needs for change, needs in sorted(found.items()) if needs}
 
+    @cached_property
     def contradictions(self) -> dict[tuple[str, str], Edge]:
         """Pairs of changes that must not be in flight together, in order, each with its edge."""
         found: dict[tuple[str, str], Edge] = {}
@@ -94,15 +106,17 @@ class Knowledge:
             edges=_counted(edge.relation for edge in self.edges.values()),
             grades=_counted(edge.grade for edge in self.edges.values()),
             isolated=nx.number_of_isolates(self.network) / max(1, len(self.nodes)),
-            contradictions=tuple(self.contradictions()),
-            requirements=tuple(
-                (change, need) for change, needs in self.requirements().items() for need in sorted(needs)
-            ),
+            contradictions=tuple(self.contradictions),
+            requirements=tuple((change, need) for change, needs in self.requirements.items() for need in sorted(needs)),
         )
 
 
-def load(path: Path | None = None) -> Knowledge:
-    """The built-in graph, or the one in `path`. Raises ConfigError with the first faults if the lint finds any."""
+def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
+    """The built-in graph, or the one in `path`; with the seed `shuffled` its control. Raises ConfigError with the first
+    faults if the lint finds any."""
+    if shuffled is not None:
+        name = str(path or "the built-in graph")
+        return _checked(permuted(_checked(read(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
     return _builtin() if path is None else _checked(read(path), str(path))
 
 

@@ -13,18 +13,19 @@ from oven_controller.messages import EvidencePath, Judgement, JudgeRequest
 from oven_kg.diagnose import arguments, posterior, severities, unmet, weigh
 from oven_kg.evidence import path
 from oven_kg.graph import Knowledge
+from oven_kg.posteriors import NOTHING, Learnt
 from oven_kg.records import Node
 
 TELLING: Final = 0.1
 """Log-odds below which the graph is neutral."""
 
 
-def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
+def judge(graph: Knowledge, request: JudgeRequest, learnt: Learnt = NOTHING) -> Judgement:
     """Of several remedies that this change is, or is a part of, the one that speaks most for it is taken; those of
     which the graph has nothing to say do not count."""
     seen = severities(graph, request.symptoms)
     causes = posterior(graph, seen, request.phase)
-    weighed = [(weigh(graph, node.id, causes, seen), node.id) for node in _standing_for(graph, request)]
+    weighed = [(weigh(graph, node.id, causes, seen, learnt), node.id) for node in _standing_for(graph, request)]
     log_odds, best = max((found for found in weighed if found[0]), default=(0.0, ""))
     against = barring(graph, request)
     verdict = "support" if log_odds >= TELLING else "object" if log_odds <= -TELLING else "neutral"
@@ -40,11 +41,11 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
 def barring(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:
     """Why the change may not be made now: its unmet needs, then the contradictions with what is under way."""
     found = []
-    for change, needs in graph.requirements().items():
+    for change, needs in graph.requirements.items():
         if covers(change, request.changes):
             for need in unmet(needs, request.actuators, request.metrics, request.held_out):
                 found.append(path(graph, needs[need], "unmet"))
-    for pair, edge in graph.contradictions().items():
+    for pair, edge in graph.contradictions.items():
         for mine, theirs in (pair, pair[::-1]):
             for flying in sorted(request.in_flight):
                 if covers(mine, request.changes) and covers(theirs, flying):

@@ -28,9 +28,11 @@ PHASES: Final = ("pretrain", "sft", "grpo")
 ACTUATORS: Final[dict[str, tuple[str, ...]]] = {
     "optimizer.lr_scale": ("up", "down"),
     "grad.clip": ("up", "down"),
+    "optimizer.weight_decay": ("up", "down"),
     "grpo.beta": ("up", "down"),
     "teacher.active": (),
     "data.mixture": (),
+    "data.skip": (),
     "reward.weights": (),
     "run.hold": (),
     "run.checkpoint": (),

@@ -1,8 +1,9 @@
-"""The prior service's process: a NATS micro service with three endpoints over one frozen graph.
+"""The prior service's process: a NATS micro service over one frozen graph, and over what outcomes teach it.
 
-It answers and holds no state, so that any number may run in its queue group. A request that cannot be read is answered
-with an error, in the micro services' headers. Replies go to inboxes only: otherwise a stranger's request could have
-this service write where its asker may not.
+It learns from the run's log, which it reads again when it starts anew, and from what is told on `outcome`, which only
+the stack may do: that is kept in a file if one is named. A request that cannot be read is answered with an error, in
+the micro services' headers. Replies go to inboxes only: otherwise a stranger's request could have this service write
+where its asker may not.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import nats.micro
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
-from pydantic import ValidationError
 
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
+from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
-from oven_controller.messages import DiagnoseRequest, GraphInfoRequest, JudgeRequest, Message
-from oven_kg.diagnose import diagnose
-from oven_kg.graph import Knowledge, load
-from oven_kg.judge import judge
+from oven_kg.answers import Answers
+from oven_kg.following import follow
+from oven_kg.graph import load
+from oven_kg.kept import Kept
 
 log = logging.getLogger("oven.kg")
 
@@ -38,48 +39,52 @@ VERSION: Final = "1.0.0"
 """Of the endpoints; the graph has its hash."""
 QUEUE: Final = "kg"
 
-_Asked = TypeVar("_Asked", bound=Message)
-
 
 def main(args: list[str]) -> int:
-    """Entry point of the service's process. FILE: a graph in place of the built-in one."""
+    """Entry point of the service's process. FILE: a graph in place of the built-in one. `--posteriors`: a file with
+    what was learnt before (`oven-controller kg learn` writes one), in which what is told here is kept."""
     parser = argparse.ArgumentParser(prog="kg")
     parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--posteriors", type=Path)
     options = parser.parse_args(args)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     path = os.environ.get("OVEN_CREDS")
     credentials = Credentials.load(Path(path)) if path else None
-    asyncio.run(_until_told(load(options.file), os.environ["OVEN_URL"], credentials))
+    held = Kept(load(options.file), options.posteriors) if options.posteriors else Answers(load(options.file))
+    run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
+    asyncio.run(_until_told(held, os.environ["OVEN_URL"], credentials, run, pin))
     return 0
 
 
-async def _until_told(graph: Knowledge, url: str, credentials: Credentials | None) -> None:
+async def _until_told(
+    answers: Answers, url: str, credentials: Credentials | None, run: str = "", pin: str | None = None
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, graph):
+    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers):
+        graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
+        following = asyncio.create_task(follow(bus, run, answers, pin)) if run else None
         await stop.wait()
+        if following is not None:
+            following.cancel()
+            await asyncio.wait({following})
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, graph: Knowledge) -> AsyncIterator[None]:
+async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
     """Answer for as long as the context lasts, through the server's restarts."""
     config = ServiceConfig(
         name=NAME,
         version=VERSION,
         description="Causes and remedies in training, with sources",
-        metadata={"graph": graph.sha},
+        metadata={"graph": answers.graph.sha},
         queue_group=QUEUE,
     )
     service = await nats.micro.add_service(bus.client, config)
-    answers: dict[str, Callable[[Request], Awaitable[None]]] = {
-        "diagnose": _answering(DiagnoseRequest, lambda request: diagnose(graph, request)),
-        "judge": _answering(JudgeRequest, lambda request: judge(graph, request)),
-        "info": _answering(GraphInfoRequest, lambda _: graph.info()),
-    }
-    for endpoint, answer in answers.items():
-        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=answer)
+    for endpoint in answers.endpoints:
+        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(endpoint, answers))
     await bus.flush()
     try:
         yield
@@ -88,18 +93,16 @@ async def serving(bus: Bus, graph: Knowledge) -> AsyncIterator[None]:
             await asyncio.wait_for(service.stop(), 2)
 
 
-def _answering(asked: type[_Asked], answer: Callable[[_Asked], Message]) -> Callable[[Request], Awaitable[None]]:
+def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
         reply = request._msg.reply  # nats-py keeps it to itself
         if not reply.startswith("_INBOX_."):
             log.warning("ignored a request on %s with the reply subject %r", request.subject, clip(reply, 120))
             return
         try:
-            body = asked.model_validate_json(request.data)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            raise ServiceError("400", clip(f"not a {asked.__name__}: {where}: {first['msg']}", 300)) from error
-        await request.respond(answer(body).wire())
+            answer = answers(endpoint, request.data)
+        except OvenError as error:
+            raise ServiceError("400", clip(str(error), 300)) from error
+        await request.respond(answer or b"")
 
     return handle

@@ -28,6 +28,7 @@ from oven_controller.replay import ReplayReport, replay
 from oven_controller.rules import Rules
 from oven_controller.server import EmbeddedServer, ServerFolder
 from oven_controller.signing import Keyring, Signer, judged
+from oven_kg.answers import Answers
 from oven_kg.graph import load
 from oven_kg.service import serving
 from oven_learner.actuators import Actuators
@@ -181,7 +182,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
         await serve_history(history, RUN)
         if kg:
             prior = await stack.enter_async_context(Bus.connect(server.url, keys["kg"], name="kg"))
-            await stack.enter_async_context(serving(prior, load(None)))
+            await stack.enter_async_context(serving(prior, Answers(load())))
         agent = Credentials.load(files.creds / "steady.nk")
         tasks = [
             asyncio.create_task(serve(mesh, RUN, public["learner"])),

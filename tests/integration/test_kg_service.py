@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT
+from tests.unit.mesh_log import Log
+from tests.unit.test_outcome_reports import changed, reports
 
 from oven_agents import Agent, Vote, Window
 from oven_agents.host import host
@@ -30,17 +32,24 @@ from oven_controller.messages import (
     AgentStatus,
     DiagnoseRequest,
     Diagnosis,
+    GraphInfo,
     GraphInfoRequest,
     Judgement,
     JudgeRequest,
     MetricSpec,
     Observation,
+    OutcomeReport,
+    OutcomeTaken,
     RunStarted,
     Symptom,
 )
 from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.signing import UNSIGNED
 from oven_controller.stack.priors import ask
+from oven_kg.answers import Answers
+from oven_kg.following import follow
 from oven_kg.graph import load
+from oven_kg.kept import Kept
 from oven_kg.service import NAME, serving
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -73,7 +82,7 @@ async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
-    async with connected(server, name) as bus, serving(bus, load()):
+    async with connected(server, name) as bus, serving(bus, Answers(load())):
         yield bus
 
 
@@ -94,7 +103,8 @@ async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) 
             assert ping["metadata"] == {"graph": load().sha}
             stats = json.loads(await admin.request(f"$SRV.STATS.{NAME}", b""))
             counts = {endpoint["subject"]: endpoint["num_requests"] for endpoint in stats["endpoints"]}
-            assert counts == {names.kg("diagnose"): 1, names.kg("judge"): 1, names.kg("info"): 1}
+            once = {names.kg("diagnose"): 1, names.kg("judge"): 1, names.kg("info"): 1}
+            assert {subject: count for subject, count in counts.items() if count} == once
         assert own.errors == [], "the role's permissions are enough"
 
 
@@ -140,6 +150,59 @@ async def test_it_writes_to_inboxes_only(server: EmbeddedServer, role: str, capl
         await monitor.flush()
     assert heard == []
     assert caplog.text.count("ignored a request on oven.kg.judge with the reply subject") == 3
+
+
+async def test_it_is_told_of_outcomes_by_the_stack_alone_and_keeps_them(server: EmbeddedServer, tmp_path: Path) -> None:
+    path, told = (
+        tmp_path / "learnt.json",
+        OutcomeReport(id="r/1", changes=("run.rollback",), symptoms=(Symptom(id="loss_spike"),), success=1.0),
+    )
+    async with connected(server, "kg") as bus, serving(bus, Kept(load(), path)), connected(server, "admin") as admin:
+        taken = OutcomeTaken.model_validate_json(await admin.request(names.kg("outcome"), told.wire()))
+        assert taken.new and taken.remedies == ("rollback",)
+        for name in ("lr", "monitor"):
+            async with connected(server, name) as stranger:
+                with pytest.raises(BusError):
+                    await stranger.request(names.kg("outcome"), told.wire(), 0.2)
+                assert "ermission" in str(stranger.errors[-1])
+        asked = GraphInfoRequest().wire()
+        before = await admin.request(names.kg("info"), asked)
+    async with connected(server, "kg") as bus, serving(bus, Kept(load(), path)), connected(server, "admin") as admin:
+        assert await admin.request(names.kg("info"), asked) == before, "a restart loses nothing"
+    assert GraphInfo.model_validate_json(before).posteriors == taken.posteriors
+
+
+async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: EmbeddedServer) -> None:
+    """A log that the real mesh wrote, in a real store, read through the history that the mesh serves."""
+    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
+    changed(log, ("symptom:loss_spike",), 0.5)
+    (wanted,) = reports(log)
+    shas = set()
+    async with connected(server, "admin") as admin:
+        await streams.create(admin.jetstream, "r")
+        read = admin.read("r")
+        for event in log.events:
+            if names.kind(event.subject) in UNSIGNED:  # the votes' stream acknowledges nothing
+                await admin.publish(event.subject, event.data)
+            else:
+                await admin.append(event.subject, event.data)
+            assert (await anext(read)).data == event.data
+        await read.aclose()
+        await serve_history(admin, "r")
+        for _ in range(2):
+            async with connected(server, "kg") as bus:
+                held = Answers(load())
+                following = asyncio.create_task(follow(bus, "r", held, every_s=0.01))
+                try:
+                    async with asyncio.timeout(30):
+                        while not held.posteriors.reports:
+                            await asyncio.sleep(0.01)
+                finally:
+                    following.cancel()
+                    await asyncio.wait({following})
+                assert held.posteriors.reports == {wanted.id: wanted} and bus.errors == []
+                shas.add(held.posteriors.sha)
+    assert len(shas) == 1
 
 
 async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:

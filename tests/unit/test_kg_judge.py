@@ -68,7 +68,7 @@ def test_an_unmet_need_bars_and_says_which() -> None:
 
 def test_a_need_binds_only_what_every_reason_for_the_change_has() -> None:
     assert set(GRAPH.needs("rebalance_levels")) == {"held_out", "metric:reward/*"}
-    assert set(GRAPH.requirements()["data.mixture"]) == {"held_out"}
+    assert set(GRAPH.requirements["data.mixture"]) == {"held_out"}
     assert ask("data.mixture", metrics=("loss", "eval/loss"), phase="pretrain").verdict == "neutral"
 
 

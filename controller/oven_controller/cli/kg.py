@@ -17,7 +17,7 @@ def kg(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which question; without one: what there is.")] = None,
 ) -> None:
-    """Ask the graph of causes and remedies: diagnose, info, lint.
+    """Ask the graph of causes and remedies: diagnose, info, lint, learn, curriculum, token-prior, query.
 
     Example: oven-controller kg diagnose loss_spike grad_norm_spike
     """
@@ -26,7 +26,7 @@ def kg(
     if name is None or name in ("-h", "--help"):
         print("Usage: oven-controller kg NAME [ARGS]…    oven-controller kg NAME --help\n")
         for known in plugins.points("kg"):
-            print(f"  {known:10} {plugins.load('kg', 'question', known).summary}")
+            print(f"  {known:12} {plugins.load('kg', 'question', known).summary}")
         print("\nExample: oven-controller kg diagnose loss_spike grad_norm_spike")
         return
     raise typer.Exit(int(plugins.load("kg", "question", name).run(list(context.args))))

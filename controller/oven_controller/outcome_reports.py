@@ -1,0 +1,89 @@
+"""What a run's log teaches the knowledge graph: each scored outcome, with what was done, and for which symptoms.
+
+Pure: the same log gives the same reports, and reading it again from any place gives the same ones again, for each is
+named by its run and decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oven_controller.events import Event
+from oven_controller.mesh.needs import spelt
+from oven_controller.mesh.values import direction
+from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, RunStarted, Symptom, Vote
+
+SYMPTOM = "symptom:"
+"""A vote's evidence "symptom:loss_spike" names a node of the graph."""
+DECISIONS = 1024
+"""Adopted decisions that may wait for their outcome; the oldest are let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An adopted decision: its change as it is spelt, who proposed it, and what they had seen."""
+
+    id: str
+    change: str
+    proposers: frozenset[str]
+    symptoms: frozenset[str]
+
+
+class OutcomeReports:
+    """Hears the events of one run in the log's order.
+
+    Decisions that closed with one event (the first 12 digits of their ids) and have a proposer in common are one plan:
+    what is reported of any of them is reported of all together, under the first one's id.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._phase: Phase = ""
+        self._actions: frozenset[str] = frozenset()
+        self._seen: dict[tuple[str, str], frozenset[str]] = {}
+        self._done: dict[str, _Done] = {}
+
+    def hear(self, event: Event) -> OutcomeReport | None:
+        """The report, where this was an outcome that says something and somebody had named a symptom."""
+        match event.body:
+            case RunStarted() as run:
+                self._phase = "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
+                self._actions = frozenset(spec.name for spec in run.actuators if spec.kind == "action")
+            case Vote(stance="propose") as vote:
+                named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
+                self._seen[vote.actuator, event.author] = frozenset(named)
+            case Decision() as decision:
+                self._decided(decision)
+            case Outcome(scored=True, withheld=False) as outcome if outcome.decision_id in self._done:
+                return self._report(outcome)
+        return None
+
+    def _decided(self, decision: Decision) -> None:
+        proposers = [line.agent for line in decision.tally if line.stance == "propose" and not line.shadow]
+        seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
+        for key in [key for key in self._seen if key[0] == decision.actuator]:
+            del self._seen[key]
+        if decision.verdict != "adopted":
+            return
+        # An action's argument is no value to go up or down from.
+        action = decision.actuator in self._actions
+        change = decision.actuator if action else spelt(decision.actuator, direction(decision.before, decision.value))
+        self._done[decision.id] = _Done(decision.id, change, frozenset(proposers), frozenset().union(*seen))
+        while len(self._done) > DECISIONS:
+            del self._done[next(iter(self._done))]
+
+    def _report(self, outcome: Outcome) -> OutcomeReport | None:
+        own = self._done[outcome.decision_id]
+        plan = [done for done in self._done.values() if done.id[:12] == own.id[:12] and done.proposers & own.proposers]
+        symptoms = frozenset().union(*(done.symptoms for done in plan))
+        found = [line.success for line in outcome.lines if line.stance == "propose" and not line.shadow]
+        if not plan or not symptoms or not found or len(plan) > 8:
+            return None
+        return OutcomeReport(
+            id=f"{self._run}/{min(done.id for done in plan)}",
+            changes=tuple(sorted({done.change for done in plan})),
+            symptoms=tuple(Symptom(id=id_) for id_ in sorted(symptoms)[:64]),
+            success=sum(found) / len(found),
+            phase=self._phase,
+            at=outcome.tick,
+        )

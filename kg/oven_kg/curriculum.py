@@ -1,0 +1,74 @@
+"""Which topics to train on, from how well each is mastered and what builds on what.
+
+A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099; p̂ ≈ ½ is where a group of
+samples has something to compare: Bae et al. 2025, arXiv 2504.03380), and 0 while one of its prerequisites is not
+mastered; an even floor keeps every topic in play, for without answers nobody would learn that it has become easy.
+Mastery is a Beta of a flat prior and the counts: p̂ its mean, and a prerequisite counts as mastered when the lower bound
+of p reaches the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from oven_controller.messages import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
+from oven_kg.graph import Knowledge
+
+CONFIDENCE: Final = 1.645
+"""Standard normal quantile of the one-sided 95 % bound."""
+
+
+def curriculum(graph: Knowledge, asked: CurriculumRequest) -> Curriculum:
+    """Prerequisites are the graph's REQUIRES edges and the request's own, and theirs in turn. One of which nothing was
+    asked (no mastery is known) holds nobody up: what is not trained here cannot be mastered here. Circles hold nobody
+    up either: in them every topic would wait for itself."""
+    known = {mastery.topic: mastery for mastery in asked.mastery}
+    needs: dict[str, list[str]] = {}
+    for edge in graph.edges.values():
+        if edge.relation == "REQUIRES":
+            needs.setdefault(edge.src, []).append(edge.dst)
+    for topic, need in asked.prerequisites:
+        needs.setdefault(topic, []).append(need)
+    raw: dict[str, float] = {}
+    unmet: list[UnmetPrerequisite] = []
+    for topic, mastery in sorted(known.items()):
+        short = [
+            UnmetPrerequisite(topic=topic, path=way, bound=lower_bound(known[way[-1]]))
+            for way in _ways(topic, needs)
+            if way[-1] in known and lower_bound(known[way[-1]]) < asked.threshold
+        ]
+        p = mean(mastery)
+        raw[topic] = 0.0 if short else p * (1 - p)
+        unmet += short
+    total = math.fsum(raw.values())
+    floor = asked.floor if total > 0 else 1.0
+    even = floor / len(raw)
+    weights = {topic: even + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in raw.items()}
+    return Curriculum(graph=graph.sha, weights=weights, unmet=tuple(unmet))
+
+
+def mean(mastery: Mastery) -> float:
+    return (mastery.successes + 1) / (mastery.successes + mastery.failures + 2)
+
+
+def lower_bound(mastery: Mastery) -> float:
+    """Of p, one-sided 95 %: Wilson's score bound (Wilson 1927) on the counts with the flat prior's two added. 0 where
+    it would be below."""
+    n, p, z = mastery.successes + mastery.failures + 2, mean(mastery), CONFIDENCE
+    centre = p + z * z / (2 * n)
+    spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, (centre - spread) / (1 + z * z / n))
+
+
+def _ways(topic: str, needs: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
+    """The shortest way to each prerequisite, however far; breadth first, in order of names."""
+    found: dict[str, tuple[str, ...]] = {}
+    waiting: list[tuple[str, ...]] = [(topic,)]
+    for way in waiting:
+        for need in sorted(set(needs.get(way[-1], ()))):
+            if need not in found and need != topic:
+                found[need] = (*way, need)
+                waiting.append(found[need])
+    return list(found.values())

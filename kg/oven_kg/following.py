@@ -1,0 +1,51 @@
+"""The service learns from the run that it serves: it asks for the log's history now and then, and keeps nothing itself.
+
+After a restart it reads the log from the beginning and knows what it knew. What it is told is judged by the run's keys,
+as by every reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from pydantic import ValidationError
+
+from oven_controller import names
+from oven_controller.bus import Bus
+from oven_controller.errors import BusError
+from oven_controller.events import Event
+from oven_controller.messages import HistoryBatch, HistoryRequest
+from oven_controller.outcome_reports import OutcomeReports
+from oven_controller.signing import Keyring
+from oven_kg.answers import Answers
+
+log = logging.getLogger("oven.kg")
+
+EVERY_S: Final = 5.0
+"""How old a fact may be: an outcome is rare, and nobody waits for what it taught."""
+
+
+async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, every_s: float = EVERY_S) -> None:
+    """Until cancelled. `pin`: the learner's public key, if known. A mesh that does not answer is asked again."""
+    reports, keyring, after, away = OutcomeReports(run), Keyring(pin), 0, False
+    while True:
+        try:
+            batch = HistoryBatch.model_validate_json(
+                await bus.request(names.Subjects(run).history, HistoryRequest(after=after).wire())
+            )
+        except (BusError, ValidationError) as error:
+            if not away:
+                log.warning("no history, and so nothing new to learn: %s", error)
+            away = True
+            await asyncio.sleep(every_s)
+            continue
+        away = False
+        found = [reports.hear(keyring.judge(Event.from_logged(entry))) for entry in batch.events]
+        if told := [report for report in found if report is not None]:
+            taken = answers.take(*told)
+            log.info("%d outcomes known, posteriors %s", taken.outcomes, taken.posteriors[:12])
+        after = batch.events[-1].seq if batch.events else after
+        if not batch.events or after >= batch.head:
+            await asyncio.sleep(every_s)

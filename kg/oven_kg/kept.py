@@ -1,0 +1,54 @@
+"""What was learnt, in a file: read at the start, and written whenever something is added."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import OutcomeReport, OutcomeTaken
+from oven_kg.answers import Answers
+from oven_kg.graph import Knowledge
+from oven_kg.posteriors import Posteriors
+
+LIMIT = 64 * 2**20
+"""Bytes: many times what as many reports as are kept can take."""
+
+
+class Kept(Answers):
+    """Answers whose posteriors stand in `path`, which need not be there yet. Raises ConfigError when it holds no
+    posteriors, or cannot be written."""
+
+    def __init__(self, graph: Knowledge, path: Path) -> None:
+        super().__init__(graph, read(path) if path.exists() else None)
+        self._path = path
+
+    def take(self, *reports: OutcomeReport) -> OutcomeTaken:
+        taken = super().take(*reports)
+        if taken.new:
+            write(self._path, self.posteriors)
+        return taken
+
+
+def read(path: Path) -> Posteriors:
+    """Raises ConfigError."""
+    try:
+        if path.stat().st_size > LIMIT:
+            raise ConfigError(f"{path} has {path.stat().st_size} bytes; posteriors have at most {LIMIT}")
+        return Posteriors.load(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def write(path: Path, posteriors: Posteriors) -> None:
+    """In one piece: who reads it sees the one before or this one. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(posteriors.body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,124 @@
+"""Looking about in the graph: a node's neighbours, a shortest way, what lies near by random walk, words in the texts.
+
+Every answer is bounded by the request's limit. Walks and ways take edges in both directions: they are for finding one's
+way about, not for what follows from what.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+from oven_controller.errors import UnknownNameError
+from oven_controller.messages import GraphQuery, QueryAnswer, QueryRow
+from oven_kg.graph import Knowledge
+
+RESTART: Final = 0.15
+"""Probability with which the walk goes back to where it began (1 − 0.85, as in Page et al. 1999)."""
+ACCURACY: Final = 1e-5
+"""The walk's residue, per unit of a node's degree, below which nothing is pushed on."""
+
+
+def query(graph: Knowledge, asked: GraphQuery) -> QueryAnswer:
+    """Raises UnknownNameError for a node that is not there."""
+    found = {"neighbors": _neighbors, "path": _path, "ppr": _ppr, "search": _search}[asked.op](graph, asked)
+    return QueryAnswer(graph=graph.sha, rows=tuple(found[: asked.limit]), more=len(found) > asked.limit)
+
+
+def _node(graph: Knowledge, name: str) -> str:
+    if name not in graph.nodes:
+        raise UnknownNameError("node", name, graph.nodes)
+    return name
+
+
+def _row(graph: Knowledge, id_: str, **more: object) -> QueryRow:
+    node = graph.nodes[id_]
+    return QueryRow.model_validate({"node": id_, "kind": node.kind, "text": node.text, **more})
+
+
+def _neighbors(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
+    start = _node(graph, asked.node)
+    rows = [
+        _row(graph, dst, edge=key, relation=graph.edges[key].relation, towards="out")
+        for _, dst, key in sorted(graph.network.out_edges(start, keys=True))
+    ]
+    return rows + [
+        _row(graph, src, edge=key, relation=graph.edges[key].relation, towards="in")
+        for src, _, key in sorted(graph.network.in_edges(start, keys=True))
+        if graph.edges[key].relation != "CONTRADICTS"  # written once, and stands in both directions already
+    ]
+
+
+def _path(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
+    """The nodes of a shortest way, the first of them by name where several are as short; empty where there is none."""
+    start, end = _node(graph, asked.node), _node(graph, asked.to)
+    came: dict[str, str] = {start: ""}
+    waiting = [start]
+    for at in waiting:
+        if at == end:
+            break
+        for near in sorted({*graph.network.successors(at), *graph.network.predecessors(at)}):
+            if near not in came:
+                came[near] = at
+                waiting.append(near)
+    if end not in came:
+        return []
+    way = [end]
+    while came[way[-1]]:
+        way.append(came[way[-1]])
+    way.reverse()
+    return [_row(graph, start), *(_step(graph, one, other) for one, other in pairwise(way))]
+
+
+def _step(graph: Knowledge, one: str, other: str) -> QueryRow:
+    out = graph.network.has_edge(one, other)
+    key = min(graph.network[one][other] if out else graph.network[other][one])
+    return _row(graph, other, edge=key, relation=graph.edges[key].relation, towards="out" if out else "in")
+
+
+def _ppr(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
+    """Personalised PageRank by forward push (Andersen, Chung & Lang 2006): each share is too low by at most ACCURACY
+    times the node's degree. Pushed in the order of the residue, so that the answer does not depend on the files'."""
+    start = _node(graph, asked.node)
+    around = cache(lambda node: _around(graph, node))
+    share: dict[str, float] = {}
+    residue: dict[str, float] = {start: 1.0}
+    waiting = [(-1.0, start)]
+    while waiting:
+        _, at = heapq.heappop(waiting)
+        mass = residue[at]  # once in the queue until it is pushed
+        ends = around(at)
+        degree = sum(ends.values())
+        if not degree:
+            break  # the walk stays where it began
+        residue[at] = 0.0
+        share[at] = share.get(at, 0.0) + RESTART * mass
+        for end, edges in ends.items():
+            before, limit = residue.get(end, 0.0), ACCURACY * sum(around(end).values())
+            residue[end] = before + (1 - RESTART) * mass * edges / degree
+            if before < limit <= residue[end]:
+                heapq.heappush(waiting, (-residue[end], end))
+    ranked = sorted(share.items(), key=lambda item: (-item[1], item[0]))
+    return [_row(graph, id_, score=value) for id_, value in ranked[: asked.limit + 2] if id_ != start]
+
+
+def _around(graph: Knowledge, node: str) -> dict[str, int]:
+    """Neighbour → edges to or from it."""
+    keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
+    keys |= {(src, key) for src, _, key in graph.network.in_edges(node, keys=True)}
+    return dict(sorted(Counter(end for end, _ in keys).items()))
+
+
+def _search(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
+    """Nodes by how many of the words their id or text holds."""
+    words = set(re.findall(r"\w+", asked.node.lower().replace("_", " ")))
+    found = []
+    for node in graph.nodes.values():
+        held = set(re.findall(r"\w+", f"{node.id} {node.text}".lower().replace("_", " ")))
+        if count := len(words & held):
+            found.append(_row(graph, node.id, score=count))
+    return sorted(found, key=lambda row: (-row.score, row.node))

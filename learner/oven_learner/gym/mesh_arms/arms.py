@@ -41,7 +41,7 @@ class MeshArm:
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
         shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
-        ask = None if self.prior == "none" else _prior(shuffled)
+        ask = None if self.prior == "none" else prior(shuffled)
         return _link(run, self.agents, ask, self.control_share)
 
 
@@ -56,7 +56,7 @@ class LearntArm:
 
     def learn(self, past: Sequence[Mapping[str, Any]]) -> None:
         """What `LoopLink.kept` gave of each of those episodes. Replaces what was learnt before."""
-        self._posteriors = _learnt(tuple(sorted(json.dumps(one["reports"]) for one in past)))
+        self._posteriors = taught(tuple(sorted(json.dumps(one["reports"]) for one in past)))
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises ConfigError before `learn`: with nothing learnt it would be another arm under this name."""
@@ -64,7 +64,7 @@ class LearntArm:
             raise ConfigError(
                 f"{self.name} has learnt nothing yet; run {self.learns_from} first and give it to learn()"
             )
-        return _link(run, None, _prior(None, self._posteriors))
+        return _link(run, None, prior(None, self._posteriors))
 
 
 MESH = MeshArm("mesh")
@@ -85,10 +85,10 @@ def _link(run: str, agents: tuple[str, ...] | None, ask: Ask | None, control_sha
 
 
 @lru_cache(maxsize=2 * SHUFFLES)
-def _prior(shuffled: int | None, posteriors: bytes | None = None) -> Ask:
+def prior(shuffled: int | None, posteriors: bytes | None = None) -> Ask:
     """Shared by the episodes of a process: what they ask changes nothing in it."""
-    prior: Ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=shuffled, posteriors=posteriors)
-    return prior
+    made: Ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=shuffled, posteriors=posteriors)
+    return made
 
 
 def _known(ask: Ask) -> GraphInfo:
@@ -99,13 +99,13 @@ def _known(ask: Ask) -> GraphInfo:
 
 
 @lru_cache(maxsize=4)
-def _learnt(past: tuple[str, ...]) -> bytes:
+def taught(past: tuple[str, ...]) -> bytes:
     """A prior of its own, since telling it something changes it."""
-    prior: Ask = plugins.load("in_process", "part of the controller", "kg")()
+    ask: Ask = plugins.load("in_process", "part of the controller", "kg")()
     for told in past:
         for report in json.loads(told):
-            prior("outcome", json.dumps(report).encode())
-    learnt = prior("posteriors", b"")
+            ask("outcome", json.dumps(report).encode())
+    learnt = ask("posteriors", b"")
     if learnt is None:
         raise ConfigError("the prior gives out no `posteriors`; oven.in_process has another `kg` than this version's")
     return learnt

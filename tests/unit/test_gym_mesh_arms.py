@@ -10,7 +10,17 @@ import pytest
 from tests.unit.installed import entry_points, installed
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.messages import Decision, Judgement, JudgeRequest, MetricSpec, Outcome, OutcomeReport, Receipt, RunStarted, Vote
+from oven_controller.messages import (
+    Decision,
+    Judgement,
+    JudgeRequest,
+    MetricSpec,
+    Outcome,
+    OutcomeReport,
+    Receipt,
+    RunStarted,
+    Vote,
+)
 from oven_controller.replay import replay
 from oven_controller.rules import Rules
 from oven_controller.stack import plugins

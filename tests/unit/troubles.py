@@ -9,7 +9,7 @@ from random import Random
 from oven_controller.messages import ActuatorSpec, Horizon, MetricSpec, Observation, RunStarted
 
 LEVELS, JUDGES = ("level_1", "level_2", "level_3"), ("exact", "style")
-TICKS, ONSET, EVERY = 160, 60, 20
+TICKS, ONSET, EVERY = 140, 60, 20
 """Ticks of a run, when its trouble begins, and between two evaluations."""
 
 _BOTH = (
@@ -58,6 +58,16 @@ GRPO = RunStarted(
     ),
 )
 
+SHORT = PRETRAINING.model_copy(update={"horizon": Horizon(max_steps=TICKS)})
+CHANNELS = PRETRAINING.model_copy(
+    update={
+        "actuators": (
+            *PRETRAINING.actuators,
+            ActuatorSpec(name="channel.mtp", kind="scalar", low=0, high=2, value=1.0),
+        ),
+        "metrics": (*PRETRAINING.metrics, MetricSpec(name="channel/mtp")),
+    }
+)
 STARVED = GRPO.model_copy(
     update={
         "actuators": tuple(
@@ -80,7 +90,7 @@ def _pretraining(tick: int, rng: Random) -> dict[str, float]:
         "loss": loss + rng.gauss(0, 0.03),
         "grad_norm": 0.5 * math.exp(rng.gauss(0, 0.1)),
         "learning_rate": 1e-3,
-        "optim/grad_momentum_cos": rng.gauss(0.1, 0.08),
+        "optim/grad_momentum_cos": rng.gauss(0.0, 0.08),
         "optim/update_ratio": ratio,
         "optim/weight_norm": 40.0 + 0.005 * tick,
         "data/repeated": 0.0,
@@ -94,7 +104,7 @@ def _grpo(tick: int, rng: Random) -> dict[str, float]:
         "loss": rng.gauss(0, 0.02),
         "grad_norm": 0.5 * math.exp(rng.gauss(0, 0.1)),
         "learning_rate": 1e-4,
-        "optim/grad_momentum_cos": rng.gauss(0.1, 0.08),
+        "optim/grad_momentum_cos": rng.gauss(0.0, 0.08),
         "optim/update_ratio": 1e-3 * (1 + rng.gauss(0, 0.05)),
         "optim/weight_norm": 20.0 + 0.001 * tick,
         "reward": reward + rng.gauss(0, 0.02),
@@ -194,6 +204,8 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
             _times("optim/update_ratio", lambda since: 2.5 if since % 9 == 0 else 1.0),
         ),
     ),
+    "pretraining.late": (SHORT, _set()),
+    "pretraining.channel": (CHANNELS, lambda since, was: was | {"channel/mtp": 0.7 * was["loss"]}),
     "pretraining.displaced": (PRETRAINING, _times("optim/weight_norm", lambda since: 1.2)),
     "grpo.nothing": (GRPO, _set()),
     "grpo.aligned": (GRPO, ALIGNED),
@@ -220,9 +232,10 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
 
 
 def observations(trouble: str, cured_at: int = TICKS) -> Iterator[Observation]:
-    """From the tick after `cured_at` on all is well, and better than it ever was."""
+    """Whatever was wrong, from the tick after `cured_at` on all is well, and better than it ever was."""
     run, change = TROUBLES[trouble]
-    healthy = _pretraining if run is PRETRAINING else _grpo
+    healthy = _pretraining if run.recipe == "pretraining" else _grpo
+    length = run.horizon.max_steps or 1
     rng = Random(trouble)
     for tick in range(1, TICKS + 1):
         metrics = healthy(tick, rng)
@@ -230,7 +243,7 @@ def observations(trouble: str, cured_at: int = TICKS) -> Iterator[Observation]:
             metrics = _better(0, metrics)
         elif tick >= ONSET:
             metrics = change(tick - ONSET, metrics)
-        yield Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / 1000, metrics=metrics)
+        yield Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / length, metrics=metrics)
 
 
 def _better(since: int, was: dict[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -18,6 +19,13 @@ from oven_controller.messages import AgentStatus, MetricSpec, Receipt, RunStarte
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
 SHIPPED = sorted(entry_points()["oven.agents"])
+
+
+@pytest.fixture(autouse=True)
+def _nobody_raises(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """An agent that raises abstains, which would pass for having nothing to say."""
+    yield
+    assert not [record.getMessage() for record in caplog.get_records("call") if record.name == "oven.agent"]
 
 
 AFTER = 50

@@ -161,12 +161,13 @@ def _fooled(since: int, was: dict[str, float]) -> dict[str, float]:
 
 ALIGNED = _add("optim/grad_momentum_cos", lambda _: 0.5)
 OPPOSED = _add("optim/grad_momentum_cos", lambda _: -0.5)
+BROKEN = ("loss", "grad_norm", *(f"optim/{name}" for name in ("grad_momentum_cos", "update_ratio", "weight_norm")))
 LONGER_STEPS = _times("optim/update_ratio", lambda _: 8.0)
 TROUBLES: dict[str, tuple[RunStarted, Change]] = {
     "pretraining.nothing": (PRETRAINING, _set()),
     "pretraining.aligned": (PRETRAINING, ALIGNED),
     "pretraining.opposed": (PRETRAINING, OPPOSED),
-    "pretraining.not_a_number": (PRETRAINING, _set(loss=math.nan, grad_norm=math.nan)),
+    "pretraining.not_a_number": (PRETRAINING, lambda since, was: was | dict.fromkeys(BROKEN, math.nan)),
     "pretraining.spike": (
         PRETRAINING,
         _all(_add("loss", lambda since: 3.0), _times("grad_norm", lambda since: 8.0), _add("eval/loss", lambda _: 3.0)),
@@ -210,7 +211,7 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
     "grpo.nothing": (GRPO, _set()),
     "grpo.aligned": (GRPO, ALIGNED),
     "grpo.opposed": (GRPO, _all(OPPOSED, LONGER_STEPS)),
-    "grpo.not_a_number": (GRPO, _set(loss=math.nan)),
+    "grpo.not_a_number": (GRPO, lambda since, was: was | dict.fromkeys(BROKEN, math.nan)),
     "grpo.collapsed": (
         GRPO,
         _set(reward=0.0, **{f"rewards__{one}__mean": 0.0 for one in JUDGES}, **{f"reward__{n}": 0.0 for n in LEVELS}),

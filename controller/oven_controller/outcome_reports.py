@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from oven_controller.events import Event
 from oven_controller.mesh.needs import spelt
 from oven_controller.mesh.values import direction
-from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, RunStarted, Symptom, Vote
+from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, Receipt, RunStarted, Symptom, Vote
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
@@ -21,19 +21,18 @@ DECISIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An adopted decision: its change as it is spelt, who proposed it, and what they had seen."""
+    """An adopted decision: its change as it is spelt, and what those who proposed it had seen."""
 
     id: str
     change: str
-    proposers: frozenset[str]
     symptoms: frozenset[str]
 
 
 class OutcomeReports:
     """Hears the events of one run in the log's order.
 
-    Decisions that closed with one event (the first 12 digits of their ids) and have a proposer in common are one plan:
-    what is reported of any of them is reported of all together, under the first one's id.
+    Changes that were carried out at one tick are one plan, since nobody can tell their effects apart: what is reported
+    of any of them is reported of all together, under the first one's id.
     """
 
     def __init__(self, run: str) -> None:
@@ -42,6 +41,7 @@ class OutcomeReports:
         self._actions: frozenset[str] = frozenset()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._done: dict[str, _Done] = {}
+        self._ticks: dict[str, int] = {}
 
     def hear(self, event: Event) -> OutcomeReport | None:
         """The report, where this was an outcome that says something and somebody had named a symptom."""
@@ -54,7 +54,9 @@ class OutcomeReports:
                 self._seen[vote.actuator, event.author] = frozenset(named)
             case Decision() as decision:
                 self._decided(decision)
-            case Outcome(scored=True, withheld=False) as outcome if outcome.decision_id in self._done:
+            case Receipt(status="applied") as receipt if receipt.decision_id in self._done:
+                self._ticks[receipt.decision_id] = receipt.tick
+            case Outcome(scored=True, withheld=False) as outcome if outcome.decision_id in self._ticks:
                 return self._report(outcome)
         return None
 
@@ -68,13 +70,15 @@ class OutcomeReports:
         # An action's argument is no value to go up or down from.
         action = decision.actuator in self._actions
         change = decision.actuator if action else spelt(decision.actuator, direction(decision.before, decision.value))
-        self._done[decision.id] = _Done(decision.id, change, frozenset(proposers), frozenset().union(*seen))
+        self._done[decision.id] = _Done(decision.id, change, frozenset().union(*seen))
         while len(self._done) > DECISIONS:
-            del self._done[next(iter(self._done))]
+            oldest = next(iter(self._done))
+            del self._done[oldest]
+            self._ticks.pop(oldest, None)
 
     def _report(self, outcome: Outcome) -> OutcomeReport | None:
-        own = self._done[outcome.decision_id]
-        plan = [done for done in self._done.values() if done.id[:12] == own.id[:12] and done.proposers & own.proposers]
+        tick = self._ticks[outcome.decision_id]
+        plan = [done for done in self._done.values() if self._ticks.get(done.id) == tick]
         symptoms = frozenset().union(*(done.symptoms for done in plan))
         found = [line.success for line in outcome.lines if line.stance == "propose" and not line.shadow]
         if not plan or not symptoms or not found or len(plan) > 8:

@@ -15,7 +15,8 @@ import networkx as nx
 from oven_controller.errors import ConfigError
 from oven_controller.messages import GraphInfo
 from oven_kg.lint import lint
-from oven_kg.records import Edge, Node, Records, Source, read
+from oven_kg.loaders.opening import opened
+from oven_kg.records import Edge, Node, Records, Source
 from oven_kg.shuffled import shuffled as permuted
 
 
@@ -116,13 +117,13 @@ def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
     faults if the lint finds any."""
     if shuffled is not None:
         name = str(path or "the built-in graph")
-        return _checked(permuted(_checked(read(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
-    return _builtin() if path is None else _checked(read(path), str(path))
+        return _checked(permuted(_checked(opened(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
+    return _builtin() if path is None else _checked(opened(path), str(path))
 
 
 @cache
 def _builtin() -> Knowledge:
-    return _checked(read(), "the built-in graph")
+    return _checked(opened(None), "the built-in graph")
 
 
 def _checked(records: Records, name: str) -> Knowledge:

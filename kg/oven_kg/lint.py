@@ -10,7 +10,7 @@ from typing import Final
 import networkx as nx
 
 from oven_controller.mesh.needs import FORMS, NEED
-from oven_kg.records import Edge, Node, Records
+from oven_kg.records import SECTIONS, Edge, Node, Records
 
 ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "INDICATES": (("metric",), ("symptom",)),
@@ -114,6 +114,8 @@ def _bibliography(records: Records) -> Iterator[str]:
 
 def _nodes(records: Records) -> Iterator[str]:
     for node in records.nodes:
+        if node.kind not in SECTIONS.values():
+            yield f"the node {node.id!r} is of the kind {node.kind!r}; kinds are {', '.join(SECTIONS.values())}"
         for phase in node.phase:
             if phase not in PHASES:
                 yield f"{node.id} has the phase {phase!r}; phases are {', '.join(PHASES)}"

@@ -153,7 +153,7 @@ def _text(path: Path) -> str:
 
 
 def _query(args: list[str]) -> int:
-    parser = parser_of("query", "path weight_norm_falls rollback_and_lower_decay")
+    parser = parser_of("query", "path weights_shrink rollback_and_lower_decay")
     parser.add_argument("op", choices=get_args(GraphQuery.model_fields["op"].annotation))
     parser.add_argument("node", help="a node's id; for search: words")
     parser.add_argument("to", nargs="?", default="", help="for path: where it ends")

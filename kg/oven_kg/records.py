@@ -26,7 +26,8 @@ DATA: Final = Path(__file__).parent / "data"
 @dataclass(frozen=True, slots=True)
 class Node:
     id: str
-    kind: Kind
+    kind: str
+    """One of `Kind`; anything in a graph from elsewhere, which the lint will say."""
     text: str = ""
     phase: tuple[str, ...] = ()
     """Where it applies: pretrain, sft, grpo; empty for all."""

@@ -11,6 +11,7 @@ import pytest
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_kg.commands import DIAGNOSE, INFO, LINT, Command
 from oven_kg.graph import load
+from oven_kg.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
 from oven_kg.records import DATA
 
 
@@ -59,7 +60,18 @@ def test_a_wrong_question_names_the_remedy(tmp_path: Path) -> None:
         INFO.run(["--graph", str(tmp_path / "nothere.yaml")])
 
 
-@pytest.mark.parametrize(("name", "command"), [("diagnose", DIAGNOSE), ("info", INFO), ("lint", LINT)])
+COMMANDS = {
+    "diagnose": DIAGNOSE,
+    "info": INFO,
+    "lint": LINT,
+    "learn": LEARN,
+    "curriculum": CURRICULUM,
+    "token-prior": TOKEN_PRIOR,
+    "query": QUERY,
+}
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS.items())
 def test_each_has_help_with_an_example(name: str, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.run(["--help"])

@@ -27,7 +27,7 @@ from oven_kg.graph import load
 from oven_kg.posteriors import PSEUDO, Posteriors
 
 BACK, CUT, BOTH = ("run.rollback",), ("optimizer.lr_scale:down",), ("run.rollback", "optimizer.lr_scale:down")
-SYMPTOMS = ("loss_spike", "grad_norm_spike", "policy_collapse", "weight_norm_falls", "of_nobody")
+SYMPTOMS = ("loss_spike", "grad_norm_spike", "policy_collapse", "weights_shrink", "of_nobody")
 
 
 def report(id_: str, changes: tuple[str, ...] = BACK, success: float = 1.0, **more: object) -> OutcomeReport:
@@ -100,9 +100,9 @@ def test_success_raises_a_remedy_and_failure_lowers_it_for_its_causes_and_for_th
 def test_an_edges_strength_is_its_beta() -> None:
     """One outcome, by hand: α = P(c | symptoms) · r beside n₀ · s."""
     held = Answers(load())
-    p = {cause.id: cause.p for cause in _diagnosis(held, "weight_norm_falls").causes}["weight_decay_too_high"]
+    p = {cause.id: cause.p for cause in _diagnosis(held, "weights_shrink").causes}["weight_decay_too_high"]
     edge = next(edge for edge in load().out_of("lower_weight_decay", "SOLVES") if edge.dst == "weight_decay_too_high")
-    held.take(report("a", ("optimizer.weight_decay:down",), 0.25, symptoms=("weight_norm_falls",)))
+    held.take(report("a", ("optimizer.weight_decay:down",), 0.25, symptoms=("weights_shrink",)))
     n0 = PSEUDO[edge.grade]
     assert held._scope("", 0).strength(edge) == pytest.approx((n0 * edge.strength + 0.25 * p) / (n0 + p))
     assert n0 <= 10

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from tests.unit.mesh_log import LR, Log
+import json
+from pathlib import Path
 
+import pytest
+from tests.unit.mesh_log import LR, Log
+from tests.unit.replayed import left_behind
+
+from oven_controller.errors import ConfigError
+from oven_controller.home import Home
 from oven_controller.messages import OutcomeReport
 from oven_controller.outcome_reports import OutcomeReports
+from oven_kg.kept import read
+from oven_kg.questions import LEARN
 
 SEEN = ("symptom:loss_spike", "kg:0123456789ab")
 
@@ -38,6 +47,48 @@ def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:
     log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
     changed(log, SEEN, 0.5)
     assert reports(log) == reports(log) != []
+
+
+def test_what_was_carried_out_at_one_tick_is_one_plan() -> None:
+    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
+    for n in range(10):
+        log.tick(loss=1.0 + 0.01 * (n % 3 - 1))
+    decisions = []
+    for value, actuator, symptom in ((3.0, "run.rollback", "loss_spike"), (0.5, LR, "gradients_opposed")):
+        seen = (f"symptom:{symptom}",)
+        log.propose("amy", value, actuator, 0.8, target="loss", expected_change=-0.2, evidence=seen)
+        log.vote("bob", "for", actuator=actuator)
+        decisions.append(log.last)
+    for decision in decisions:
+        log.receipt(decision)
+    for n in range(12):
+        log.tick(loss=0.5 + 0.01 * (n % 3 - 1))
+    found = reports(log)
+    assert found and {report.changes for report in found} == {(f"{LR}:down", "run.rollback")}
+    assert {report.id for report in found} == {f"r/{decisions[0].id}"}
+    assert {s.id for s in found[-1].symptoms} == {"loss_spike", "gradients_opposed"}
+
+
+def test_the_command_adds_what_recorded_runs_teach_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    log = Log(stride=1)
+    log.start(outcome_ticks=10, cooldown_ticks=0)
+    for agent in ("amy", "bob"):
+        log.join(agent)
+    changed(log, SEEN, 0.5)
+    left_behind(Home(), log)
+    path = tmp_path / "learnt.json"
+    for added in (1, 0):
+        assert LEARN.run(["r", "--to", str(path), "--half-life", "500", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["outcomes"], found["added"]) == (1, added)
+    known = read(path)
+    assert known.half_life == 500 and list(known.reports.values()) == reports(log)
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="these are no posteriors"):
+        LEARN.run(["r", "--to", str(path)])
 
 
 def test_what_nobody_named_a_symptom_for_teaches_nothing() -> None:

@@ -1,0 +1,23 @@
+"""A graph by its file: YAML as the built-in one, or whatever a loader is installed for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from oven_controller.stack import plugins
+from oven_kg.loaders.rows import WHOLE, bounded, gather
+from oven_kg.records import Records, read
+
+YAML: Final = (".yaml", ".yml")
+
+
+def opened(path: Path | None) -> Records:
+    """The built-in graph if there is no path. Raises UnknownNameError for a suffix that no loader is named by, and
+    ConfigError for what cannot be read."""
+    if path is None:
+        return read()
+    if path.suffix.lower() in YAML:
+        return read(bounded(path, WHOLE))
+    load = plugins.load("kg_loaders", "loader for files of the kind", path.suffix.lower().removeprefix("."))
+    return gather(path, load(path))

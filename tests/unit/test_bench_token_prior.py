@@ -1,0 +1,104 @@
+"""The experiment with a graph's token scores: its pieces, its verdict, and a run of a few steps."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from oven_controller.stack import plugins
+from oven_kg.source_prior import source_prior, triples_of
+from oven_kg.token_codec import LIMIT, decode, vocabulary_sha
+from oven_learner.bench import token_prior as bench
+
+SOURCE = """
+import os
+from json import loads
+
+class Oven(Base):
+    def bake(self):
+        try:
+            return loads(os.read(3))
+        except (ValueError, KeyError):
+            raise Burnt("black") from None
+"""
+
+
+def test_a_program_is_a_graph(tmp_path: Path) -> None:
+    path = tmp_path / "kitchen.py"
+    path.write_text(SOURCE)
+    assert set(triples_of(path)) == {
+        ("kitchen", "REQUIRES", "os"),
+        ("kitchen", "REQUIRES", "loads"),
+        ("kitchen", "CONTAINS", "Oven"),
+        ("Oven", "IS_A", "Base"),
+        ("Oven", "CONTAINS", "bake"),
+        ("bake", "REQUIRES", "loads"),
+        ("bake", "REQUIRES", "read"),
+        ("bake", "SOLVES", "ValueError"),
+        ("bake", "SOLVES", "KeyError"),
+        ("bake", "CAUSES", "Burnt"),
+        ("bake", "REQUIRES", "Burnt"),
+    }
+    path.write_text("this is no program")
+    assert list(triples_of(path)) == []
+
+
+def test_its_prior_is_a_kilobyte_at_most_and_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "kitchen.py"
+    path.write_text(SOURCE)
+    vocabulary = ["loads", " Oven", "q", "bake", "os"]
+    found = source_prior([path], vocabulary, 3)
+    assert len(found.blob) <= LIMIT and len(found.scores) == 3 and 2 not in found.scores
+    assert found.scores == decode(found.blob, 5, vocabulary_sha(vocabulary))
+    assert (found.nodes, found.edges) == (10, 11)
+
+
+@pytest.mark.parametrize("arm", bench.ARMS)
+def test_an_arm_changes_its_own_rows_and_no_other(arm: str) -> None:
+    scores, counts = {3: 1.0, 5: 0.5}, Counter({7: 9, 8: 5, 3: 1})
+    plain, model = bench.Model(bench.QUICK, 1), bench.Model(bench.QUICK, 1)
+    bench.begin(model, arm, scores, counts, seed=1)
+    before, after = plain.rows.data, model.rows.data
+    changed = torch.nonzero(torch.ne(after, before).any(1)).flatten().tolist()
+    grown = {row: float((after[row] / before[row]).mean()) for row in changed}
+    if arm in ("baseline", "unigram"):
+        assert grown == {}
+    else:
+        assert sorted(grown.values()) == pytest.approx([1.25, 1.5])
+        assert (set(grown) == {3, 5}) == (arm == "kg") and (set(grown) == {7, 8}) == (arm == "frequency")
+    assert bool(model.bias.any()) == (arm == "unigram")
+    if arm == "unigram":
+        assert int(model.bias.argmax()) == 7 and len(set(model.bias.tolist())) <= 16
+
+
+def test_the_verdict_asks_for_every_control() -> None:
+    helped = dict.fromkeys(bench.ARMS, "HELPS")
+    assert bench.verdict(helped, 5) == "HELPS" and bench.verdict(helped, 4) == "INCONCLUSIVE"
+    for control in ("baseline", "shuffled", "frequency"):
+        assert bench.verdict({**helped, control: "NO EFFECT"}, 5) == "NO EFFECT"
+    assert bench.verdict({**helped, "unigram": "HARMS"}, 5) == "HELPS", "the unigram is no control of the graph"
+    assert bench.verdict({**helped, "baseline": "HARMS"}, 5) == "HARMS"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_quick_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(plugins, "load", lambda *_: source_prior)
+    assert bench.BENCH.run(["--quick", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "INCONCLUSIVE" and set(found["bits_per_byte"]) == set(bench.ARMS)
+    assert found["blob_bytes"] <= 1024 and found["tokens"] == 358 and found["graph_nodes"] > 100
+    assert all(2 < bits < 6 for bits in found["bits_per_byte"].values()), "near the start: 10 bits a token"
+    assert found["gain_of_kg_over"]["shuffled"]["low"] < found["gain_of_kg_over"]["shuffled"]["high"]

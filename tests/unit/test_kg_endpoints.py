@@ -1,0 +1,239 @@
+"""Curricula, token priors, queries, and the commands that ask for them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.test_kg_commands import said
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.messages import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_kg.curriculum import curriculum, lower_bound
+from oven_kg.graph import load
+from oven_kg.importance import node_importance, pagerank, top
+from oven_kg.query import query
+from oven_kg.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
+from oven_kg.token_codec import LIMIT, decode, encode, vocabulary_sha
+from oven_kg.token_prior import Longest, token_prior
+
+GRAPH = load()
+TOPICS = st.sampled_from("abcdef")
+
+
+def shares(mastery: dict[str, tuple[float, float]], *needs: tuple[str, str], **more: object) -> Curriculum:
+    rows = [{"topic": topic, "successes": s, "failures": f} for topic, (s, f) in mastery.items()]
+    return curriculum(
+        GRAPH, CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
+    )
+
+
+def test_what_is_half_mastered_gets_most() -> None:
+    found = shares({"known": (98, 2), "half": (50, 50), "new": (2, 98)}).weights
+    assert found["half"] > 5 * found["known"] and found["known"] == pytest.approx(found["new"])
+
+
+def test_what_builds_on_something_unlearnt_waits_with_the_way_there() -> None:
+    mastery = {"add": (5.0, 95.0), "multiply": (50.0, 50.0), "divide": (50.0, 50.0)}
+    found = shares(mastery, ("multiply", "add"), ("divide", "multiply"))
+    assert [short.path for short in found.unmet] == [
+        ("divide", "multiply"),
+        ("divide", "multiply", "add"),
+        ("multiply", "add"),
+    ]
+    assert found.weights == pytest.approx({"add": 0.9 + 0.1 / 3, "multiply": 0.1 / 3, "divide": 0.1 / 3})
+    learnt = shares({**mastery, "add": (95, 5), "multiply": (80, 20)}, ("multiply", "add"), ("divide", "multiply"))
+    assert learnt.unmet == () and learnt.weights["divide"] > learnt.weights["multiply"]
+
+
+def test_a_few_right_answers_are_no_mastery() -> None:
+    assert shares({"a": (3, 0), "b": (1, 1)}, ("b", "a"), threshold=0.6).unmet
+    assert not shares({"a": (30, 0), "b": (1, 1)}, ("b", "a"), threshold=0.6).unmet
+
+
+@given(
+    st.dictionaries(TOPICS, st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), min_size=1),
+    st.lists(st.tuples(TOPICS, TOPICS), max_size=8),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_shares_sum_to_one_and_leave_none_out(
+    mastery: dict[str, tuple[float, float]], needs: list[tuple[str, str]], threshold: float, floor: float
+) -> None:
+    found = shares(mastery, *needs, threshold=threshold, floor=floor)
+    assert math.fsum(found.weights.values()) == pytest.approx(1) and set(found.weights) == set(mastery)
+    assert min(found.weights.values()) >= floor / len(mastery) - 1e-9
+    assert found == shares(dict(reversed(mastery.items())), *needs[::-1], threshold=threshold, floor=floor)
+    for short in found.unmet:
+        asked = CurriculumRequest.model_validate(
+            {"mastery": [{"topic": "x", "successes": s, "failures": f} for s, f in [mastery[short.path[-1]]]]}
+        )
+        assert short.bound == pytest.approx(lower_bound(asked.mastery[0])) and short.bound < threshold + 1e-9
+
+
+scored = st.dictionaries(st.integers(0, 59_999), st.floats(-50, 50, width=32), min_size=1, max_size=400)
+
+
+@settings(deadline=None)
+@given(scored)
+def test_a_prior_comes_back_within_half_a_level_and_a_kilobyte(scores: dict[int, float]) -> None:
+    blob = encode(scores, 60_000, "ab" * 32)
+    found = decode(blob, 60_000, "ab" * 32)
+    assert len(blob) <= LIMIT and set(found) <= set(scores)
+    if len(scores) <= 358:
+        assert set(found) == set(scores)
+    kept = [scores[id_] for id_ in found]
+    level = (max(kept) - min(kept)) / 15
+    assert all(abs(found[id_] - scores[id_]) <= level / 2 + 1e-4 for id_ in found)
+    assert min(kept) >= max((score for id_, score in scores.items() if id_ not in found), default=-math.inf)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80), st.integers(0, 40), st.integers(0, 255))
+def test_what_is_no_prior_or_is_damaged_is_refused_or_read_never_worse(noise: bytes, at: int, byte: int) -> None:
+    good = bytearray(encode({1: 0.5, 7: 1.0, 90: -2.0}, 100, "ab" * 32))
+    good[at % len(good)] = byte
+    for blob in (noise, bytes(good), bytes(good[: at + 20])):
+        with contextlib.suppress(ConfigError):
+            assert all(0 <= id_ < 100 for id_ in decode(blob, 100, "ab" * 32))
+
+
+def test_a_prior_for_another_tokenizer_is_refused() -> None:
+    words = ["loss", " rate", "x"]
+    found = token_prior(GRAPH, TokenPriorRequest(vocabulary=tuple(words), counts=(5, 3, 2)))
+    blob = base64.b64decode(found.blob)
+    assert len(blob) == found.bytes and found.tokens == 3 and "0.127" in found.ablation
+    read = decode(blob, 3, vocabulary_sha(words))
+    assert read[0] == pytest.approx(math.log(0.5)) and read[2] == pytest.approx(math.log(0.2))
+    for size, sha in ((3, vocabulary_sha(["loss", " rate", "y"])), (4, vocabulary_sha(words))):
+        with pytest.raises(ConfigError, match="the token prior is for a vocabulary of 3 tokens with SHA-256"):
+            decode(blob, size, sha)
+
+
+def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
+    vocabulary = (*"abcdefghijklmnopqrstuvwxyz", " loss", "loss", " rate", "zebra")
+    found = token_prior(GRAPH, TokenPriorRequest(method="kg", vocabulary=vocabulary))
+    scores = decode(base64.b64decode(found.blob), len(vocabulary), vocabulary_sha(vocabulary))
+    assert {vocabulary.index(" loss"), vocabulary.index(" rate")} <= set(scores)
+    assert vocabulary.index("zebra") not in scores and "nothing significant beyond it" in found.ablation
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"counts": (1, 2)}, "vocabulary_sha is ''"),
+        ({"counts": (0, 0), "vocabulary_sha": "ab" * 32}, "needs `counts`"),
+        ({"counts": (1, -2), "vocabulary_sha": "ab" * 32}, "0 or more each"),
+        ({"vocabulary": ("a",), "counts": (1, 2)}, "1 tokens and 2 counts"),
+        ({"method": "kg", "counts": (1,), "vocabulary_sha": "ab" * 32}, "needs `vocabulary`"),
+        ({"method": "kg", "vocabulary": ("\u0416",)}, "no token of the vocabulary stands in a label"),
+    ],
+)
+def test_a_prior_without_what_it_needs_says_so(asked: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        token_prior(GRAPH, TokenPriorRequest.model_validate(asked))
+
+
+def test_358_tokens_of_a_large_vocabulary_fit_easily() -> None:
+    scores = {(n * 7919) % 151_936: 1 - n / 358 for n in range(358)}
+    blob = encode(scores, 151_936, "ab" * 32)
+    assert len(decode(blob, 151_936, "ab" * 32)) == 358 and len(blob) < 700
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.floats(0.1, 2)), max_size=20))
+def test_pagerank_is_the_walks_stationary_point(count: int, edges: list[tuple[int, int, float]]) -> None:
+    edges = [(src % count, dst % count, weight) for src, dst, weight in edges]
+    ranks = pagerank(count, edges)
+    out = [sum(w for s, _, w in edges if s == node) for node in range(count)]
+    lost = sum(rank for rank, total in zip(ranks, out, strict=True) if not total)
+    again = [(0.15 + 0.85 * lost) / count] * count
+    for src, dst, weight in edges:
+        again[dst] += 0.85 * ranks[src] * weight / out[src]
+    assert again == pytest.approx(ranks, abs=1e-9) and sum(ranks) == pytest.approx(1)
+
+
+def test_importance_flows_along_edges_and_ranks_are_linear() -> None:
+    found = node_importance(["a", "b", "c"], [("a", "CAUSES", "c"), ("b", "CAUSES", "c")])
+    assert found["c"] > found["a"] == found["b"] and sum(found.values()) == pytest.approx(3)
+    assert top({1: 5.0, 2: 9.0, 3: 0.0, 4: 7.0}, 2) == {2: 1.0, 4: 0.5}
+    assert Longest({"lo": 1, "loss": 2, "s": 3})("loss so") == [2, 3]
+
+
+def ask(op: str, node: str, to: str = "", limit: int = 200) -> QueryAnswer:
+    return query(GRAPH, GraphQuery.model_validate({"op": op, "node": node, "to": to, "limit": limit}))
+
+
+def test_neighbours_stand_on_the_nodes_edges() -> None:
+    rows = ask("neighbors", "weight_decay_too_high").rows
+    assert ("weights_shrink", "out") in {(row.node, row.towards) for row in rows}
+    assert ("lower_weight_decay", "in") in {(row.node, row.towards) for row in rows}
+    assert {"weight_decay_too_high"} <= {GRAPH.edges[row.edge].src for row in rows if row.towards == "out"}
+    few = ask("neighbors", "weight_decay_too_high", limit=2)
+    assert len(few.rows) == 2 and few.more
+
+
+def test_a_path_leads_from_one_to_the_other() -> None:
+    rows = ask("path", "weights_shrink", "rollback_and_lower_decay").rows
+    assert [row.node for row in rows] == ["weights_shrink", "weight_decay_too_high", "rollback_and_lower_decay"]
+    assert [row.towards for row in rows] == ["", "in", "in"]
+
+
+def test_what_lies_near_is_what_an_exact_walk_finds() -> None:
+    rows = ask("ppr", "weights_shrink", limit=10).rows
+    edges = {(*sorted(ends[:2]), ends[2]) for ends in GRAPH.network.edges(keys=True)}
+    degree = Counter(end for one, other, _ in edges for end in (one, other))
+    exact: dict[str, float] = {"weights_shrink": 1.0}
+    for _ in range(300):
+        after = defaultdict(float, weights_shrink=0.15)
+        for one, other, _ in edges:
+            after[other] += 0.85 * exact.get(one, 0.0) / degree[one]
+            after[one] += 0.85 * exact.get(other, 0.0) / degree[other]
+        exact = dict(after)
+    del exact["weights_shrink"]
+    wanted = sorted(exact, key=lambda node: -exact[node])[:10]
+    assert len({row.node for row in rows} & set(wanted)) >= 9
+    assert all(abs(row.score - exact[row.node]) < 2e-3 for row in rows)
+
+
+def test_search_finds_words_and_an_unknown_node_names_its_neighbours() -> None:
+    assert "weight_decay" in ask("search", "weight decay").rows[0].node
+    assert ask("search", "zebra").rows == ()
+    with pytest.raises(UnknownNameError, match="did you mean 'loss_spike'"):
+        ask("ppr", "los_spike")
+
+
+def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = said(capsys, CURRICULUM, "add=5/100", "multiply=50/100", "--needs", "multiply:add")
+    assert "not yet: multiply builds on add, of which" in out and "add" in out.splitlines()[0]
+    assert json.loads(said(capsys, CURRICULUM, "add=5/100", "--json"))["weights"] == {"add": 1.0}
+    assert "← SOLVES ←" in said(capsys, QUERY, "path", "weights_shrink", "rollback_and_lower_decay")
+    assert json.loads(said(capsys, QUERY, "search", "decay", "--limit", "1", "--json"))["more"]
+    vocabulary, corpus, blob = tmp_path / "v.json", tmp_path / "ids.txt", tmp_path / "prior.bin"
+    vocabulary.write_text(json.dumps(["a", " loss", "b"]))
+    corpus.write_text("0 0 1\n2 0")
+    assert "3 tokens in" in said(capsys, TOKEN_PRIOR, str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
+    assert decode(blob.read_bytes(), 3, vocabulary_sha(["a", " loss", "b"]))[0] == pytest.approx(math.log(0.6))
+    assert json.loads(said(capsys, TOKEN_PRIOR, str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "words"),
+    [
+        (CURRICULUM, ["add=9/5"], "write TOPIC=RIGHT/TRIED"),
+        (CURRICULUM, ["add=1/5", "--needs", "add"], "write TOPIC:NEED"),
+        (CURRICULUM, ["add=1/5", "--floor", "2"], "floor is 2.0"),
+        (QUERY, ["search", "x", "--limit", "0"], "limit is 0"),
+        (TOKEN_PRIOR, ["nothere.json"], "cannot read nothere.json"),
+        (LEARN, ["r", "--to", "x.json", "--half-life", "-1"], "--half-life is -1"),
+    ],
+)
+def test_a_wrong_question_names_the_remedy(command: object, args: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        command.run(args)  # type: ignore[attr-defined]

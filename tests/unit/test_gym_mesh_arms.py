@@ -8,19 +8,27 @@ from random import Random
 
 import pytest
 from tests.unit.installed import entry_points, installed
-from tests.unit.mesh_log import RUN, Log
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted
+from oven_controller.messages import (
+    Decision,
+    Judgement,
+    JudgeRequest,
+    MetricSpec,
+    Outcome,
+    OutcomeReport,
+    Receipt,
+    RunStarted,
+    Vote,
+)
 from oven_controller.replay import replay
 from oven_controller.rules import Rules
 from oven_controller.stack import plugins
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.gym.mesh_arms import alone
-from oven_learner.gym.mesh_arms.arms import MESH, WITHHELD, LearntArm, MeshArm
+from oven_learner.gym.mesh_arms.arms import MESH, MESH_KG, MESH_SHUFFLED, WITHHELD, LearntArm, MeshArm, prior, taught
 from oven_learner.gym.mesh_arms.link import LoopLink
-from oven_learner.gym.mesh_arms.reports import reports
 from oven_learner.snapshots import Snapshots
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -122,51 +130,60 @@ def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept
     outcome = Outcome.model_validate(kept["outcomes"][0])
     assert outcome.scored and outcome.lines[0].agent == "lr" and outcome.lines[0].success == 1.0
-    report = kept["reports"][0]
-    assert report["changes"] == ["optimizer.lr_scale:up"] and report["symptoms"] == [{"id": "gradients_aligned"}]
-    assert (report["success"], report["phase"]) == (1.0, "grpo")
-
-
-def test_changes_of_one_tick_are_one_lesson() -> None:
-    log = Log.running("amy", speciality=("optimizer.lr_scale", "run.rollback"))
-    log.tick(5, loss=1.0)
-    for actuator, value in (("run.rollback", 2.0), ("optimizer.lr_scale", 0.5)):
-        log.vote("amy", "propose", value, actuator, confidence=0.9, target="loss", evidence=("symptom:loss_spike",))
-    log.tick(3, loss=1.0)
-    back, cut = log.decisions
-    log.receipt(back)
-    log.receipt(cut)
-    log.tick(24, loss=0.5)
-    (report,) = reports(RUN, log.events)
-    assert report["changes"] == ["run.rollback", "optimizer.lr_scale:down"]
-    assert report["symptoms"] == [{"id": "loss_spike"}] and report["success"] == 1.0 and report["phase"] == "pretrain"
-
-
-def test_what_was_withheld_or_not_scored_or_seen_by_nobody_teaches_nothing() -> None:
-    for share, evidence, ticks in (
-        (1.0, ("symptom:loss_spike",), 24),
-        (0.0, ("a remark",), 24),
-        (0.0, ("symptom:loss_spike",), 4),
-    ):
-        log = Log.running("amy", speciality=("optimizer.lr_scale",), control_share=share)
-        log.tick(5, loss=1.0)
-        log.vote("amy", "propose", 0.5, confidence=0.9, target="loss", evidence=evidence)
-        log.tick(3, loss=1.0)
-        if log.last.verdict == "adopted":
-            log.receipt(log.last)
-        log.tick(ticks, loss=0.5)
-        log.end()
-        assert reports(RUN, log.events) == []
+    report = OutcomeReport.model_validate(kept["reports"][0])
+    assert report.changes == ("optimizer.lr_scale:up",) and report.symptoms[0].id == "gradients_aligned"
+    assert (report.success, report.phase) == (1.0, "grpo")
 
 
 def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
-    def told(loss: float) -> str:
-        log = Log.running("amy", speciality=("optimizer.lr_scale",))
-        log.tick(5, loss=1.0)
-        log.vote("amy", "propose", 0.5, confidence=0.9, target="loss", evidence=("symptom:loss_spike",))
-        log.tick(3, loss=1.0)
-        log.receipt(log.last)
-        log.tick(24, loss=loss)
-        return str(reports(RUN, log.events)[0]["id"])
+    def told(steps: int) -> str:
+        link = alone.lr.link("gym-1", Random(0))
+        trained(link, steps)
+        return str(link.kept()["reports"][0]["id"])
 
-    assert told(0.5) == told(0.5) != told(0.6)
+    assert told(60) == told(60) != told(61)
+
+
+def test_with_a_prior_a_proposal_has_its_sources_and_the_run_its_rules() -> None:
+    link = MESH_KG.link("gym-1", Random(0))
+    assert trained(link)["optimizer.lr_scale"] == 4.0
+    proposal = next(body for event in link.events if isinstance(body := event.body, Vote) and body.stance == "propose")
+    assert any(entry.startswith("for: gradients_aligned ← CAUSES") for entry in proposal.evidence), proposal.evidence
+    started = link.events[0].body
+    assert isinstance(started, RunStarted) and set(started.rules.contradictions) > set(Rules().contradictions)
+    assert replay(link.events, "gym-1").same
+
+
+def test_the_shuffled_prior_is_another_and_the_same_for_one_episode() -> None:
+    def evidence(arm: MeshArm, seed: int) -> list[tuple[str, ...]]:
+        link = arm.link("gym-1", Random(seed))
+        trained(link)
+        return [body.evidence for event in link.events if isinstance(body := event.body, Vote)]
+
+    false = [evidence(MESH_SHUFFLED, seed) for seed in range(3)]
+    assert false == [evidence(MESH_SHUFFLED, seed) for seed in range(3)]
+    assert any(one != evidence(MESH_KG, 0) for one in false)
+
+
+def test_what_is_learnt_weighs_and_in_any_order() -> None:
+    seen = {"symptoms": [{"id": "gradients_aligned"}], "phase": "grpo"}
+    failed = seen | {"type": "OutcomeReport", "changes": ["optimizer.lr_scale:up"], "success": 0.0}
+    past = tuple(json.dumps([failed | {"id": f"other/{n}"} for n in numbers]) for numbers in ((1, 2), (3,)))
+    question = JudgeRequest.model_validate(seen | {"changes": "optimizer.lr_scale:up"}).wire()
+
+    def log_odds(posteriors: bytes | None) -> float:
+        answer = prior(None, posteriors)("judge", question)
+        assert answer is not None
+        return Judgement.model_validate_json(answer).log_odds
+
+    assert taught(past) == taught(past[::-1])
+    assert log_odds(taught(past)) < log_odds(taught(past[1:])) < log_odds(None)
+
+
+def test_with_nothing_learnt_the_graph_has_its_own_word() -> None:
+    arm, logs = LearntArm(), []
+    arm.learn([{"outcomes": [], "reports": []}])
+    for link in (arm.link("gym-1", Random(0)), MESH_KG.link("gym-1", Random(0))):
+        trained(link)
+        logs.append([event.line() for event in link.events])
+    assert logs[0] == logs[1]

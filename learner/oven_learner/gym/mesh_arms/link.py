@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,8 +11,8 @@ from typing import Any
 from oven_controller.closedloop import ClosedLoop, Participant
 from oven_controller.events import Event
 from oven_controller.messages import Body, Outcome, RunStarted
+from oven_controller.outcome_reports import OutcomeReports
 from oven_controller.rules import Rules
-from oven_learner.gym.mesh_arms.reports import reports
 from oven_learner.outbox import Make
 from oven_learner.past import Past
 
@@ -56,6 +57,10 @@ class LoopLink:
 
     def kept(self) -> dict[str, Any]:
         """`outcomes`: the mesh's own, in which every voter's probability stands beside what came of it. `reports`: the
-        same as a prior is told."""
+        same as a prior is told. Runs of one seed are called alike whatever befell them, so that the reports are named
+        by what is in the log."""
         outcomes = [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]
-        return {"outcomes": outcomes, "reports": reports(self._run, self.events)}
+        digest = hashlib.blake2b(b"".join(event.data for event in self.events), digest_size=8).hexdigest()
+        heard = map(OutcomeReports(f"{self._run}-{digest}").hear, self.events)
+        reports = [json.loads(report.wire()) for report in heard if report is not None]
+        return {"outcomes": outcomes, "reports": reports}

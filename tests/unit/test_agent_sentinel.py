@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit import runs
 from tests.unit.runs import receipt
 
-from oven_agents import Agent, Alternatives
+from oven_agents import Agent, Alternatives, Window
 from oven_agents.data_health import DataHealth
 from oven_agents.gradient_health import GradientHealth
 from oven_agents.sentinel import CUTTING, RETURNING, SKIPPING, Sentinel
@@ -174,3 +176,26 @@ def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
     vote = runs.votes(GradientHealth(), loose.model_copy(update={"actuators": tuple(specs)}), spiky)[0]
     assert vote.actuator == "grad.clip" and isinstance(vote.value, float) and 1 < vote.value < 5
     assert not runs.votes(GradientHealth(), loose, spiky), "a clip of 1 held them"
+
+
+@given(st.lists(st.integers(0, 12), max_size=4), st.integers(1, 10))
+def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(backs: list[int], between: int) -> None:
+    """Against the run as it went: steps that stand are a stack, and a rollback takes off its top."""
+    observations: list[Observation] = []
+    standing: list[tuple[int, int]] = []
+    step, lost = 0, set[int]()
+    for back in [*backs, 0]:
+        for _ in range(between):
+            step += 1
+            tick = len(observations) + 1
+            observations.append(runs.seen(tick, {"loss": float(tick)}, step))
+            standing.append((step, tick))
+        kept, known = list(standing), set(lost)
+        lost.add(min(step, back))
+        step = max(0, step - back)
+        standing = [one for one in standing if one[0] <= step]
+    window = Window(runs.pretraining(), observations, {}, [], {})
+    expected = [(tick, float(tick)) for _, tick in kept]
+    if 1 not in known:  # one step taken again looks like a step that was seen twice
+        assert window.kept("loss") == expected
+    assert window.kept("loss", last=3) == window.kept("loss")[-3:]

@@ -28,9 +28,8 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed. Gradients that agree while weight decay
-    shrinks the weights, or while the objective gets worse, are no reason to raise it.
-    Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
+    of a rate that collapsed. Gradients that agree while weight decay shrinks the weights, or while the objective gets worse,
+    are no reason to raise it. Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK)
@@ -257,7 +256,8 @@ class LearningRate(Agent):
     def _cosines(self, window: Window, last: int) -> list[float]:
         """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
         since = window.settled_after(SCALE, ROLLBACK)
-        return window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
+        cosines = window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
+        return [cosine for cosine in cosines if math.isfinite(cosine)]
 
 
 def _last_healthy(window: Window, since: int) -> int:

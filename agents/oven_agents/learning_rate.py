@@ -28,8 +28,9 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed. Gradients that agree while weight decay shrinks the weights, or while the objective gets worse,
-    are no reason to raise it. Where the cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
+    of a rate that collapsed. Gradients that agree while weight decay shrinks the weights, or while the objective gets
+    worse, are no reason to raise it. Where the cosine is not measured (sharded gradients, an imported run) it sees a
+    collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK)

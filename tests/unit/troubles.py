@@ -186,6 +186,7 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
         PRETRAINING,
         _all(
             _times("optim/weight_norm", lambda since: 0.985**since),
+            _set(optim__update_ratio=0.02),
             _add("loss", lambda since: 0.03 * since),
             _add("eval/loss", lambda since: 0.03 * since),
         ),
@@ -233,18 +234,19 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
 
 
 def observations(trouble: str, cured_at: int = TICKS) -> Iterator[Observation]:
-    """Whatever was wrong, from the tick after `cured_at` on all is well, and better than it ever was."""
+    """Whatever was wrong, from the tick after `cured_at` on all is well, and better than it ever was. The run has gone
+    back a step then: weights that were hurt do not mend by themselves."""
     run, change = TROUBLES[trouble]
     healthy = _pretraining if run.recipe == "pretraining" else _grpo
     length = run.horizon.max_steps or 1
     rng = Random(trouble)
     for tick in range(1, TICKS + 1):
-        metrics = healthy(tick, rng)
+        metrics, step = healthy(tick, rng), tick - (tick > cured_at)
         if tick > cured_at:
             metrics = _better(0, metrics)
         elif tick >= ONSET:
             metrics = change(tick - ONSET, metrics)
-        yield Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / length, metrics=metrics)
+        yield Observation(incarnation=1, n=tick, tick=tick, step=step, progress=tick / length, metrics=metrics)
 
 
 def _better(since: int, was: dict[str, float]) -> dict[str, float]:

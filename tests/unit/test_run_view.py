@@ -87,6 +87,7 @@ def test_who_is_a_shadow_and_why() -> None:
     log.operator("c3", "unmute", agent="amy")
     log.restart()
     log.join("cat")
+    assert "neither proposed nor objected: amy, bob, cat" in lines(log.events)
     assert {agent.shadow for agent in view(log).agents.values()} == {""}
 
 

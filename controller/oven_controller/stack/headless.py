@@ -156,11 +156,17 @@ class Headless:
         lines.append(f"{decided}; receipts: {applied or 'none'}")
         if view.outcomes:
             lines.append(f"{view.outcomes} outcomes were scored")
+        silent = []
         for name, agent in sorted(view.agents.items()):
             fate = f"; shadow: {agent.shadow}" if agent.shadow else ""
             fate += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+            if not (agent.proposals or agent.against or agent.backed or fate):
+                silent.append(name)
+                continue
             did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
             lines.append(f"agent {name}: {did}{fate}")
+        if silent:
+            lines.append(f"neither proposed nor objected: {', '.join(silent)}")
         if view.malformed:
             lines.append(f"{view.malformed} malformed messages were skipped")
         if view.ended and view.ended.lockstep_timeouts:

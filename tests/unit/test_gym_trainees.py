@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 from tests.unit.gym_line import Script
 
@@ -26,10 +24,27 @@ class Late(Case):
             trainee.settings["learning_rate"] *= 10
 
 
+class WrongClip(Case):
+    onset = 0
+
+    def settings(self, trainee: Trainee) -> None:
+        trainee.settings["clip"] = 0.02
+
+
+@pytest.mark.parametrize("kind", TRAINEES)
+def test_a_setting_that_a_fault_got_wrong_is_read_wrong_at_a_copy_too(kind: Kind) -> None:
+    own = make(kind, SEED).settings["clip"]
+    arm = Script({60: [("grad.clip", own)]})
+    beginning = Record(states={0: (0, make(kind, SEED).state())})
+    alone = untouched(make, kind, SEED, WrongClip(), beginning)
+    assert 60 in alone.states
+    shared = run(make(kind, SEED), WrongClip(), arm, alone)
+    assert shared.interventions == 1
+    assert shared == run(make(kind, SEED), WrongClip(), arm)
+
+
 @pytest.mark.parametrize("kind", TRAINEES)
 def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(kind: Kind) -> None:
-    if find_spec(f"oven_learner.gym.{kind}") is None:
-        pytest.skip(f"there is no {kind} trainee here")
     arm = Script({63: [("run.rollback", 41), ("optimizer.lr_scale", 0.25)], 80: [("grad.clip", 0.5)]})
     beginning = Record(states={0: (0, make(kind, SEED).state())})
     alone = untouched(make, kind, SEED, Late(), beginning)

@@ -52,10 +52,11 @@ class Training:
         return self._record.metrics[self.steps - 1] if self._record else self._trainee.train_step(self._case)
 
     def interfere(self) -> None:
-        """From here on it is trained: from the record's nearest copy."""
+        """From here on it is trained: from the record's nearest copy before this step, so that one step at least is
+        computed, and its settings, which no copy holds, are those that the fault made of them."""
         if self._record:
             record, self._record = self._record, None
-            for _ in range(record.put(self._trainee, self.steps), self.steps):
+            for _ in range(record.put(self._trainee, max(0, self.steps - 1)), self.steps):
                 self._trainee.train_step(self._case)
 
     def take(self) -> tuple[int, tuple[int, Mapping[str, Any]]]:

@@ -18,7 +18,7 @@ from oven_controller import streams
 from oven_controller.bus import Bus
 from oven_controller.cluster import Node, write_confs
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, NameInUseError
 from oven_controller.names import log_stream
 from oven_controller.server import ServerFolder, binary, free_port
 from oven_controller.stack.process import Child
@@ -111,12 +111,17 @@ class Cluster:
             conf.write_text(text.replace('"cluster": {', '"cluster": {"no_advertise": true,'))
         for node in NODES:
             await self.start_node(node)
+        tried = False
         async with asyncio.timeout(60), self.bus() as bus:
             while True:
                 try:
                     return await streams.create(bus.jetstream, RUN, 3)
                 except (BusError, NatsError):  # no leader yet
+                    tried = True
                     await asyncio.sleep(0.1)
+                except NameInUseError:  # what was given up before was done after all
+                    assert tried
+                    return
 
     async def start_node(self, node: int) -> None:
         command = [binary(), "-c", str(self._confs[node])]

@@ -1,6 +1,9 @@
-"""A row per agent: is it there, what did it say, what came of it, and why it cannot fire if it cannot."""
+"""A row per agent: is it there, what did it say, what came of it, and why it cannot fire if it cannot. Of many agents
+those that have spoken; the others share rows."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from textual.geometry import Size
 
@@ -13,6 +16,8 @@ from oven_tui.words import fit, glyph, row
 
 NAME = 15
 CELL = 26
+MANY = 8
+"""Above so many only agents that proposed or objected have a row of their own."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
@@ -21,42 +26,53 @@ class Agents(Lines):
         super().__init__(id="agents")
         self.view = view
         self.border_title = "agents"
-        self._counted = 0
+        self._counted = (0, 0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return 1 + len(self.view.agents)
+        own, shared = self._parted()
+        return 1 + len(own) + _rows_for(len(shared), width)
 
     def redraw(self) -> None:
-        if len(self.view.agents) != self._counted:
-            self._counted = len(self.view.agents)
+        own, shared = self._parted()
+        if (len(own), len(shared)) != self._counted:
+            self._counted = (len(own), len(shared))
             self.refresh(layout=True)  # its height is theirs
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         if not self.view.agents:
             return [row(width, [("no agent has joined", "dim")])]
-        if height <= len(self.view.agents):
-            return self._closely(width, height)
+        own, shared = self._parted()
+        if height < 1 + len(own) + _rows_for(len(shared), width):
+            return self._closely(width, height, [*own, *shared])
         head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         made = [row(width, [(head, "dim")])]
-        for place, name in enumerate(self.view.agents):
-            made.append(self._agent(width, place, name, self.view.run.agents[name]))
-        return made
+        made += [self._agent(width, place, name, self.view.run.agents[name]) for place, name in own]
+        return made + self._closely(width, height, shared)
 
-    def _closely(self, width: int, height: int) -> list[list[Run]]:
-        """Several to a row, where not each can have one of its own."""
+    def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """(place, name) of those that have a row of their own, and of those that share one; who cannot fire last."""
+        every = list(enumerate(self.view.agents))
+        if len(every) <= MANY:
+            return every, []
+        agents = self.view.run.agents
+        own = [(place, name) for place, name in every if agents[name].proposals or agents[name].against]
+        return own, sorted((one for one in every if one not in own), key=lambda one: bool(agents[one[1]].cannot_fire))
+
+    def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
+        """Several to a row."""
         across = max(1, width // CELL)
         made: list[list[Run]] = []
-        for start in range(0, len(self.view.agents), across):
+        for start in range(0, len(agents), across):
             cells: list[Run] = []
-            for place, name in list(enumerate(self.view.agents))[start : start + across]:
+            for place, name in agents[start : start + across]:
                 agent, standing = self.view.run.agents[name], self.view.standing(name)
                 state, kind = _state(agent, standing)
                 sign, colour = glyph(place)
                 cells += [(f"{sign} ", colour), (fit(name, CELL - 11) + " ", "text"), (fit(state, 8), kind)]
             made.append(row(width, cells))
         if len(made) > height:
-            hidden = len(self.view.agents) - across * (height - 1)
+            hidden = len(agents) - across * (height - 1)
             made = [*made[: height - 1], row(width, [(f"and {hidden} more: a taller terminal shows them", "dim")])]
         return made
 
@@ -81,6 +97,11 @@ class Agents(Lines):
             return "   –  ", "dim"
         least = self.view.run.started.rules.least_reputation if self.view.run.started else 0.0
         return f"{found:>4.2f}  ", "bad" if found < least else "text"
+
+
+def _rows_for(agents: int, width: int) -> int:
+    """Of agents that share rows."""
+    return -(-agents // max(1, width // CELL))
 
 
 def _state(agent: AgentView, standing: Standing) -> Run:

@@ -1,0 +1,39 @@
+"""The agents' part of the monitor: those that have spoken have a row each, however many there are."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.mesh_log import LR, Log
+
+from oven_tui.view import MonitorView
+from oven_tui.widgets.agents import MANY, Agents
+
+QUIET = tuple(f"quiet-{number:02d}" for number in range(11))
+
+
+def shown(width: int, height: int, *agents: str) -> list[str]:
+    log = Log.running(*agents, "zoe")
+    log.propose("zoe", 2.0, LR)
+    view = MonitorView()
+    for event in log.events:
+        view.feed(event)
+    return ["".join(text for text, _ in row) for row in Agents(view).rows(width, height)]
+
+
+def test_a_few_have_a_row_each() -> None:
+    head, *rows = shown(100, 12, *QUIET[: MANY - 1])
+    assert head.startswith(" agent") or head.startswith("agent")
+    assert [row.split()[1] for row in rows] == [*QUIET[: MANY - 1], "zoe"]
+
+
+def test_of_many_who_has_spoken_comes_first_and_the_others_share_rows() -> None:
+    _, spoke, *shared = shown(110, 12, *QUIET)
+    assert spoke.split()[1] == "zoe" and f"propose {LR} 2" in spoke
+    assert len(shared) == 3 and all(name in " ".join(shared) for name in QUIET)
+
+
+@pytest.mark.parametrize("height", [2, 3])
+def test_where_there_is_no_room_who_has_spoken_comes_first_and_the_rest_is_counted(height: int) -> None:
+    rows = shown(80, height, *QUIET)
+    assert len(rows) == height and "zoe" in rows[0]
+    assert rows[-1].startswith(f"and {12 - 3 * (height - 1)} more")

@@ -20,7 +20,7 @@ from oven_controller.names import Subjects
 
 ON = Subjects(RUN)
 LIMIT_S = 180
-STEP_S = 5
+STEP_S = 1
 Start = Callable[..., Process]
 
 
@@ -91,23 +91,19 @@ async def decide(nats: Server, *made: Decision) -> None:
 
 
 async def answered(nats: Server, folder: Path, made: Sequence[Decision], allowed: int, limit: int) -> int:
-    """Let the ranks go on, step by step, until the log has a receipt of each; the last step that they may take."""
+    """Let the ranks go on until the log has a receipt of each; the last step that they may take. A decision is taken at
+    a step, once it has come, so that the next step waits for a while whether the receipts come without it."""
+    wanted = {one.id for one in made}
     for last in range(allowed, limit):
-        receipts = set[str]()
-        with contextlib.suppress(TimeoutError):  # its observation went missing with a link that was killed
-            receipts = await asyncio.wait_for(answers_up_to(nats, last), STEP_S)
-        if {one.id for one in made} <= receipts:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(receipts(nats, wanted), STEP_S)
             return last
         allow(folder, last + 1)
     raise AssertionError("no receipt came within the steps that were left for it")
 
 
-async def answers_up_to(nats: Server, step: int) -> set[str]:
-    """The decisions with a receipt, once the log has that step: the link is there then."""
-    while True:
-        said = await nats.bodies()
-        if any(isinstance(body, Observation) and body.step >= step for body in said):
-            return {body.decision_id for body in said if isinstance(body, Receipt)}
+async def receipts(nats: Server, wanted: set[str]) -> None:
+    while not wanted <= {body.decision_id for body in await nats.bodies() if isinstance(body, Receipt)}:
         await asyncio.sleep(0.02)
 
 

@@ -22,7 +22,7 @@ from oven_controller.server import EmbeddedServer, ServerFolder
 
 RUN = "r"
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +32,8 @@ SIGNING: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 10.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
+_PORTS = range(15_000, 32_000)
+_ports = itertools.islice(itertools.cycle(_PORTS), secrets.randbelow(len(_PORTS)), None)
 SUBSCRIPTIONS = 1024
 """Of one connection. The learner has one per group that a remote judge scores just now, agents a handful."""
 
@@ -225,9 +229,14 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nothing listens on, and another at every call. Not of those that the system gives to outgoing
+    connections (32768 and up): one of them may take the port before its server does, or while that is down."""
+    for port in itertools.islice(_ports, 2 * len(_PORTS)):
+        if is_free(port):
+            return port
+    raise ConfigError(
+        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free; name one with --port"
+    )
 
 
 def is_free(port: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from oven_controller.cli.main import run
 from oven_controller.credentials import Credentials, permissions
 from oven_controller.errors import ConfigError
-from oven_controller.server import ServerFolder, binary
+from oven_controller.server import ServerFolder, binary, free_port, is_free
 from oven_controller.signing import Signer, load_keys
 
 
@@ -92,3 +92,9 @@ def test_no_configuration_lets_strangers_in(tmp_path: Path, host: str) -> None:
     folder.write_conf(4222, "127.0.0.1")
     folder.add_user("admin", "admin")
     folder.write_conf(4222, host)
+
+
+def test_a_free_port_is_another_at_every_call_and_none_that_an_outgoing_connection_would_get() -> None:
+    ports = [free_port() for _ in range(50)]
+    assert len(set(ports)) == 50
+    assert all(is_free(port) and port < 32_768 for port in ports)

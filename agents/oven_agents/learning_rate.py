@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
 from oven_agents.robust import best_level, noise, quantile, rise
+from oven_agents.step_length import FITTING, overlong, room
 from oven_agents.stride import shrinking
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -66,7 +67,34 @@ class LearningRate(Agent):
         return None
 
     def vote(self, window: Window) -> Sequence[Vote]:
-        return self._collapsed(window) or self._too_low(window) or self._opposed(window) or self._stalled(window)
+        return (
+            self._collapsed(window)
+            or self._too_long(window)
+            or self._too_low(window)
+            or self._opposed(window)
+            or self._stalled(window)
+        )
+
+    def _too_long(self, window: Window) -> list[Vote]:
+        """Before the loss shows it: what a rate that is too high makes of the weights no lower rate repairs."""
+        target = objective(window.run)
+        steps = overlong(window) if target.name == "loss" else None
+        if steps is None or ROLLBACK not in window.knobs:
+            return []
+        knob = window.knobs[SCALE]
+        lowered = knob.bounded(knob.number / steps.excess)
+        back = max(0, steps.onset - self.SETTLE)
+        why = (
+            f"a step moves the weights by {steps.length:.1%} of their norm ({FITTING:.1%} at a fitting rate); back to "
+            f"tick {back}, before they did, and {SCALE} {knob.number:.3g} → {lowered:.3g} together"
+        )
+        return [
+            window.propose(
+                actuator, value, confidence=0.9, why=why, target=target.name, horizon=60,
+                expected_change=signed(target, 0.05), evidence=("symptom:update_ratio_high",),
+            )
+            for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
+        ]  # fmt: skip
 
     def _collapsed(self, window: Window) -> list[Vote]:
         since = window.settled_after(SCALE, ROLLBACK)
@@ -130,10 +158,11 @@ class LearningRate(Agent):
         why, factor = said
         knob = window.knobs[SCALE]
         ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
-        raised = knob.bounded(min(knob.number * factor, ceiling))
+        target = objective(window.run)
+        longest = knob.number * room(window) if target.name == "loss" else math.inf
+        raised = knob.bounded(min(knob.number * factor, ceiling, longest))
         if raised < knob.number * 1.2:
             return []
-        target = objective(window.run)
         return [
             window.propose(
                 SCALE,

@@ -1,0 +1,67 @@
+"""How long the optimizer's steps are, measured by the weights: the one sign of a far too high rate that is there before
+the harm is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from oven_agents.stride import LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
+from oven_agents.window import Window
+
+FITTING = 0.013
+"""Relative length of a step just after warm-up at the rates that were tuned by trial, of both models that were tried
+(docs/experiments.md): a weight is then rewritten by its own size within some hundred steps."""
+LONGEST = 2 * FITTING
+EXPONENT = 4 / 3
+"""Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 5.5 and thirty times
+14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
+IN_A_ROW = 3
+RISING = 1.005
+"""A tick: a rate that grows faster is still being warmed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    onset: int
+    """The first tick of those in a row whose step was longer than LONGEST."""
+    length: float
+    """Of the longest of them, relative to the weights as they were at the onset."""
+
+    @property
+    def excess(self) -> float:
+        """By what factor the rate is too high."""
+        return (self.length / FITTING) ** EXPONENT
+
+
+def overlong(window: Window) -> Overlong | None:
+    """Of the last steps since the rate was last changed. None while it is warmed up: how high it will get is not known
+    then, and to be undone later costs a few steps more. None where the length is not measured."""
+    lengths = _lengths(window)
+    if len(lengths) < IN_A_ROW or min(length for _, length, _ in lengths[-IN_A_ROW:]) <= LONGEST or _warming(window):
+        return None
+    first = next((i for i in range(len(lengths) - 1, -1, -1) if lengths[i][1] <= LONGEST), -1) + 1
+    onset, _, weights = lengths[first]
+    # Under a rate that is too high the weights grow, and the relative length hides by how much it is.
+    return Overlong(onset, max(length * norm / weights for _, length, norm in lengths[first:]))
+
+
+def room(window: Window) -> float:
+    """By what factor the rate may be raised until steps are FITTING; without limit where their length is not measured.
+    In proportion, not with EXPONENT: what is left out is made up for by the next look."""
+    lengths = [length for _, length, _ in _lengths(window)[-IN_A_ROW:]]
+    return FITTING / max(lengths) if lengths and max(lengths) > 0 else math.inf
+
+
+def _lengths(window: Window) -> list[tuple[int, float, float]]:
+    """(tick, relative length, norm of the weights, or 1 where it is not measured) on the way to the present weights,
+    since the rate was changed."""
+    since = window.settled_after(SCALE, ROLLBACK)
+    norms = dict(window.kept(WEIGHTS, after=since))
+    seen = [(tick, length, norms.get(tick, 1.0)) for tick, length in window.kept(LENGTH, after=since)]
+    return [one for one in seen if math.isfinite(one[1]) and math.isfinite(one[2]) and one[2] > 0]
+
+
+def _warming(window: Window) -> bool:
+    rates = window.series(RATE, last=IN_A_ROW)
+    return len(rates) > 1 and rates[-1] > rates[0] * RISING ** (len(rates) - 1)

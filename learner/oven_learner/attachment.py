@@ -26,11 +26,13 @@ from oven_learner.actuators import Actuators
 from oven_learner.checkpoints import Record
 from oven_learner.client import OvenClient
 from oven_learner.connection import Connection
-from oven_learner.hf import gauges, inputs, knobs
+from oven_learner.hf import inputs, knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
+from oven_learner.hf.gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.hf.learning_rate import LearningRateScale
 from oven_learner.hf.metrics import StepMetrics
 from oven_learner.hf.readback import Readback
+from oven_learner.hf.repeated import Repeated
 from oven_learner.hf.reward_faults import RewardFaults
 from oven_learner.hf.rollback import to_go_back_to
 from oven_learner.link import Link
@@ -90,7 +92,7 @@ class Attachment(TrainerCallback):
         self._ranks: ranks.Ranks | None = None
         self._mixture = mixture
         self._users = knobs.UsersOwn()
-        self._readback = Readback(self._publish, frozenset({gauges.ALIGNMENT.name}))
+        self._readback = Readback(self._publish, ABSENT_IF_NAN)
         self._not_finite: Counter[str] = Counter()
         self._trained = 0
         self._budget: int | None = None
@@ -99,7 +101,9 @@ class Attachment(TrainerCallback):
         self._trained_before = self._step_before = 0
         self._handled_before: Any = None
         self._rate = 0.0
-        self._gauged = False
+        self._gauges: OptimizerGauges | None = None
+        self._numbers: dict[str, torch.Tensor] = {}
+        self._repeated: Repeated | None = None
         self._scale: LearningRateScale | None = None
         self._pending: dict[str, float] = {}
 
@@ -111,13 +115,14 @@ class Attachment(TrainerCallback):
         self._ranks = self._ranks or ranks.Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = self._own.copy()
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
-        self._gauged = gauges.measurable(trainer) and self._ranks.leader
+        self._gauges = OptimizerGauges(trainer, heard=self._ranks.leader)
         self._trained, self._pending, self.last_evaluation = 0, {}, {}
         self._readback.forget()
         self._not_finite.clear()
         self._announce_knobs()
         self.checkpoints.restore(self.trainer.callback_handler.train_dataloader)
         self._rollback = self._to_go_back_to()
+        self._repeated = Repeated.of(trainer, self._mixture)
         connection, origin = self._connection, self.checkpoints.origin
         self._trained_before, self._step_before = origin.trained(state.global_step), state.global_step
         self._budget = max(1, state.max_steps - self._trained_before) if state.max_steps > 0 else None
@@ -127,7 +132,8 @@ class Attachment(TrainerCallback):
             recipe=self._recipe,
             metrics=(
                 self._step_metrics.announced()
-                + ((gauges.ALIGNMENT,) if self._gauged else ())
+                + self._gauges.announced()
+                + (self._repeated.announced if self._repeated else ())
                 + (self._committee.announced() if self._committee else ())
                 + (self._reward_faults.announced if self._reward_faults else ())
                 + tuple(metric for channel in self._channels for metric in channel.announced())
@@ -155,13 +161,16 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        assert self._scale is not None and self._ranks is not None
+        assert self._scale is not None and self._ranks is not None and self._gauges is not None
         self._rate = self._scale.now()
-        numbers = self._step_metrics.numbers(self._ranks)
-        if self._gauged and (cosine := self._aligned()) is not None:
-            numbers[gauges.ALIGNMENT.name] = cosine
+        self._numbers = self._step_metrics.numbers(self._ranks) | self._gauges.before_step()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        assert self._ranks is not None and self._gauges is not None
         if self._ranks.leader:  # nobody hears the others
-            self._readback.ask(numbers)
+            self._readback.ask(self._numbers | self._gauges.after_step())
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None
@@ -177,6 +186,8 @@ class Attachment(TrainerCallback):
         known = {**measured, "learning_rate": self._rate, **self._pending}
         if self._reward_faults is not None:
             known |= self._reward_faults.take()
+        if self._repeated is not None:
+            known |= self._repeated.take()
         self._pending = {}
         last = self._budget is not None and self._trained >= self._budget
         if self._evaluate is not None and (last or self._trained % self._evaluate_every == 0):
@@ -280,14 +291,6 @@ class Attachment(TrainerCallback):
             self._skipping.begin()
         else:
             knobs.reward_weights.announce(trainer, actuators)
-
-    def _aligned(self) -> torch.Tensor | None:
-        try:
-            return gauges.alignment(self.trainer)
-        except Exception as error:  # tensor subclasses of an optimizer that we don't know
-            self._gauged = False
-            log.warning("%s is no longer measured: %s: %s", gauges.ALIGNMENT.name, type(error).__name__, error)
-            return None
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         assert self.client is not None

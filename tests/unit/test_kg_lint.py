@@ -37,19 +37,18 @@ def test_its_own_sources_are_in_this_repository() -> None:
 
 
 def test_its_metrics_are_what_learners_publish() -> None:
-    from oven_learner.hf import gauges, metrics
+    from oven_learner.hf import gauges, metrics, repeated
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.train import gauges as recipe
 
-    specs = (*metrics.ANY_TRAINER, *metrics.GRPO, *metrics.SFT, gauges.ALIGNMENT, *recipe(GrpoSettings()))
+    specs = (*metrics.ANY_TRAINER, *metrics.GRPO, *metrics.SFT, *recipe(GrpoSettings()))
+    specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, repeated.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")
     published = {levels.sub(r"\1/*", spec.name) for spec in specs}
     # TRL's own, by name, and what `announced` adds when there is such a thing.
     published |= {"clip_ratio/region_mean", "rewards/*/mean", "kl", "eval/loss"}
     published |= {"step_time", "clip_ratio/high_mean", "rewards/*/std", "sampling/importance_sampling_ratio/mean"}
     to_come = {"committee/*", "committee/agreement", "committee/abstentions", "eval/bits_per_byte"}
-    # What the gym's trainees publish, and recipes that measure them.
-    to_come |= {"optim/update_ratio", "optim/weight_norm", "data/repeated"}
     assert {node.id for node in RECORDS.nodes if node.kind == "metric"} <= published | to_come
 
 

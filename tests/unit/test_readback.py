@@ -147,7 +147,8 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     attachment = attach(job, link=line)
     monkeypatch.setattr(attachment._readback, "start", counted)
     job.train()
-    assert asked == [("loss", "grad_norm")] + [("loss", "grad_norm", "optim/grad_momentum_cos")] * 5
+    first, weights = ("loss", "grad_norm"), ("optim/weight_norm", "optim/update_ratio")
+    assert asked == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5
     assert readback.transfer is transfer
 
 

@@ -18,6 +18,7 @@ from torch.utils.data import ConcatDataset, Sampler
 
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
+from oven_learner.hf.rows_read import RowsRead
 
 MIXTURE = "data.mixture"
 LAG_CHUNKS = 2
@@ -56,19 +57,22 @@ class Mixture:
         """(first chunk, how much of the data was passed over before it), oldest first."""
         self.next_chunk = 0
         """What is drawn next."""
+        self.read = RowsRead(ends[-1])
+        """The rows that training has taken, whatever was drawn ahead of it."""
         self.sampler: MixtureSampler | None = None
         """The one that a trainer draws by, once it has made its loader."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to keep: without the timeline a resumed run would draw its past otherwise."""
-        return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk}
+        return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk, "read": self.read.bits()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """A change from now on begins at the chunk that came next when the state was taken. Raises ConfigError where
-        the datasets are others."""
+        """A change from now on begins at the chunk that came next when the state was taken; what was read later counts
+        as unread. Raises ConfigError where the datasets are others."""
         self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
         self.skips = [(int(chunk), int(passed)) for chunk, passed in state["skips"]]
         self.next_chunk = int(state["next"])
+        self.read.put_back(state["read"])
 
     def get(self) -> dict[str, float]:
         """The weights last set; they sum to 1."""
@@ -93,12 +97,16 @@ class Mixture:
         return chunk + self.skips[bisect_right([start for start, _ in self.skips], chunk) - 1][1]
 
     def draw(self, chunk: int, count: int) -> list[int]:
+        """The rows of one chunk, after which the next is drawn."""
+        self.next_chunk = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
+        return self.rows(chunk, count)
+
+    def rows(self, chunk: int, count: int) -> list[int]:
         """The rows of one chunk: of each dataset at most one below or above its exact share of `count`.
 
         Datasets are taken by systematic sampling (one random offset, equal strides): unbiased, and with far less noise
         in what is measured per dataset than independent draws.
         """
-        self.next_chunk = chunk + 1  # not the most ever: a run that goes back to a checkpoint draws from 0 again
         weights = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
         rng = random.Random(f"mixture {self.seed} {self.position(chunk)}")
         edges = list(accumulate(weights[name] for name in self.names))
@@ -122,6 +130,9 @@ class Mixture:
 class MixtureSampler(Sampler[int]):
     """Yields rows as the trainer's own sampler would have laid them out: a chunk of `prompts` rows, each `group_size`
     times in a row, the whole `repeats` times over."""
+
+    answered = False
+    """Whether training is on answers to the rows, which are sampled anew each time, and not on the rows."""
 
     def __init__(self, mixture: Mixture, *, prompts: int, group_size: int = 1, repeats: int = 1, chunks: int) -> None:
         """`chunks` make an epoch."""
@@ -184,10 +195,13 @@ def _laid_out_as(own: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
     args = trainer.args
     step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
     prompts, group, repeats = step, 1, 1
-    if type(own).__name__ == "RepeatSampler":
+    answered = type(own).__name__ == "RepeatSampler"
+    if answered:
         prompts, group, repeats = own.batch_size, own.mini_repeat_count, own.repeat_count
     chunks = ENDLESS if args.max_steps > 0 else max(1, len(own) // (prompts * group * repeats))
-    return MixtureSampler(mixture, prompts=prompts, group_size=group, repeats=repeats, chunks=chunks)
+    sampler = MixtureSampler(mixture, prompts=prompts, group_size=group, repeats=repeats, chunks=chunks)
+    sampler.answered = answered
+    return sampler
 
 
 def _joined(datasets: list[Any]) -> Any:

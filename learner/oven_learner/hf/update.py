@@ -1,0 +1,125 @@
+"""How far an optimizer step has moved the weights, read off what Adam keeps: no copy of the weights is made.
+
+With t steps, c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ and λ = rate × decoupled decay, a step takes the weights w to
+
+    w' = (1 − λ) w − u,   u = rate · √c₂/c₁ · m / (√v + ε √c₂)
+
+(Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), so that
+w − w' = (u + λ w') / (1 − λ): all of it stands in the state after the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+CHUNK = 2**24
+"""Elements that are computed at a time: that takes memory that training may not have to spare."""
+
+Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
+"""Weights, first and second moment, ε √c₂ and rate · √c₂/c₁ of a part of a parameter."""
+
+
+def known(optimizer: Any) -> bool:
+    """Whether its steps are the above: torch's own Adam and AdamW, and none that is made from them."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not any(p.is_complex() for p in parameters)
+
+
+def count(optimizer: Any) -> torch.Tensor | None:
+    """Steps of a parameter that has a gradient, copied: what stays the same where a step is skipped. None: no gradient."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                steps: torch.Tensor | None = optimizer.state.get(parameter, {}).get("step")
+                return torch.zeros(()) if steps is None else steps.clone()
+    return None
+
+
+@torch.no_grad()
+def weight_norm(optimizer: Any) -> torch.Tensor | None:
+    """Norm of all weights that are trained, as one vector; on their device. One pass over them."""
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
+    return _norm(_norms(trained)) if trained else None
+
+
+@torch.no_grad()
+def update_norm(optimizer: Any) -> torch.Tensor | None:
+    """Norm of w − w' of the step just made, before it was rounded to the weights' precision; on their device.
+
+    Called after `optimizer.step` and before gradients are dropped: what has none was not moved. Some ten passes over
+    the weights, in memory for 2 × CHUNK elements. None where nothing has a gradient.
+    """
+    norms: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
+        shrunk = float(group["lr"]) * float(group["weight_decay"]) if decoupled else 0.0
+        for part in _parts(_pieces(optimizer, group)):
+            weights, first, second, margins, factors = (list(side) for side in zip(*part, strict=True))
+            roots = torch._foreach_sqrt(second)
+            torch._foreach_add_(roots, margins)
+            moved = torch._foreach_div(first, roots)
+            del roots
+            torch._foreach_mul_(moved, factors)
+            if shrunk:
+                torch._foreach_add_(moved, weights, alpha=shrunk)
+            norms += torch._foreach_div(_norms(moved), 1 - shrunk)
+    return _norm(norms) if norms else None
+
+
+def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
+    """Of the group's parameters that the step moved, each cut along its first axis where it is larger than CHUNK."""
+    moved = [p for p in group["params"] if p.grad is not None and p.numel() and "exp_avg" in optimizer.state.get(p, {})]
+    if not moved:
+        return
+    steps = torch.stack([optimizer.state[parameter]["step"] for parameter in moved])
+    steps = (steps if steps.is_cuda else steps.cpu()).double()
+    beta1, beta2 = map(float, group["betas"])
+    root = (1 - beta2**steps).sqrt()
+    margins = _scalars(float(group["eps"]) * root)
+    factors = _scalars(float(group["lr"]) * root / (1 - beta1**steps))
+    second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
+    for parameter, margin, factor in zip(moved, margins, factors, strict=True):
+        state = optimizer.state[parameter]
+        for weights, moment, square in _cut(parameter.detach(), state["exp_avg"], state[second]):
+            yield weights, moment, square, margin, factor
+
+
+def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
+    """On CUDA they stay there (fused and capturable optimizers count there): reading them would wait for the device."""
+    return numbers.unbind() if numbers.is_cuda else numbers.tolist()
+
+
+def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Of one shape, into parts of at most CHUNK elements, or of one entry along the first axis."""
+    size = tensors[0].numel()
+    if size <= CHUNK:
+        return iter([tensors])
+    rows = max(1, CHUNK * len(tensors[0]) // size)
+    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+
+
+def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    part: list[Piece] = []
+    held = 0
+    for piece in pieces:
+        if part and held + piece[0].numel() > CHUNK:
+            yield part
+            part, held = [], 0
+        part.append(piece)
+        held += piece[0].numel()
+    if part:
+        yield part
+
+
+def _norms(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Each one's, in float32 at least."""
+    double = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch._foreach_norm(tensors, dtype=torch.float64 if double else torch.float32)
+
+
+def _norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
+    return whole

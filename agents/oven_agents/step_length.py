@@ -14,8 +14,8 @@ FITTING = 0.013
 (docs/experiments.md): a weight is then rewritten by its own size within some hundred steps."""
 LONGEST = 2 * FITTING
 EXPONENT = 4 / 3
-"""Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 5.5 and thirty times
-14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
+"""Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 5.5 and thirty
+times 14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
 IN_A_ROW = 3
 RISING = 1.005
 """A tick: a rate that grows faster is still being warmed up."""

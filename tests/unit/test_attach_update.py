@@ -136,7 +136,9 @@ def test_every_step_has_its_own(tmp_path: Path, settings: dict[str, Any]) -> Non
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert {NORM, RATIO} <= announced(line)
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
-    assert [seen.metrics.get(RATIO, 0.0) for seen in line.observed()] == pytest.approx(copies.ratios, rel=1e-3, abs=1e-9)
+    assert [seen.metrics.get(RATIO, 0.0) for seen in line.observed()] == pytest.approx(
+        copies.ratios, rel=1e-3, abs=1e-9
+    )
     assert len(copies.ratios) == 12
 
 

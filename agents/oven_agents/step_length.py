@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from oven_agents.stride import LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
+from oven_agents.stride import LATELY, LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
 from oven_agents.window import Window
 
 FITTING = 0.013
@@ -26,7 +26,7 @@ class Overlong:
     onset: int
     """The first tick of those in a row whose step was longer than LONGEST."""
     length: float
-    """Of the longest of them, relative to the weights as they were at the onset."""
+    """Of the longest of them."""
 
     @property
     def excess(self) -> float:
@@ -38,28 +38,37 @@ def overlong(window: Window) -> Overlong | None:
     """Of the last steps since the rate was last changed. None while it is warmed up: how high it will get is not known
     then, and to be undone later costs a few steps more. None where the length is not measured."""
     lengths = _lengths(window)
-    if len(lengths) < IN_A_ROW or min(length for _, length, _ in lengths[-IN_A_ROW:]) <= LONGEST or _warming(window):
+    if _warming(window):
         return None
-    first = next((i for i in range(len(lengths) - 1, -1, -1) if lengths[i][1] <= LONGEST), -1) + 1
-    onset, _, weights = lengths[first]
-    # Under a rate that is too high the weights grow, and the relative length hides by how much it is.
-    return Overlong(onset, max(length * norm / weights for _, length, norm in lengths[first:]))
+    streak: list[tuple[int, float]] = []
+    for tick, length in reversed(lengths):
+        if length > LONGEST:
+            streak.append((tick, length))
+        elif len(streak) >= IN_A_ROW or tick <= window.tick - LATELY:
+            break
+        else:
+            streak.clear()
+    if len(streak) < IN_A_ROW:
+        return None
+    return Overlong(streak[-1][0], max(length for _, length in streak))
 
 
 def room(window: Window) -> float:
     """By what factor the rate may be raised until steps are FITTING; without limit where their length is not measured.
     In proportion, not with EXPONENT: what is left out is made up for by the next look."""
-    lengths = [length for _, length, _ in _lengths(window)[-IN_A_ROW:]]
+    lengths = [length for _, length in _lengths(window)[-IN_A_ROW:]]
     return FITTING / max(lengths) if lengths and max(lengths) > 0 else math.inf
 
 
-def _lengths(window: Window) -> list[tuple[int, float, float]]:
-    """(tick, relative length, norm of the weights, or 1 where it is not measured) on the way to the present weights,
-    since the rate was changed."""
+def _lengths(window: Window) -> list[tuple[int, float]]:
+    """(tick, length over the norm of the weights as they were when the rate was last changed) on the way to the present
+    weights. Under a rate that is too high the weights grow, and what is relative to them hides by how much it is; where
+    their norm is not measured it has to do."""
     since = window.settled_after(SCALE, ROLLBACK)
     norms = dict(window.kept(WEIGHTS, after=since))
-    seen = [(tick, length, norms.get(tick, 1.0)) for tick, length in window.kept(LENGTH, after=since)]
-    return [one for one in seen if math.isfinite(one[1]) and math.isfinite(one[2]) and one[2] > 0]
+    first = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
+    seen = [(tick, length * norms.get(tick, first) / first) for tick, length in window.kept(LENGTH, after=since)]
+    return [(tick, length) for tick, length in seen if math.isfinite(length)]
 
 
 def _warming(window: Window) -> bool:

@@ -66,7 +66,9 @@ def trained(folder: Path, line: Deciding, resume: str | None = None, **settings:
     return [[row for part in seen[at : at + micro] for row in part] for at in range(0, len(seen), micro)]
 
 
-@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), min_size=1)))))
+@given(
+    st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), min_size=1))))
+)
 def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[list[int]]]) -> None:
     count, batches = case
     first, second = RowsRead(count), RowsRead(count)

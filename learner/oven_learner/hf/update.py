@@ -29,7 +29,7 @@ def known(optimizer: Any) -> bool:
 
 
 def count(optimizer: Any) -> torch.Tensor | None:
-    """Steps of a parameter that has a gradient, copied: what stays the same where a step is skipped. None: no gradient."""
+    """Of the steps of one parameter that has a gradient, copied: it stays where a step is skipped. None: no gradient."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -103,7 +103,7 @@ def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     if size <= CHUNK:
         return iter([tensors])
     rows = max(1, CHUNK * len(tensors[0]) // size)
-    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -119,7 +119,7 @@ def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield part
 
 
-def _norms(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Each one's, in float32 at least."""
     double = any(tensor.dtype == torch.float64 for tensor in tensors)
     return torch._foreach_norm(list(tensors), dtype=torch.float64 if double else torch.float32)

@@ -29,7 +29,7 @@ def known(optimizer: Any) -> bool:
 
 
 def count(optimizer: Any) -> torch.Tensor | None:
-    """Of the steps of one parameter that has a gradient, copied: it stays where a step is skipped. None: no gradient."""
+    """Steps of one parameter that has a gradient, copied: it stays where a step is skipped. None: no gradient."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:

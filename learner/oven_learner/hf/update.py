@@ -19,7 +19,7 @@ CHUNK = 2**24
 """Elements that are computed at a time: that takes memory that training may not have to spare."""
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
-"""Weights, first and second moment, ε √c₂ and rate · √c₂/c₁ of a part of a parameter."""
+"""Weights, first and second moment, ε √c₂ and √c₂/c₁ of a part of a parameter."""
 
 
 def known(optimizer: Any) -> bool:
@@ -29,7 +29,7 @@ def known(optimizer: Any) -> bool:
 
 
 def count(optimizer: Any) -> torch.Tensor | None:
-    """Steps of a parameter that has a gradient, copied: what stays the same where a step is skipped. None: no gradient."""
+    """Steps of one parameter that has a gradient, copied: it stays where a step is skipped. None: no gradient."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -49,24 +49,29 @@ def weight_norm(optimizer: Any) -> torch.Tensor | None:
 def update_norm(optimizer: Any) -> torch.Tensor | None:
     """Norm of w − w' of the step just made, before it was rounded to the weights' precision; on their device.
 
-    Called after `optimizer.step` and before gradients are dropped: what has none was not moved. Some ten passes over
-    the weights, in memory for 2 × CHUNK elements. None where nothing has a gradient.
+    Called after `optimizer.step` and before gradients are dropped: what has none was not moved. Eight passes over the
+    weights, eleven with decay, in memory for 2 × CHUNK elements. None where nothing has a gradient.
     """
-    norms: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
-        shrunk = float(group["lr"]) * float(group["weight_decay"]) if decoupled else 0.0
-        for part in _parts(_pieces(optimizer, group)):
-            weights, first, second, margins, factors = (list(side) for side in zip(*part, strict=True))
-            roots = torch._foreach_sqrt(second)
-            torch._foreach_add_(roots, margins)
-            moved = torch._foreach_div(first, roots)
-            del roots
-            torch._foreach_mul_(moved, factors)
-            if shrunk:
-                torch._foreach_add_(moved, weights, alpha=shrunk)
-            norms += torch._foreach_div(_norms(moved), 1 - shrunk)
+    norms = [norm for group in optimizer.param_groups for norm in _moves(optimizer, group)]
     return _norm(norms) if norms else None
+
+
+def _moves(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The norm of each piece's move."""
+    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
+    rate, decay = float(group["lr"]), float(group["weight_decay"]) if decoupled else 0.0
+    shrunk = rate * decay
+    for part in _parts(_pieces(optimizer, group)):
+        weights, first, second, margins, corrections = (list(side) for side in zip(*part, strict=True))
+        roots = torch._foreach_sqrt(second)
+        torch._foreach_add_(roots, margins)
+        if shrunk:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
+            torch._foreach_mul_(roots, [decay / correction for correction in corrections])
+            norms = _norms(torch._foreach_addcdiv(weights, first, roots))
+            yield from torch._foreach_mul(norms, shrunk / (1 - shrunk))
+        else:
+            norms = _norms(torch._foreach_div(first, roots))
+            yield from torch._foreach_mul(norms, [rate * correction for correction in corrections])
 
 
 def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
@@ -79,12 +84,12 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
     beta1, beta2 = map(float, group["betas"])
     root = (1 - beta2**steps).sqrt()
     margins = _scalars(float(group["eps"]) * root)
-    factors = _scalars(float(group["lr"]) * root / (1 - beta1**steps))
+    corrections = _scalars(root / (1 - beta1**steps))
     second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-    for parameter, margin, factor in zip(moved, margins, factors, strict=True):
+    for parameter, margin, correction in zip(moved, margins, corrections, strict=True):
         state = optimizer.state[parameter]
         for weights, moment, square in _cut(parameter.detach(), state["exp_avg"], state[second]):
-            yield weights, moment, square, margin, factor
+            yield weights, moment, square, margin, correction
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
@@ -98,7 +103,7 @@ def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     if size <= CHUNK:
         return iter([tensors])
     rows = max(1, CHUNK * len(tensors[0]) // size)
-    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -114,10 +119,10 @@ def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield part
 
 
-def _norms(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Each one's, in float32 at least."""
     double = any(tensor.dtype == torch.float64 for tensor in tensors)
-    return torch._foreach_norm(tensors, dtype=torch.float64 if double else torch.float32)
+    return torch._foreach_norm(list(tensors), dtype=torch.float64 if double else torch.float32)
 
 
 def _norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:

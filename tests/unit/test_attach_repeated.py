@@ -1,0 +1,150 @@
+"""`data/repeated`: of the rows that a step trains on, how many the run has read before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.attached import THIRD_PARTY, Deciding, trainer
+from tests.unit.test_attach_trl import grpo
+from transformers import Trainer
+
+from oven_agents.data_health import DataHealth
+from oven_agents.gradient_health import GradientHealth
+from oven_agents.sentinel import Sentinel
+from oven_agents.weight_decay import WeightDecay
+from oven_controller.messages import RunStarted
+from oven_learner.attachment import attach
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.repeated import REPEATED
+from oven_learner.hf.rows_read import RowsRead
+from oven_learner.past import Past
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+NAME = REPEATED.name
+
+
+def by_hand(batches: list[list[float]], known: set[float] | None = None) -> list[float]:
+    """With a set of all rows, in place of bits."""
+    known, shares = set(known or ()), []
+    for batch in batches:
+        again = 0
+        for row in batch:
+            again += row in known
+            known.add(row)
+        shares.append(again / len(batch))
+    return shares
+
+
+def numbered() -> Mixture:
+    """Two datasets, the second with few rows: they come again soon."""
+    rows = [{"x": torch.tensor([float(n), 0.0, 0.0, 0.0]), "labels": torch.tensor([0.0])} for n in range(60)]
+    return Mixture({"many": rows[:50], "few": rows[50:]}, {"many": 3, "few": 1}, seed=4)
+
+
+def trained(folder: Path, line: Deciding, resume: str | None = None, **settings: Any) -> list[list[float]]:
+    """The rows of each optimizer step."""
+    mixture = numbered()
+    job: Trainer = trainer(folder, data=mixture.dataset, **settings)
+    attach(job, link=line, mixture=mixture)
+    seen: list[list[float]] = []
+    step = job.training_step
+
+    def watched(model: Any, inputs: Any, *rest: Any, **more: Any) -> torch.Tensor:
+        seen.append(inputs["x"][:, 0].tolist())
+        return step(model, inputs, *rest, **more)
+
+    job.training_step = watched  # type: ignore[method-assign]
+    job.train(resume_from_checkpoint=resume)
+    micro = job.args.gradient_accumulation_steps
+    return [[row for part in seen[at : at + micro] for row in part] for at in range(0, len(seen), micro)]
+
+
+@given(
+    st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), min_size=1))))
+)
+def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[list[int]]]) -> None:
+    count, batches = case
+    first, second = RowsRead(count), RowsRead(count)
+    wanted = by_hand([list(map(float, batch)) for batch in batches])
+    for batch, share in zip(batches, wanted, strict=True):
+        assert first.repeated(batch) == share
+    second.put_back(first.bits())
+    assert torch.equal(second.bits(), first.bits())
+    rows = {row for batch in batches for row in batch}
+    assert [second.repeated([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
+
+
+def test_rows_of_another_dataset_were_not_read() -> None:
+    first, other = RowsRead(8), RowsRead(9)
+    first.repeated(range(8))
+    other.put_back(first.bits())
+    assert other.repeated(range(9)) == 0.0
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    {"gradient_accumulation_steps": 3, "dataloader_num_workers": 1},
+    {"max_steps": -1, "num_train_epochs": 0.9},
+], ids=["steps", "accumulated, drawn by a worker", "epochs"])  # fmt: skip
+def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Across a skip, which throws away what was drawn ahead, and a rollback in place, which leaves the data."""
+    line = Deciding({4: ("data.skip", 3.0), 7: ("run.rollback", 5.0), 9: ("data.skip", 2.0)})
+    seen = trained(tmp_path, line, **settings)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
+    assert line.series(NAME) == pytest.approx(by_hand(seen), abs=1e-9)
+    assert max(line.series(NAME)) > 0 and len(seen) > 10
+
+
+def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Path) -> None:
+    first = Deciding({3: ("data.skip", 4.0)})
+    seen = trained(tmp_path, first, save_strategy="steps", save_steps=6)
+    past, checkpoint = Past(1, 6, 99, {}), str(tmp_path / "checkpoint-6")
+    again = Deciding(past=past)
+    assert trained(tmp_path, again, checkpoint) == seen[6:]
+    assert again.series(NAME) == first.series(NAME)[6:]
+
+
+def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
+    mixture = Mixture({"all": numbered().dataset}, seed=2)
+    settings: dict[str, Any] = {"data": mixture.dataset, "save_strategy": "steps", "save_steps": 6, "max_steps": 9}
+    shares = []
+    for resume in (None, str(tmp_path / "checkpoint-6")):
+        line = Deciding(past=Past(1, 6, 99, {}) if resume else None)
+        job = trainer(tmp_path, ignore_data_skip=True, **settings)
+        attach(job, link=line, mixture=Mixture({"all": numbered().dataset}, seed=2))
+        job.train(resume_from_checkpoint=resume)
+        shares.append(line.series(NAME))
+    assert max(shares[0][:6]) < 1 and shares[1] == [1.0] * 3
+
+
+def started(line: Deciding) -> RunStarted:
+    assert isinstance(line.sent[0], RunStarted)
+    return line.sent[0]
+
+
+def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
+    line = Deciding()
+    trained(tmp_path, line, max_steps=1, weight_decay=0.1)
+    for agent in (WeightDecay(), DataHealth(), GradientHealth(), Sentinel()):
+        assert agent.cannot_fire(started(line)) is None, agent
+    line = Deciding()
+    job = trainer(tmp_path, max_steps=1)
+    attach(job, link=line)
+    job.train()
+    assert NAME not in {metric.name for metric in started(line).metrics}, "whose order of data is not ours"
+
+
+def test_prompts_whose_answers_are_sampled_have_none(tmp_path: Path) -> None:
+    mixture = Mixture({"all": Dataset.from_list([{"prompt": letter} for letter in "abcd"])}, seed=2)
+    job, line = grpo(tmp_path, data=mixture.dataset, max_steps=2), Deciding()
+    attach(job, link=line, mixture=mixture)
+    job.train()
+    assert NAME not in {metric.name for metric in started(line).metrics}
+    assert not any(NAME in seen.metrics for seen in line.observed())

@@ -10,7 +10,7 @@ from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.step_length import FITTING, overlong, room
-from oven_agents.stride import shrinking
+from oven_agents.stride import pulled, shrinking
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
 
@@ -153,7 +153,7 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         said = self._aligned(window) or self._leaning(window)
-        if not said or shrinking(window) > self.SHRINKING or self._worsens(window):
+        if not said or max(shrinking(window), pulled(window)) > self.SHRINKING or self._worsens(window):
             return []
         why, factor = said
         knob = window.knobs[SCALE]

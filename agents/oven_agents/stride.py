@@ -31,6 +31,18 @@ def shrinking(window: Window) -> float:
     return median(shares) if len(shares) >= NOW else 0.0
 
 
+def pulled(window: Window) -> float:
+    """Share that weight decay by itself has in the last steps' length, λ‖w‖ over that of the update (λ: rate × decay),
+    as the decay is announced or was set; 0 where it is not known. Of all weights: where some are not decayed it is that
+    much too high, and those that are may still shrink without a sign in their common norm."""
+    if DECAY not in window.knobs:
+        return 0.0
+    decay, since = window.knobs[DECAY].number, window.settled_after(DECAY, ROLLBACK)
+    rates, lengths = (dict(window.kept(metric, after=since, last=NOW)) for metric in (RATE, LENGTH))
+    shares = [rates[tick] * decay / length for tick, length in lengths.items() if tick in rates and length > 0]
+    return median(shares) if len(shares) == NOW else 0.0
+
+
 def displaced(window: Window, since: int) -> tuple[int, float] | None:
     """The last tick after `since` before which the weights changed by more than updates account for, and by how much of
     their norm; None where none did of the last few, or it is not measured. A norm changes by at most the length of the

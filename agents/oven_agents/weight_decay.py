@@ -18,7 +18,12 @@ class WeightDecay(Agent):
     shrank and lowers the decay, to half and by a tenth from then on; together, since what has shrunk does not grow back
     at a decay that fits.
 
-    On healthy runs the share is far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
+    Weights that nobody decays, norm gains most often, can hide in the common norm that the others vanish. So it looks
+    at the decay's own part of the step, too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ
+    in use, and half of the step only where the weights are far from it. There it lowers the decay until that part is
+    FITTING.
+
+    On healthy runs both are far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
     that is wrong by a small factor is not seen, nor missed.
 
     Limits: without `optim/weight_norm` and `optim/update_ratio` it cannot tell. Weights that a user means to shrink (a
@@ -33,10 +38,28 @@ class WeightDecay(Agent):
     LOST = 0.03
     """Of the norm: less than that is no harm yet."""
     HALF = 0.5
+    FITTING = 0.05
     BACK = 32
 
     def vote(self, window: Window) -> Alternatives | None:
-        if DECAY not in window.knobs or stride.shrinking(window) < self.MOSTLY:
+        if DECAY not in window.knobs:
+            return None
+        return self._shrinks(window) or self._pulls(window)
+
+    def _pulls(self, window: Window) -> Alternatives | None:
+        share = stride.pulled(window)
+        if share < self.MOSTLY:
+            return None
+        knob = window.knobs[DECAY]
+        lowered = knob.bounded(knob.number * self.FITTING / share)
+        since = window.settled_after(DECAY, ROLLBACK)
+        seen = window.kept(stride.LENGTH, after=since, last=self.BACK)
+        part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
+        why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
+        return self._offered(window, seen[0][0], lowered, why, 1.0)
+
+    def _shrinks(self, window: Window) -> Alternatives | None:
+        if stride.shrinking(window) < self.MOSTLY:
             return None
         norms = window.kept(stride.WEIGHTS, after=window.settled_after(DECAY, ROLLBACK), last=self.BACK)
         if len(norms) < stride.NOW:
@@ -54,6 +77,9 @@ class WeightDecay(Agent):
             f"{stride.shrinking(window):.0%} of each step's length goes into that: {DECAY} {knob.number:.3g} → "
             f"{lowered:.3g}"
         )
+        return self._offered(window, healthy, lowered, why, min(1.0, lost * 4))
+
+    def _offered(self, window: Window, healthy: int, lowered: float, why: str, severity: float) -> Alternatives | None:
         target = objective(window.run)
         wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
         votes = [
@@ -68,4 +94,4 @@ class WeightDecay(Agent):
             )
             for name, value in [*wanted, (DECAY, lowered)]
         ]
-        return offer([Plan("lower_weight_decay", tuple(votes))], {"weights_shrink": min(1.0, lost * 4)})
+        return offer([Plan("lower_weight_decay", tuple(votes))], {"weights_shrink": severity})

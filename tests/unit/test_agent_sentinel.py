@@ -15,6 +15,7 @@ from tests.unit.runs import receipt
 from oven_agents import Agent, Alternatives, Window
 from oven_agents.data_health import DataHealth
 from oven_agents.gradient_health import GradientHealth
+from oven_agents.learning_rate import LearningRate
 from oven_agents.sentinel import CUTTING, RETURNING, SKIPPING, Sentinel
 from oven_agents.weight_decay import WeightDecay
 from oven_controller.messages import Observation, Receipt, Value
@@ -199,3 +200,19 @@ def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(bac
     if 1 not in known:  # one step taken again looks like a step that was seen twice
         assert window.kept("loss") == expected
     assert window.kept("loss", last=3) == window.kept("loss")[-3:]
+
+
+def test_a_decay_that_steps_consist_of_is_lowered_whatever_the_common_norm_says_and_the_rate_is_not_raised() -> None:
+    """Gains that nobody decays keep the norm up."""
+    run = runs.pretraining()
+    knobs = tuple(
+        spec.model_copy(update={"value": 1.0}) if spec.name == "optimizer.weight_decay" else spec
+        for spec in run.actuators
+    )
+    run = run.model_copy(update={"actuators": knobs})
+    seen = runs.observed(runs.language(aligned=lambda tick: 0.8), range(1, 40))
+    back, lowered = runs.votes(WeightDecay(), run, seen)[:2]
+    assert (back.actuator, back.value) == ("run.rollback", 0.0) and back.tick == 3
+    assert lowered.actuator == "optimizer.weight_decay" and lowered.value == pytest.approx(0.05 * 1.8, rel=0.1)
+    assert not runs.votes(LearningRate(), run, seen)
+    assert not runs.votes(WeightDecay(), runs.pretraining(), seen)

@@ -21,7 +21,9 @@ def observations(length: float, ticks: int = 40, growth: float = 0.0, **more: fl
         found = runs.observed(gauges, [tick])[0].metrics
         grown = 1 + growth * tick
         ratio = length * min(1.0, tick / WARMUP) / grown
-        return {**found, "optim/update_ratio": ratio, "optim/weight_norm": 28 * grown, **more}
+        rate = found["learning_rate"] * length / FITTING
+        gauged = {"learning_rate": rate, "optim/update_ratio": ratio, "optim/weight_norm": 28 * grown}
+        return {**found, **gauged, **more}
 
     return [runs.seen(tick, longer(tick)) for tick in range(1, ticks)]
 

@@ -31,7 +31,7 @@ class Overlong:
     @property
     def excess(self) -> float:
         """By what factor the rate is too high."""
-        return (self.length / FITTING) ** EXPONENT
+        return math.pow(self.length / FITTING, EXPONENT)
 
 
 def overlong(window: Window) -> Overlong | None:

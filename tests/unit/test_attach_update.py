@@ -169,6 +169,16 @@ def test_frozen_weights_do_not_count(tmp_path: Path) -> None:
     assert line.series(NORM)[-1] == pytest.approx(flat(rest).norm().item(), rel=1e-6)
 
 
+def test_where_little_of_the_model_is_trained_a_step_is_long_beside_the_wrong_thing(tmp_path: Path) -> None:
+    job = trainer(tmp_path, max_steps=2)
+    assert isinstance(job.model, torch.nn.Module)
+    smallest = min(job.model.parameters(), key=torch.numel)
+    for weight in job.model.parameters():
+        weight.requires_grad_(weight is smallest)
+    line, _ = trained(job)
+    assert NORM in announced(line) and RATIO not in announced(line)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_overflows_has_no_update(tmp_path: Path, fused: bool) -> None:
     """The scaler leaves it out, or has a fused optimizer leave it out."""

@@ -40,7 +40,8 @@ class OptimizerGauges:
         self._before: torch.Tensor | None = None
         if heard and measurable(trainer):
             self._measured = {ALIGNMENT.name, WEIGHT_NORM.name}
-            self._measured |= {UPDATE_RATIO.name} if update.known(self._optimizer) else set()
+            ratio = update.known(self._optimizer) and _mostly_trained(trainer)
+            self._measured |= {UPDATE_RATIO.name} if ratio else set()
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return tuple(spec for spec in (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO) if spec.name in self._measured)
@@ -134,6 +135,12 @@ def _parts(sizes: list[int]) -> Iterator[slice]:
             start, held = index, 0
         held += size
     yield slice(start, len(sizes))
+
+
+def _mostly_trained(trainer: Trainer) -> bool:
+    """An adapter begins at 0, or half of it does, and a step that is long beside it is short beside what it adapts."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]  # type: ignore[union-attr]
+    return 2 * sum(size for size, trained in sizes if trained) >= sum(size for size, _ in sizes)
 
 
 def _bare(trainer: Trainer) -> Any:

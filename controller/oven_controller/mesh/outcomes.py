@@ -6,24 +6,31 @@ before the last other change that was judged by this metric. After it: those in 
 since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
 `PATIENCE` · H ticks.
 
-Windows on one metric never overlap, and none outlasts another change of its actuator or a rollback. One that is cut
-short before half its time says nothing, unless the metric is clearly worse already: harm shows before benefit does, and
-who did it could otherwise have the next change, or the rollback that mends it, hide the traces.
+What stands before is the forecast of doing nothing: things stay as they are. So a rollback to a given tick is held
+against what it throws away, the ticks since that one, and not against the healthy ones before it, or the sooner it came
+the less it would seem to do. The spread of one measurement is that of all H ticks all the same.
 
-A target that stopped being finite is a failure without figures: a success of 0.
+Changes at one tick that one metric judges are a plan: nobody can tell their effects apart, and all of them are judged
+by the same measurements. Otherwise windows on one metric never overlap, and none outlasts another change of its
+actuator or a rollback. One that is cut short before half its time says nothing, unless the metric is clearly worse
+already: harm shows before benefit does, and who did it could otherwise have the next change, or the rollback that mends
+it, hide the traces.
+
+A target that stopped being finite is a failure without figures, a success of 0; one that was not and is again is a
+success of 1.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.measurements import Measurements, sound
-from oven_controller.mesh.reputation import Baseline, earned, failed, merit, moved, success
+from oven_controller.mesh.reputation import Baseline, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import direction, rounded
 from oven_controller.mesh.yardstick import INERT, directed
@@ -38,12 +45,14 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none."""
+    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
+    the spread of one is taken from."""
 
     decision: Decision
     forecast: Forecast
     from_tick: int
     before: tuple[float, ...] = ()
+    usual: tuple[float, ...] = ()
     spoiled: bool = False
 
     @property
@@ -72,14 +81,15 @@ class Outcomes:
         self._measured = Measurements()
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
         self._withheld: list[Window] = []  # not open yet
-        self._open: dict[str, Window] = {}  # by metric
+        self._open: dict[str, Window] = {}  # by decision
+        self._back: tuple[int, int] | None = None  # the last rollback: its tick, and the one that it was to go back to
         self._controls: dict[_Key, deque[tuple[float, float]]] = {}  # gain and noise
         self._changed: dict[str, tuple[int, int]] = {}  # metric, "" for all → the newest two ticks of a change
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """A new incarnation of the learner: what was measured before it is another process's."""
         closed = self.end("the learner started again")
-        self._measured, self._changed = Measurements(directed(metrics)), {}
+        self._measured, self._changed, self._back = Measurements(directed(metrics)), {}, None
         return closed
 
     def end(self, reason: str) -> list[Outcome]:
@@ -141,33 +151,50 @@ class Outcomes:
             touched.add(forecast.target)
             closed = self._begin(decision, forecast, tick)
         else:
-            closed = self._cut(receipt.actuator, "", receipt.decision_id)
+            closed = self._cut(receipt.actuator, "", receipt.decision_id, tick, alone=True)
         for metric in touched | {outcome.target for outcome in closed}:
             self._change(metric, tick)
         return closed
 
     def _begin(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        closed = self._cut(decision.actuator, forecast.target, decision.id)
-        since = self._last_change("", tick)
-        if decision.actuator != _ROLLBACK:  # that undoes the changes before it, so it is held against what they left
-            since = max(since, self._last_change(forecast.target, tick))
-        samples, name = self._state.rules.outcome_samples, forecast.target
-        window = Window(decision, forecast, tick)
-        found = self._measured.between(name, max(since, tick - forecast.horizon), tick)
-        before = [value for value in found if sound(value)]
-        if len(before) < samples:
-            found = self._measured.between(name, max(since, tick - window.patience), tick)
-            before = [value for value in found if sound(value)][-samples:]
-        spoiled = bool(found) and not sound(found[-1])
-        self._open[name] = Window(decision, forecast, tick, tuple(before), spoiled)
+        alone = decision.verdict == "withheld"
+        closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=alone)
+        self._open[decision.id] = Window(decision, forecast, tick)
+        if decision.actuator == _ROLLBACK:
+            asked = decision.value
+            self._back = (tick, int(asked)) if isinstance(asked, int | float) and asked < tick else None
+        for id, window in self._open.items():
+            if window.from_tick == tick:
+                self._open[id] = self._looked_back(window)
         return closed
 
-    def _cut(self, actuator: str, target: str, by: str) -> list[Outcome]:
-        """Close the windows that a change of `actuator`, judged by `target`, disturbs."""
+    def _looked_back(self, window: Window) -> Window:
+        """With what was measured before it."""
+        tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
+        back = self._back[1] if self._back is not None and self._back[0] == tick else None
+        if back is not None:
+            found = self._measured.between(name, max(back, lately), tick)
+            before, usual = list(filter(sound, found)), list(filter(sound, self._measured.between(name, lately, tick)))
+        else:
+            since, samples = self._last_change("", tick), self._state.rules.outcome_samples
+            if window.decision.actuator != _ROLLBACK:  # that undoes the changes before it, so what they left counts
+                since = max(since, self._last_change(name, tick))
+            found = self._measured.between(name, max(since, lately), tick)
+            before = list(filter(sound, found))
+            if len(before) < samples:
+                found = self._measured.between(name, max(since, tick - window.patience), tick)
+                before = list(filter(sound, found))[-samples:]
+            usual = before
+        spoiled = bool(found) and not sound(found[-1])
+        return replace(window, before=tuple(before), usual=tuple(usual), spoiled=spoiled)
+
+    def _cut(self, actuator: str, target: str, by: str, tick: int, *, alone: bool) -> list[Outcome]:
+        """Close the windows that a change of `actuator`, judged by `target`, disturbs. `alone`: it is in no plan."""
         cut = [
             window
             for window in self._open.values()
-            if actuator == _ROLLBACK or window.target == target or window.decision.actuator == actuator
+            if (actuator == _ROLLBACK or window.target == target or window.decision.actuator == actuator)
+            and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]
 
@@ -186,11 +213,13 @@ class Outcomes:
         return self._measured.between(window.target, window.from_tick + settling, self._state.tick)
 
     def _closed(self, window: Window, cut: str = "") -> Outcome:
-        del self._open[window.target]
+        del self._open[window.decision.id]
         found, least = self._after(window), self._state.rules.outcome_samples
         after = tuple(value for value in found if sound(value))
         early = 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
         why = f"; {cut}" if cut else ""
+        if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
+            return self._scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
         if len(window.before) < least:
             few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
             return self._unscored(window, after, few + why)
@@ -202,7 +231,7 @@ class Outcomes:
         if len(after) < least:
             few = f"{len(after)} measurements of {window.target} after it, {least} are needed"
             return self._unscored(window, after, few + why)
-        seen = effect(window.before, after, window.forecast.sign)
+        seen = effect(window.before, after, window.forecast.sign, window.usual)
         told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
         if early and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
             return self._unscored(window, after, f"{cut} before half of its {window.forecast.horizon} ticks")
@@ -215,14 +244,17 @@ class Outcomes:
         noise = combined(*(noise for _, noise in controls)) / len(controls)
         return Baseline(mean([gain for gain, _ in controls]), noise)
 
-    def _scored(self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str) -> Outcome:
-        """`seen` is None where the target stopped being finite."""
+    def _scored(
+        self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str, y: float = 0.0
+    ) -> Outcome:
+        """`seen` is None where the target was not finite before or after: there are no figures, and the success is `y`."""
         control = self._baseline(window)
         lines: tuple[OutcomeLine, ...] = ()
         if not window.withheld:
-            lines = self._judged(window, seen, control)
+            lines = self._judged(window, seen, control, y)
         elif seen is not None:
             self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
+        beat = beaten(seen.gain, seen.noise, control) if seen else y
         forecast = window.forecast.expected * window.forecast.sign
         return self._outcome(window, after, reason).model_copy(
             update={
@@ -232,14 +264,17 @@ class Outcomes:
                 "noise": rounded(seen.noise) if seen else None,
                 "forecast": rounded(forecast) if forecast else None,
                 "control": rounded(control.gain) if control else None,
+                "beat": None if window.withheld else rounded(beat),
                 "lines": lines,
             }
         )
 
-    def _judged(self, window: Window, seen: Effect | None, control: Baseline | None) -> tuple[OutcomeLine, ...]:
+    def _judged(
+        self, window: Window, seen: Effect | None, control: Baseline | None, without: float
+    ) -> tuple[OutcomeLine, ...]:
         """One line a voter; the reputations of all move."""
         state, stakes = self._state, window.forecast.stakes
-        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else 0.0 for s in stakes}
+        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else without for s in stakes}
         merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
         before = state.reputations
         state.reputations = moved(before, state.agents, merits, state.rules)

@@ -247,7 +247,7 @@ class Outcomes:
     def _scored(
         self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str, y: float = 0.0
     ) -> Outcome:
-        """`seen` is None where the target was not finite before or after: there are no figures, and the success is `y`."""
+        """`seen` is None where the target was not finite before or after: no figures then, and a success of `y`."""
         control = self._baseline(window)
         lines: tuple[OutcomeLine, ...] = ()
         if not window.withheld:

@@ -81,7 +81,7 @@ class Sentinel(Agent):
     MEMORY = 60
     JUMPED, HURT = 0.95, 0.86
     """Confidence, from how often outcomes said that it beat doing nothing where it was developed. Of weights or moments
-    that were hurt the loss says little so soon."""
+    that were hurt the loss says little so soon, and a run of NaN may take several."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -104,7 +104,7 @@ class Sentinel(Agent):
                 break
             first = observation.tick
         why = f"{gauge} is not a finite number since tick {first}"
-        return _Harm("loss_nan", 1.0, first, why, stubborn=True)
+        return _Harm("loss_nan", 1.0, first, why, stubborn=True, confidence=self.HURT)
 
     def _damaged(self, window: Window) -> _Harm | None:
         found = stride.displaced(window, window.settled_after(ROLLBACK))

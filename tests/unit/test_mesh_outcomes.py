@@ -184,12 +184,18 @@ def test_a_quick_rollback_is_held_against_what_it_threw_away(order: tuple[str, .
         assert outcome.gain == pytest.approx(2.0, abs=0.05) and outcome.lines[0].success == 1.0
 
 
-def test_one_that_threw_away_too_little_says_nothing() -> None:
+@pytest.mark.parametrize(("after", "scored"), [(1.0, False), (3.0, False), (9.0, True)])
+def test_one_that_threw_away_too_little_is_judged_for_clear_harm_only(after: float, scored: bool) -> None:
+    """Or to go back by a tick again and again would cost nothing."""
     log = running()
     watch(log, 2, 3.0)
     change(log, log.mesh.state.tick - 2, BACK)
-    watch(log, 10, 1.0)
-    assert not only(log).scored and "2 measurements of loss before it, 3 are needed" in only(log).reason
+    watch(log, 10, after)
+    assert only(log).scored is scored
+    if scored:
+        assert only(log).beat == 0 and only(log).lines[0].success == 0
+    else:
+        assert "it threw away fewer than 3 measurements of loss" in only(log).reason
 
 
 def test_one_that_came_too_early_for_the_harm_that_it_claims_is_no_success() -> None:
@@ -208,7 +214,7 @@ def test_what_was_not_finite_and_is_again_is_a_success_without_figures() -> None
     watch(log, 10, 1.0)
     for outcome in log.outcomes:
         assert outcome.scored and outcome.gain is None and outcome.beat == 1.0 and "finite again" in outcome.reason
-        assert outcome.lines[0].success == 1.0 and outcome.samples == (0, 5)
+        assert outcome.lines[0].success == 1.0 and outcome.samples[1] == 5
 
 
 def test_a_gain_within_noise_beats_doing_nothing_as_often_as_not_and_is_no_success() -> None:

@@ -8,7 +8,8 @@ since a change needs time to show. A metric that is measured more rarely is wait
 
 What stands before is the forecast of doing nothing: things stay as they are. So a rollback to a given tick is held
 against what it throws away, the ticks since that one, and not against the healthy ones before it, or the sooner it came
-the less it would seem to do. The spread of one measurement is that of all H ticks all the same.
+the less it would seem to do. The spread of one measurement is that of all H ticks all the same. Where it throws away
+fewer measurements than are needed, it is judged for clear harm only.
 
 Changes at one tick that one metric judges are a plan: nobody can tell their effects apart, and all of them are judged
 by the same measurements. Otherwise windows on one metric never overlap, and none outlasts another change of its
@@ -46,7 +47,7 @@ _Key = tuple[str, str, str]
 @dataclass(frozen=True, slots=True)
 class Window:
     """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
-    the spread of one is taken from."""
+    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by."""
 
     decision: Decision
     forecast: Forecast
@@ -54,6 +55,7 @@ class Window:
     before: tuple[float, ...] = ()
     usual: tuple[float, ...] = ()
     spoiled: bool = False
+    scant: bool = False
 
     @property
     def target(self) -> str:
@@ -172,21 +174,19 @@ class Outcomes:
         """With what was measured before it."""
         tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         back = self._back[1] if self._back is not None and self._back[0] == tick else None
+        since, samples = self._last_change("", tick), self._state.rules.outcome_samples
+        if window.decision.actuator != _ROLLBACK:  # that undoes the changes before it, so what they left counts
+            since = max(since, self._last_change(name, tick))
+        found = self._measured.between(name, max(since if back is None else back, lately), tick)
+        before = usual = tuple(filter(sound, found))
+        spoiled, scant = bool(found) and not sound(found[-1]), False
         if back is not None:
-            found = self._measured.between(name, max(back, lately), tick)
-            before, usual = list(filter(sound, found)), list(filter(sound, self._measured.between(name, lately, tick)))
-        else:
-            since, samples = self._last_change("", tick), self._state.rules.outcome_samples
-            if window.decision.actuator != _ROLLBACK:  # that undoes the changes before it, so what they left counts
-                since = max(since, self._last_change(name, tick))
-            found = self._measured.between(name, max(since, lately), tick)
-            before = list(filter(sound, found))
-            if len(before) < samples:
-                found = self._measured.between(name, max(since, tick - window.patience), tick)
-                before = list(filter(sound, found))[-samples:]
-            usual = before
-        spoiled = bool(found) and not sound(found[-1])
-        return replace(window, before=tuple(before), usual=tuple(usual), spoiled=spoiled)
+            usual, scant = tuple(filter(sound, self._measured.between(name, lately, tick))), len(before) < samples
+        if len(before) < (1 if scant else samples):
+            found = self._measured.between(name, max(since, tick - window.patience), tick)
+            before = tuple(filter(sound, found))[-samples:]
+            usual, spoiled = usual or before if scant else before, bool(found) and not sound(found[-1])
+        return replace(window, before=before, usual=usual, spoiled=spoiled, scant=scant)
 
     def _cut(self, actuator: str, target: str, by: str, tick: int, *, alone: bool) -> list[Outcome]:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs. `alone`: it is in no plan."""
@@ -220,7 +220,7 @@ class Outcomes:
         why = f"; {cut}" if cut else ""
         if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
             return self._scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
-        if len(window.before) < least:
+        if len(window.before) < (1 if window.scant else least):
             few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
             return self._unscored(window, after, few + why)
         if found and not sound(found[-1]):
@@ -233,8 +233,10 @@ class Outcomes:
             return self._unscored(window, after, few + why)
         seen = effect(window.before, after, window.forecast.sign, window.usual)
         told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
-        if early and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
-            return self._unscored(window, after, f"{cut} before half of its {window.forecast.horizon} ticks")
+        if (early or window.scant) and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
+            half = f"before half of its {window.forecast.horizon} ticks"
+            few = f"it threw away fewer than {least} measurements of {window.target}"
+            return self._unscored(window, after, f"{cut} {half}" if early else few + why)
         return self._scored(window, after, seen, told + why)
 
     def _baseline(self, window: Window) -> Baseline | None:

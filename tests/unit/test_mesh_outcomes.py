@@ -378,6 +378,19 @@ def test_actions_are_never_withheld() -> None:
     assert change(log, None, "run.hold").verdict == "adopted"
 
 
+@pytest.mark.parametrize("order", [(BACK, LR), (LR, BACK)])
+def test_what_goes_with_a_rollback_is_not_withheld_from_it(order: tuple[str, ...]) -> None:
+    """Half a plan is no control: the same would only happen again."""
+    log = withholding()
+    for actuator in order:
+        log.propose("amy", 0.5 if actuator == LR else 5.0, actuator, 0.8, target="loss")
+    for actuator in order:
+        log.vote("bob", "for", actuator=actuator)
+    assert {decision.actuator: decision.verdict for decision in log.decisions} == dict.fromkeys(order, "adopted")
+    log.tick(1)
+    assert change(log, 0.25).verdict == "withheld"
+
+
 def test_what_cannot_be_measured_is_no_control() -> None:
     log = withholding(metrics=())
     assert change(log, 0.5).verdict == "adopted"

@@ -40,7 +40,7 @@ from oven_controller.messages import Decision, MetricSpec, Observation, Outcome,
 PATIENCE = 5
 CONTROLS = 32
 """Withheld decisions of one actuator, direction and metric that the next are held against: the newest."""
-_ROLLBACK = "run.rollback"
+ROLLBACK = "run.rollback"
 _Key = tuple[str, str, str]
 
 
@@ -101,8 +101,9 @@ class Outcomes:
         self._open.clear()
         return closed
 
-    def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
-        """A decision with what it will be judged by, and withheld if it is drawn. One that carries out an advised
+    def expect(self, decision: Decision, forecast: Forecast | None, *, whole: bool) -> Decision:
+        """A decision with what it will be judged by, and withheld if it is drawn; not if it may belong to a plan with a
+        rollback (`whole`), which is never withheld, and would be left without its cut. One that carries out an advised
         decision takes over what was staked on that."""
         _, advised = self._expected.pop(decision.of, (None, None))
         forecast = forecast or advised
@@ -110,7 +111,7 @@ class Outcomes:
             return decision
         judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
         share, spec = self._state.rules.control_share, self._state.specs.get(decision.actuator)
-        decision = withheld(decision.model_copy(update=judged), share, spec)
+        decision = withheld(decision.model_copy(update=judged), 0.0 if whole else share, spec)
         if decision.verdict == "withheld":
             self._withheld.append(Window(decision, forecast, decision.apply_at_tick))
         else:
@@ -148,7 +149,7 @@ class Outcomes:
         if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
-        touched = {""} if receipt.actuator == _ROLLBACK else set()
+        touched = {""} if receipt.actuator == ROLLBACK else set()
         if decision is not None and forecast is not None:
             touched.add(forecast.target)
             closed = self._begin(decision, forecast, tick)
@@ -162,7 +163,7 @@ class Outcomes:
         alone = decision.verdict == "withheld"
         closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=alone)
         self._open[decision.id] = Window(decision, forecast, tick)
-        if decision.actuator == _ROLLBACK:
+        if decision.actuator == ROLLBACK:
             asked = decision.value
             self._back = (tick, int(asked)) if isinstance(asked, int | float) and asked < tick else None
         for id, window in self._open.items():
@@ -175,7 +176,7 @@ class Outcomes:
         tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         back = self._back[1] if self._back is not None and self._back[0] == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
-        if window.decision.actuator != _ROLLBACK:  # that undoes the changes before it, so what they left counts
+        if window.decision.actuator != ROLLBACK:  # that undoes the changes before it, so what they left counts
             since = max(since, self._last_change(name, tick))
         found = self._measured.between(name, max(since if back is None else back, lately), tick)
         before = usual = tuple(filter(sound, found))
@@ -193,7 +194,7 @@ class Outcomes:
         cut = [
             window
             for window in self._open.values()
-            if (actuator == _ROLLBACK or window.target == target or window.decision.actuator == actuator)
+            if (actuator == ROLLBACK or window.target == target or window.decision.actuator == actuator)
             and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]

@@ -118,7 +118,7 @@ class RewardHacking(Agent):
         def plan(remedy: str, *changes: tuple[str, float | dict[str, float]]) -> Plan:
             votes = [
                 window.propose(
-                    name, wanted, confidence=0.88, why=why, target=metric.name, expected_change=gain, horizon=60
+                    name, wanted, confidence=0.94, why=why, target=metric.name, expected_change=gain, horizon=60
                 )
                 for name, wanted in changes
             ]

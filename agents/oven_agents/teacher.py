@@ -132,7 +132,7 @@ class TeacherEscalation(Agent):
     def _propose(self, window: Window, actuator: str, value: Value, why: str, gain: float, symptom: str) -> Vote:
         target = _held_out(window.run)[0].name
         return window.propose(
-            actuator, value, confidence=0.88, why=why, target=target, expected_change=round(gain, 3), horizon=40,
+            actuator, value, confidence=0.86, why=why, target=target, expected_change=round(gain, 3), horizon=40,
             evidence=(symptom,),
         )  # fmt: skip
 

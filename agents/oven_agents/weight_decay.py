@@ -86,7 +86,7 @@ class WeightDecay(Agent):
             window.propose(
                 name,
                 value,
-                confidence=0.9,
+                confidence=0.86,
                 why=why,
                 target=target.name,
                 expected_change=signed(target, 0.05),

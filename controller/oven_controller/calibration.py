@@ -1,11 +1,12 @@
 """Whether agents know what they are worth: the probabilities that they gave, against what became of the changes.
 
-The event is the one that reputations move on, that a change beat doing nothing (`mesh/reputation.py`): its gain lies
-two standard errors above the mean of the withheld controls where there are any; else above both two standard errors and
-half of what the voter itself promised. A target that stopped being finite is a failure. The success y of an `Outcome`'s
-line, 0 to 1, is taken as the probability that the event happened. The probability p is what the vote claimed: its
-confidence for `propose` and `for`, 1 less it for `against`, and at least even odds for the side that was taken. Votes
-on changes that were not carried out, were withheld, or whose outcome was not scored say nothing here.
+The event is what a confidence is the probability of, that a change beat doing nothing: its gain is above the mean of
+the withheld controls where there are any, else above 0. A target that stopped being finite is a failure, one that is
+finite again a success. `Outcome.beat`, 0 to 1, is taken as the probability y that the event happened, given the noise.
+(Reputations move on more: on how far the gain is beyond noise and half of what was promised, `mesh/reputation.py`.) The
+probability p is what the vote claimed: its confidence for `propose` and `for`, 1 less it for `against`, and at least
+even odds for the side that was taken. Votes on changes that were not carried out, were withheld, or whose outcome was
+not scored say nothing here.
 
 Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
 (Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").
@@ -25,7 +26,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One vote whose change was judged: the probability given, and the success, both 0 to 1."""
+    """One vote whose change was judged: the probability given, and that of its having come true, both 0 to 1."""
 
     agent: str
     p: float
@@ -45,7 +46,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`constant` is the one probability that would have scored best, the mean success: known only afterwards, so who
+    """`constant` is the one probability that would have scored best, the mean y: known only afterwards, so who
     beats it tells good changes from bad ones. None where there is no claim."""
 
     count: int
@@ -59,9 +60,9 @@ class Calibration:
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     """Of outcomes that were scored, in their order; shadow agents' too."""
     return [
-        Claim(line.agent, claimed(line.stance, line.confidence), line.success)
+        Claim(line.agent, claimed(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes
-        if outcome.scored and not outcome.withheld
+        if outcome.scored and outcome.beat is not None
         for line in outcome.lines
     ]
 

@@ -278,6 +278,9 @@ class Outcome(Message):
     control: Real | None = Field(
         default=None, description="mean gain of the withheld decisions that it is held against"
     )
+    beat: Real | None = Field(
+        default=None, description="0..1: how probably it beat doing nothing; what confidences are held against"
+    )
     lines: tuple[OutcomeLine, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Votes that can be scored: what agents claimed against what became of it, by the event that reputations move on."""
+"""Votes that can be scored: what agents claimed against what became of it, by the event that they claimed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,18 @@ def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: 
     assert found == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
 
 
-def test_a_reputation_moves_on_the_same_score() -> None:
+def test_a_broken_promise_is_no_success_and_beats_doing_nothing_all_the_same() -> None:
+    log = a_log()
+    for loss in (0.99, 1.0, 1.01) * 3:
+        log.tick(loss=loss)
+    log.propose("amy", 0.5, confidence=0.9, target="loss", expected_change=-1.0, horizon=20)
+    log.tick(3, loss=1.0)
+    log.receipt(log.last)
+    log.tick(24, loss=0.9)
+    assert log.outcomes[0].lines[0].success == 0 and claims(log.outcomes) == [Claim("amy", 0.9, 1.0)]
+
+
+def test_a_reputation_moves_on_the_success() -> None:
     for line in judged(a_log(), better=False).outcomes[0].lines:
         side = -1 if line.stance == "against" else 1
         p = claimed(line.stance, line.confidence)
@@ -77,8 +88,8 @@ def test_against_a_control_the_gain_is_the_excess_over_it() -> None:
     log = _drifting(share)
     first, second = log.outcomes
     assert first.withheld and second.control is not None and second.gain is not None and second.gain > 0
-    assert [claim.y for claim in claims(log.outcomes)] == [line.success for line in second.lines]
-    assert second.lines[0].success < 0.5
+    assert [claim.y for claim in claims(log.outcomes)] == [second.beat] * len(second.lines)
+    assert second.beat is not None and second.lines[0].success < 0.5 and second.beat < 1
 
 
 def _verdicts(share: float) -> list[str]:

@@ -165,8 +165,63 @@ def test_a_rollback_and_a_cut_at_one_tick_are_one_change_to_the_metric() -> None
         watch(log, 10, 2.0)
         decisions = [change(log, 0.5 if actuator == LR else 5.0, actuator) for actuator in order]
         watch(log, 10, 1.0)
-        assert [outcome.scored for outcome in log.outcomes] == [False, True]
-        assert log.outcomes[1].decision_id == decisions[1].id and log.outcomes[1].samples == (10, 5)
+        assert [(outcome.decision_id, outcome.scored) for outcome in log.outcomes] == [(d.id, True) for d in decisions]
+        assert [(outcome.samples, outcome.beat) for outcome in log.outcomes] == [((10, 5), 1.0)] * 2
+        assert log.outcomes[0].gain == log.outcomes[1].gain == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("order", [(BACK,), (BACK, LR), (LR, BACK)])
+def test_a_quick_rollback_is_held_against_what_it_threw_away(order: tuple[str, ...]) -> None:
+    """And so is what was done together with it; the ticks before the harm were healthy, and prove nothing."""
+    log = running()
+    watch(log, 4, 3.0)
+    for actuator in order:
+        change(log, 0.5 if actuator == LR else log.mesh.state.tick - 4, actuator)
+    watch(log, 10, 1.0)
+    assert len(log.outcomes) == len(order)
+    for outcome in log.outcomes:
+        assert outcome.scored and outcome.samples == (4, 5) and outcome.beat == 1.0
+        assert outcome.gain == pytest.approx(2.0, abs=0.05) and outcome.lines[0].success == 1.0
+
+
+@pytest.mark.parametrize(("after", "scored"), [(1.0, False), (3.0, False), (9.0, True)])
+def test_one_that_threw_away_too_little_is_judged_for_clear_harm_only(after: float, scored: bool) -> None:
+    """Or to go back by a tick again and again would cost nothing."""
+    log = running()
+    watch(log, 2, 3.0)
+    change(log, log.mesh.state.tick - 2, BACK)
+    watch(log, 10, after)
+    assert only(log).scored is scored
+    if scored:
+        assert only(log).beat == 0 and only(log).lines[0].success == 0
+    else:
+        assert "it threw away fewer than 3 measurements of loss" in only(log).reason
+
+
+def test_one_that_came_too_early_for_the_harm_that_it_claims_is_no_success() -> None:
+    log = running()
+    change(log, log.mesh.state.tick - 4, BACK)
+    watch(log, 10, 1.0)
+    assert only(log).beat == pytest.approx(0.5, abs=0.3) and only(log).lines[0].success < 0.3
+
+
+def test_what_was_not_finite_and_is_again_is_a_success_without_figures() -> None:
+    log = running()
+    for _ in range(4):
+        log.tick(loss=math.nan)
+    change(log, log.mesh.state.tick - 3, BACK)
+    change(log, 0.5)
+    watch(log, 10, 1.0)
+    for outcome in log.outcomes:
+        assert outcome.scored and outcome.gain is None and outcome.beat == 1.0 and "finite again" in outcome.reason
+        assert outcome.lines[0].success == 1.0 and outcome.samples[1] == 5
+
+
+def test_a_gain_within_noise_beats_doing_nothing_as_often_as_not_and_is_no_success() -> None:
+    log = running()
+    change(log, 0.5)
+    watch(log, 10, 1.0)
+    assert only(log).beat == pytest.approx(0.5, abs=0.3) and only(log).lines[0].success < 0.3
 
 
 def test_a_target_that_stops_being_finite_is_a_failure_without_figures() -> None:
@@ -321,6 +376,19 @@ def test_actions_are_never_withheld() -> None:
     log = withholding()
     assert change(log, None, BACK).verdict == "adopted"
     assert change(log, None, "run.hold").verdict == "adopted"
+
+
+@pytest.mark.parametrize("order", [(BACK, LR), (LR, BACK)])
+def test_what_goes_with_a_rollback_is_not_withheld_from_it(order: tuple[str, ...]) -> None:
+    """Half a plan is no control: the same would only happen again."""
+    log = withholding()
+    for actuator in order:
+        log.propose("amy", 0.5 if actuator == LR else 5.0, actuator, 0.8, target="loss")
+    for actuator in order:
+        log.vote("bob", "for", actuator=actuator)
+    assert {decision.actuator: decision.verdict for decision in log.decisions} == dict.fromkeys(order, "adopted")
+    log.tick(1)
+    assert change(log, 0.25).verdict == "withheld"
 
 
 def test_what_cannot_be_measured_is_no_control() -> None:

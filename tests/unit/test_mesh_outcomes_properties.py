@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {
     "grad.clip": st.floats(0, 10),
     "teacher.active": st.sampled_from(["none", "small", "big"]),
     "data.mixture": st.sampled_from([{"web": 0.2, "code": 0.3, "math": 0.5}, {"web": 0.6, "code": 0.2, "math": 0.2}]),
-    "run.rollback": st.none(),
+    "run.rollback": st.one_of(st.none(), st.integers(0, 60).map(float)),
     "run.hold": st.none(),
 }
 change = st.sampled_from(MOVES).flatmap(
@@ -111,11 +111,11 @@ def test_replicas_agree_and_the_log_replays(log: Log, data: st.DataObject) -> No
 
 @relaxed
 @given(logs)
-def test_one_outcome_a_decision_and_no_two_windows_on_one_metric(log: Log) -> None:
+def test_one_outcome_a_decision_and_no_two_windows_on_one_metric_but_of_a_plan(log: Log) -> None:
     decisions = {decision.id: decision for decision in log.decisions}
     counts = Counter(outcome.decision_id for outcome in log.outcomes)
     assert all(count == 1 for count in counts.values())
-    closed: dict[str, int] = {}
+    closed: dict[str, tuple[int, int]] = {}  # metric → ticks of the last window's opening and closing
     for entry in log.events:
         if isinstance(entry.body, RunStarted):
             closed.clear()
@@ -124,8 +124,9 @@ def test_one_outcome_a_decision_and_no_two_windows_on_one_metric(log: Log) -> No
             decision = decisions[outcome.decision_id]
             assert outcome.target == decision.target != "" and decision.actuator == outcome.actuator != "run.hold"
             assert decision.verdict == ("withheld" if outcome.withheld else "adopted")
-            assert closed.get(outcome.target, -1) <= outcome.from_tick <= outcome.tick
-            closed[outcome.target] = outcome.tick
+            opened, until = closed.get(outcome.target, (-1, -1))
+            assert until <= outcome.from_tick <= outcome.tick or (opened == outcome.from_tick and not outcome.withheld)
+            closed[outcome.target] = outcome.from_tick, outcome.tick
 
 
 @relaxed
@@ -137,10 +138,12 @@ def test_a_failure_never_becomes_a_number(log: Log) -> None:
         assert outcome.scored or (outcome.gain is None and outcome.lines == ())
         assert bool(outcome.lines) == (outcome.scored and not outcome.withheld)
         if outcome.scored:
-            assert outcome.samples[0] >= 2 and (outcome.gain is None or outcome.samples[1] >= 2)
+            back = any(d.actuator == "run.rollback" and d.value is not None for d in log.decisions)
+            assert outcome.gain is None or (outcome.samples[0] >= (1 if back else 2) and outcome.samples[1] >= 2)
+            assert (outcome.beat is None) == outcome.withheld and 0 <= (outcome.beat or 0) <= 1
         for line in outcome.lines:
             assert 0 <= line.success <= 1 and -1 <= line.merit <= 1 and 0 <= line.after <= 2
-            assert outcome.gain is not None or line.success == 0
+            assert outcome.gain is not None or line.success == outcome.beat in (0, 1)
     assert all(0 <= value <= 2 for value in log.mesh.state.reputations.values())
 
 

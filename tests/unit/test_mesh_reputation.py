@@ -115,9 +115,9 @@ def test_forgetting_can_be_so_quick_that_nobody_falls_silent() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
 def test_an_effect_has_neither_an_order_nor_a_sign_of_its_own(before: list[float], after: list[float]) -> None:
-    seen = effect(before, after, 1)
-    assert effect(before[::-1], after[::-1], 1) == seen
-    turned = effect(before, after, -1)
+    seen = effect(before, after, 1, before)
+    assert effect(before[::-1], after[::-1], 1, before[::-1]) == seen
+    turned = effect(before, after, -1, before)
     assert (turned.gain, turned.noise) == (-seen.gain, seen.noise) and seen.noise >= 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 NOTE = (
-    "y: how far changes beat doing nothing (withheld controls where there are any, else half of what was promised), "
+    "y: how probably changes beat doing nothing (withheld controls where there are any, else things as they were), "
     "0 to 1; the best constant is known only afterwards; votes of one run are not independent"
 )
 

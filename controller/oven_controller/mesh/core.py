@@ -21,7 +21,7 @@ from oven_controller.events import Event
 from oven_controller.mesh import guardrails, operator, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined
 from oven_controller.mesh.forecast import Forecast, forecast
-from oven_controller.mesh.outcomes import Outcomes
+from oven_controller.mesh.outcomes import ROLLBACK, Outcomes
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
 from oven_controller.mesh.yardstick import unjudged
@@ -298,12 +298,17 @@ class Mesh:
             snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
             **more,
         )
-        decision = self.outcomes.expect(decision, staked)
+        decision = self.outcomes.expect(decision, staked, whole=self._goes_back())
         if ballot:
             del self.ballots[actuator]
         state.take_decision(decision)
         self._emit(self.subjects.decision(decision.id), decision)
         return decision
+
+    def _goes_back(self) -> bool:
+        """Whether a rollback was decided at this tick, or is about to be."""
+        decided = (flight.decision for flight in self.state.in_flight.values())
+        return ROLLBACK in self.ballots or any(d.actuator == ROLLBACK and d.tick == self.state.tick for d in decided)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

@@ -43,10 +43,11 @@ def sigma(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - centre) * (value - centre) for value in values) / (len(values) - 1))
 
 
-def effect(before: Sequence[float], after: Sequence[float], sign: int) -> Effect:
-    """The spread is the baseline's alone: a change that makes the metric jump about must not hide behind that."""
+def effect(before: Sequence[float], after: Sequence[float], sign: int, usual: Sequence[float]) -> Effect:
+    """The spread of one measurement is that of the `usual` ones, all from before the change: one that makes the metric
+    jump about must not hide behind that."""
     one, other = mean(before), mean(after)
-    noise = sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
+    noise = sigma(usual) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(one, other, (other - one) * sign, noise)
 
 

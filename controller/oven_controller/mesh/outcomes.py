@@ -6,24 +6,32 @@ before the last other change that was judged by this metric. After it: those in 
 since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
 `PATIENCE` · H ticks.
 
-Windows on one metric never overlap, and none outlasts another change of its actuator or a rollback. One that is cut
-short before half its time says nothing, unless the metric is clearly worse already: harm shows before benefit does, and
-who did it could otherwise have the next change, or the rollback that mends it, hide the traces.
+What stands before is the forecast of doing nothing: things stay as they are. So a rollback to a given tick is held
+against what it throws away, the ticks since that one, and not against the healthy ones before it, or the sooner it came
+the less it would seem to do. The spread of one measurement is that of all H ticks all the same. Where it throws away
+fewer measurements than are needed, it is judged for clear harm only.
 
-A target that stopped being finite is a failure without figures: a success of 0.
+Changes at one tick that one metric judges are a plan: nobody can tell their effects apart, and all of them are judged
+by the same measurements. Otherwise windows on one metric never overlap, and none outlasts another change of its
+actuator or a rollback. One that is cut short before half its time says nothing, unless the metric is clearly worse
+already: harm shows before benefit does, and who did it could otherwise have the next change, or the rollback that mends
+it, hide the traces.
+
+A target that stopped being finite is a failure without figures, a success of 0; one that was not and is again is a
+success of 1.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.measurements import Measurements, sound
-from oven_controller.mesh.reputation import Baseline, earned, failed, merit, moved, success
+from oven_controller.mesh.reputation import Baseline, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import direction, rounded
 from oven_controller.mesh.yardstick import INERT, directed
@@ -32,19 +40,22 @@ from oven_controller.messages import Decision, MetricSpec, Observation, Outcome,
 PATIENCE = 5
 CONTROLS = 32
 """Withheld decisions of one actuator, direction and metric that the next are held against: the newest."""
-_ROLLBACK = "run.rollback"
+ROLLBACK = "run.rollback"
 _Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none."""
+    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
+    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by."""
 
     decision: Decision
     forecast: Forecast
     from_tick: int
     before: tuple[float, ...] = ()
+    usual: tuple[float, ...] = ()
     spoiled: bool = False
+    scant: bool = False
 
     @property
     def target(self) -> str:
@@ -72,14 +83,15 @@ class Outcomes:
         self._measured = Measurements()
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
         self._withheld: list[Window] = []  # not open yet
-        self._open: dict[str, Window] = {}  # by metric
+        self._open: dict[str, Window] = {}  # by decision
+        self._back: tuple[int, int] | None = None  # the last rollback: its tick, and the one that it was to go back to
         self._controls: dict[_Key, deque[tuple[float, float]]] = {}  # gain and noise
         self._changed: dict[str, tuple[int, int]] = {}  # metric, "" for all → the newest two ticks of a change
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """A new incarnation of the learner: what was measured before it is another process's."""
         closed = self.end("the learner started again")
-        self._measured, self._changed = Measurements(directed(metrics)), {}
+        self._measured, self._changed, self._back = Measurements(directed(metrics)), {}, None
         return closed
 
     def end(self, reason: str) -> list[Outcome]:
@@ -89,8 +101,9 @@ class Outcomes:
         self._open.clear()
         return closed
 
-    def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
-        """A decision with what it will be judged by, and withheld if it is drawn. One that carries out an advised
+    def expect(self, decision: Decision, forecast: Forecast | None, *, whole: bool) -> Decision:
+        """A decision with what it will be judged by, and withheld if it is drawn; not if it may belong to a plan with a
+        rollback (`whole`), which is never withheld, and would be left without its cut. One that carries out an advised
         decision takes over what was staked on that."""
         _, advised = self._expected.pop(decision.of, (None, None))
         forecast = forecast or advised
@@ -98,7 +111,7 @@ class Outcomes:
             return decision
         judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
         share, spec = self._state.rules.control_share, self._state.specs.get(decision.actuator)
-        decision = withheld(decision.model_copy(update=judged), share, spec)
+        decision = withheld(decision.model_copy(update=judged), 0.0 if whole else share, spec)
         if decision.verdict == "withheld":
             self._withheld.append(Window(decision, forecast, decision.apply_at_tick))
         else:
@@ -136,38 +149,53 @@ class Outcomes:
         if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
-        touched = {""} if receipt.actuator == _ROLLBACK else set()
+        touched = {""} if receipt.actuator == ROLLBACK else set()
         if decision is not None and forecast is not None:
             touched.add(forecast.target)
             closed = self._begin(decision, forecast, tick)
         else:
-            closed = self._cut(receipt.actuator, "", receipt.decision_id)
+            closed = self._cut(receipt.actuator, "", receipt.decision_id, tick, alone=True)
         for metric in touched | {outcome.target for outcome in closed}:
             self._change(metric, tick)
         return closed
 
     def _begin(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        closed = self._cut(decision.actuator, forecast.target, decision.id)
-        since = self._last_change("", tick)
-        if decision.actuator != _ROLLBACK:  # that undoes the changes before it, so it is held against what they left
-            since = max(since, self._last_change(forecast.target, tick))
-        samples, name = self._state.rules.outcome_samples, forecast.target
-        window = Window(decision, forecast, tick)
-        found = self._measured.between(name, max(since, tick - forecast.horizon), tick)
-        before = [value for value in found if sound(value)]
-        if len(before) < samples:
-            found = self._measured.between(name, max(since, tick - window.patience), tick)
-            before = [value for value in found if sound(value)][-samples:]
-        spoiled = bool(found) and not sound(found[-1])
-        self._open[name] = Window(decision, forecast, tick, tuple(before), spoiled)
+        alone = decision.verdict == "withheld"
+        closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=alone)
+        self._open[decision.id] = Window(decision, forecast, tick)
+        if decision.actuator == ROLLBACK:
+            asked = decision.value
+            self._back = (tick, int(asked)) if isinstance(asked, int | float) and asked < tick else None
+        for id, window in self._open.items():
+            if window.from_tick == tick:
+                self._open[id] = self._looked_back(window)
         return closed
 
-    def _cut(self, actuator: str, target: str, by: str) -> list[Outcome]:
-        """Close the windows that a change of `actuator`, judged by `target`, disturbs."""
+    def _looked_back(self, window: Window) -> Window:
+        """With what was measured before it."""
+        tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
+        back = self._back[1] if self._back is not None and self._back[0] == tick else None
+        since, samples = self._last_change("", tick), self._state.rules.outcome_samples
+        if window.decision.actuator != ROLLBACK:  # that undoes the changes before it, so what they left counts
+            since = max(since, self._last_change(name, tick))
+        found = self._measured.between(name, max(since if back is None else back, lately), tick)
+        before = usual = tuple(filter(sound, found))
+        spoiled, scant = bool(found) and not sound(found[-1]), False
+        if back is not None:
+            usual, scant = tuple(filter(sound, self._measured.between(name, lately, tick))), len(before) < samples
+        if len(before) < (1 if scant else samples):
+            found = self._measured.between(name, max(since, tick - window.patience), tick)
+            before = tuple(filter(sound, found))[-samples:]
+            usual, spoiled = usual or before if scant else before, bool(found) and not sound(found[-1])
+        return replace(window, before=before, usual=usual, spoiled=spoiled, scant=scant)
+
+    def _cut(self, actuator: str, target: str, by: str, tick: int, *, alone: bool) -> list[Outcome]:
+        """Close the windows that a change of `actuator`, judged by `target`, disturbs. `alone`: it is in no plan."""
         cut = [
             window
             for window in self._open.values()
-            if actuator == _ROLLBACK or window.target == target or window.decision.actuator == actuator
+            if (actuator == ROLLBACK or window.target == target or window.decision.actuator == actuator)
+            and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]
 
@@ -186,12 +214,14 @@ class Outcomes:
         return self._measured.between(window.target, window.from_tick + settling, self._state.tick)
 
     def _closed(self, window: Window, cut: str = "") -> Outcome:
-        del self._open[window.target]
+        del self._open[window.decision.id]
         found, least = self._after(window), self._state.rules.outcome_samples
         after = tuple(value for value in found if sound(value))
         early = 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
         why = f"; {cut}" if cut else ""
-        if len(window.before) < least:
+        if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
+            return self._scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
+        if len(window.before) < (1 if window.scant else least):
             few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
             return self._unscored(window, after, few + why)
         if found and not sound(found[-1]):
@@ -202,10 +232,12 @@ class Outcomes:
         if len(after) < least:
             few = f"{len(after)} measurements of {window.target} after it, {least} are needed"
             return self._unscored(window, after, few + why)
-        seen = effect(window.before, after, window.forecast.sign)
+        seen = effect(window.before, after, window.forecast.sign, window.usual)
         told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
-        if early and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
-            return self._unscored(window, after, f"{cut} before half of its {window.forecast.horizon} ticks")
+        if (early or window.scant) and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
+            half = f"before half of its {window.forecast.horizon} ticks"
+            few = f"it threw away fewer than {least} measurements of {window.target}"
+            return self._unscored(window, after, f"{cut} {half}" if early else few + why)
         return self._scored(window, after, seen, told + why)
 
     def _baseline(self, window: Window) -> Baseline | None:
@@ -215,14 +247,17 @@ class Outcomes:
         noise = combined(*(noise for _, noise in controls)) / len(controls)
         return Baseline(mean([gain for gain, _ in controls]), noise)
 
-    def _scored(self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str) -> Outcome:
-        """`seen` is None where the target stopped being finite."""
+    def _scored(
+        self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str, y: float = 0.0
+    ) -> Outcome:
+        """`seen` is None where the target was not finite before or after: no figures then, and a success of `y`."""
         control = self._baseline(window)
         lines: tuple[OutcomeLine, ...] = ()
         if not window.withheld:
-            lines = self._judged(window, seen, control)
+            lines = self._judged(window, seen, control, y)
         elif seen is not None:
             self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
+        beat = beaten(seen.gain, seen.noise, control) if seen else y
         forecast = window.forecast.expected * window.forecast.sign
         return self._outcome(window, after, reason).model_copy(
             update={
@@ -232,14 +267,17 @@ class Outcomes:
                 "noise": rounded(seen.noise) if seen else None,
                 "forecast": rounded(forecast) if forecast else None,
                 "control": rounded(control.gain) if control else None,
+                "beat": None if window.withheld else rounded(beat),
                 "lines": lines,
             }
         )
 
-    def _judged(self, window: Window, seen: Effect | None, control: Baseline | None) -> tuple[OutcomeLine, ...]:
+    def _judged(
+        self, window: Window, seen: Effect | None, control: Baseline | None, without: float
+    ) -> tuple[OutcomeLine, ...]:
         """One line a voter; the reputations of all move."""
         state, stakes = self._state, window.forecast.stakes
-        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else 0.0 for s in stakes}
+        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else without for s in stakes}
         merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
         before = state.reputations
         state.reputations = moved(before, state.agents, merits, state.rules)

@@ -59,6 +59,17 @@ def success(gain: float, noise: float, promised: float, control: Baseline | None
     return min(max(0.5 + (gain - bar) / (4 * spread), 0.0), 1.0)
 
 
+def beaten(gain: float, noise: float, control: Baseline | None) -> float:
+    """0..1, the probability that the gain is above that of doing nothing, which is the controls' or 0: ½ where it is
+    equal, 0 at two standard errors below and 1 at two above. What confidences are held against, and not `success`,
+    which asks for more: that the change did so beyond noise, and half of what was promised."""
+    excess = gain if control is None else gain - control.gain
+    spread = noise if control is None else combined(noise, control.noise)
+    if spread <= 0:
+        return 0.5 if excess == 0 else float(excess > 0)
+    return min(max(0.5 + excess / (4 * spread), 0.0), 1.0)
+
+
 def failed(gain: float, noise: float, control: Baseline | None) -> bool:
     """Whether it is worse than doing nothing by two standard errors: what shows even in a window that was cut short."""
     floor = 0.0 if control is None else control.gain

@@ -90,7 +90,7 @@ class LearningRate(Agent):
         )
         return [
             window.propose(
-                actuator, value, confidence=0.9, why=why, target=target.name, horizon=60,
+                actuator, value, confidence=0.95, why=why, target=target.name, horizon=60,
                 expected_change=signed(target, 0.05), evidence=("symptom:update_ratio_high",),
             )
             for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
@@ -167,11 +167,11 @@ class LearningRate(Agent):
             window.propose(
                 SCALE,
                 raised,
-                confidence=0.9,
+                confidence=0.86,
                 why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
                 target=target.name,
-                expected_change=signed(target, 0.05),
-                horizon=20,
+                expected_change=signed(target, 0.03),
+                horizon=40,
                 evidence=("symptom:gradients_aligned",),
             )
         ]

@@ -1,4 +1,4 @@
-"""Goes back to where held-out quality was best, at a lower rate, when it is plainly worse and stays so: for any cause."""
+"""Goes back to where held-out quality was best when it is plainly worse, whatever the cause."""
 
 from __future__ import annotations
 
@@ -14,40 +14,45 @@ from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted
 
-ROLLBACK, SCALE = "run.rollback", "optimizer.lr_scale"
+ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
+SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class Relapse(Agent):
     """Early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
-    10.1007/3-540-49430-8_3, criteria GL and UP), except that the run is not stopped: it goes on from its best reading
-    at a CUT-th of the rate, where what spoilt it does less. It asks for no cause, and so meets those that no other
-    agent knows: whatever makes held-out quality worse, less of it is better.
+    10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it goes on from its best reading. It
+    asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
+    longer than they were, it passes over PASSED batches; else, and where that did not help, it lowers the rate together
+    with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
+    the run, it does so more slowly then.
 
     Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
     lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
     reading before it.
 
-    It acts on a new reading only, and ATTEMPTS times in a run: what two rollbacks and a rate of 1/CUT² did not help,
-    more of the same will not.
+    It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
+    run alone: more of the same will not help.
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
     is for. Measured on independent normal noise, 5 to 30 readings: 4 in 1,000 readings where there is nothing but
-    noise, none where a run learnt twenty times as much as its deviation.
+    noise, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
 
     Limits: it is as late as the readings are rare, needs LEARNT of them, and sees nothing in a run without a held-out
     metric. A run that ends soon has no more reading to win.
     """
 
-    moves = (ROLLBACK, SCALE)
-    speciality = (ROLLBACK, SCALE)
+    moves = (ROLLBACK, SCALE, SKIP)
+    speciality = (ROLLBACK, SCALE, SKIP)
 
     LEARNT = 4
     PLAINLY = 0.2
     SIGMAS = 3.0
     LEAST = 0.03
     UNUSUAL = 2.0
+    LONGER = 1.8
     CUT = 8.0
+    PASSED = 100
     ATTEMPTS = 2
     READINGS = 40
 
@@ -67,31 +72,36 @@ class Relapse(Agent):
         if len(readings) <= self.LEARNT or not all(math.isfinite(value) for _, value in readings):
             return None
         values = [value for _, value in readings]
-        share = self._lost(values)
-        if share is None or self._attempts(window) >= self.ATTEMPTS:
-            return None
+        share = self.lost(values)
         at, best = max(readings[:-1], key=lambda reading: reading[1])
-        knob = window.knobs[SCALE]
-        lowered = knob.bounded(knob.number / self.CUT)
-        why = (
-            f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was learnt "
-            f"is lost; back to tick {at}"
-        )
-        wanted = [(ROLLBACK, float(at))]
-        if lowered < knob.number / 1.2:
-            wanted.append((SCALE, lowered))
+        tried = [receipt.tick for receipt in window.applied(ROLLBACK) if receipt.tick > at]
+        if share is None or len(tried) >= self.ATTEMPTS:
+            return None
+        why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
+        why += f" learnt is lost; back to tick {at}"
+        rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
+        if SKIP in window.knobs and not tried and max(rate, longer) < self.LONGER:
+            remedy, change = "rollback_and_skip", (SKIP, float(self.PASSED))
+            why += f", past {self.PASSED} batches"
+        else:
+            knob = window.knobs[SCALE]
+            lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
+            if lowered > knob.number / 1.2:
+                return None  # what spoilt it would do so again
+            remedy, change = "rollback_and_cut", (SCALE, lowered)
             why += f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
         votes = tuple(
             window.propose(
                 name, value, confidence=0.9, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
-            for name, value in wanted
+            for name, value in ((ROLLBACK, float(at)), change)
         )  # fmt: skip
-        return offer([Plan("rollback_and_cut", votes)], {"heldout_relapse": min(1.0, share)})
+        return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
-    def _lost(self, values: Sequence[float]) -> float | None:
-        """Share of what was learnt that the newest reading lost, where that is plain; higher values are better."""
+    def lost(self, values: Sequence[float]) -> float | None:
+        """Share of what was learnt that the newest reading lost, where that is plain; else None. At least four values,
+        oldest first, higher ones better."""
         before = values[:-1]
         best, deviation = max(before), _deviation(before)
         learnt, lost = best - before[0], best - values[-1]
@@ -102,16 +112,8 @@ class Relapse(Agent):
         )
         return lost / max(learnt, lost) if lost > least else None
 
-    def _attempts(self, window: Window) -> int:
-        cuts = {r.tick for r in window.applied(SCALE) if _number(r.after) < _number(r.before)}
-        return len(cuts & {r.tick for r in window.applied(ROLLBACK)})
-
 
 def _deviation(values: Sequence[float]) -> float:
     """Of one reading around a trend that bends slowly: second differences have six times its variance."""
     bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -45,10 +45,10 @@ class Relapse(Agent):
     moves = (ROLLBACK, SCALE, SKIP)
     speciality = (ROLLBACK, SCALE, SKIP)
 
-    LEARNT = 4
+    LEARNT = 5
     PLAINLY = 0.2
     SIGMAS = 3.0
-    LEAST = 0.03
+    LEAST = 0.05
     UNUSUAL = 2.0
     LONGER = 1.8
     CUT = 8.0

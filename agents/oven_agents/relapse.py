@@ -35,11 +35,12 @@ class Relapse(Agent):
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
-    is for. Measured on independent normal noise, 5 to 30 readings: 4 in 1,000 readings where there is nothing but
+    is for. Measured on independent normal noise, 6 to 30 readings: 3 in 1,000 readings where there is nothing but
     noise, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
 
     Limits: it is as late as the readings are rare, needs LEARNT of them, and sees nothing in a run without a held-out
-    metric. A run that ends soon has no more reading to win.
+    metric. Harm that only slows the gain it does not see. It goes back to the best reading, and not to the last healthy
+    step, so that up to the time between two readings is lost with the harm.
     """
 
     moves = (ROLLBACK, SCALE, SKIP)

@@ -38,9 +38,10 @@ class Relapse(Agent):
     is for. Measured on independent normal noise, 6 to 30 readings: 3 in 1,000 readings where there is nothing but
     noise, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
 
-    Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every 85
-    or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It goes back to the best reading, and not to the last healthy
-    step, so that up to the time between two readings is lost with the harm.
+    Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every
+    85 or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It
+    goes back to the best reading, and not to the last healthy step, so that up to the time between two readings is lost
+    with the harm.
     """
 
     moves = (ROLLBACK, SCALE, SKIP)

@@ -52,8 +52,8 @@ class Sentinel(Agent):
     What it offers, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
     arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
     and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
-    alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt. It
-    goes back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
+    alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt.
+    Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
     rollback. Only a run of NaN, which has nothing to lose, goes on trying.

@@ -43,6 +43,15 @@ def rise(values: Sequence[float], count: int) -> float:
     return math.fsum(held) / count / (spread * math.sqrt(1 / count + 1 / len(before)))
 
 
+def since(values: Sequence[float], level: float, lately: int = 3) -> int:
+    """How many of the last values came after a rise from `level`: the most likely change point under normal noise, for
+    a height that is the mean of the last few (Page 1954, "Continuous inspection schemes", Biometrika 41). At least 1.
+    """
+    middle = (level + math.fsum(values[-lately:]) / len(values[-lately:])) / 2
+    excess = list(itertools.accumulate(value - middle for value in reversed(values)))
+    return max(range(len(excess)), key=excess.__getitem__) + 1
+
+
 def best_level(values: Sequence[float], width: int = 3) -> float:
     """The highest median of `width` neighbours: how good it has been, not counting lucky single steps."""
     if len(values) <= width:

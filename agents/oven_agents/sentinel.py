@@ -11,7 +11,7 @@ from oven_agents import stride
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.robust import noise, rise
+from oven_agents.robust import noise, rise, since
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted
 
@@ -54,6 +54,7 @@ class Sentinel(Agent):
     arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
     and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
     alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt.
+    Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
     rollback. Only a run of NaN, which has nothing to lose, goes on trying.
@@ -155,7 +156,7 @@ class Sentinel(Agent):
         excess = values[-1] - level
         if count > self.RECENT or excess < self.HEALED * (max(values[-count:]) - level):
             return None  # it is what the loss is like by now, or it heals
-        onset = seen[-count][0]
+        onset = seen[-since(values[-2 * self.RECENT :], level)][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
         severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-count - self.BEFORE + 1 :]) - level
         return _Harm("loss_spike", severity, onset, why, lost, self._order(window), confidence=self.JUMPED)
@@ -172,13 +173,14 @@ class Sentinel(Agent):
         level = median(values[:-count])
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
-        return _Harm("loss_creeps_up", 0.6, seen[-count][0], why, excess, self._order(window))
+        onset = seen[-since(values[-2 * self.RECENT :], level)][0]
+        return _Harm("loss_creeps_up", 0.6, onset, why, excess, self._order(window))
 
     def _order(self, window: Window) -> tuple[str, ...]:
         if stride.grown(window, stride.RATE) >= self.LONGER:
             return (CUTTING, SKIPPING)
-        if stride.grown(window, stride.LENGTH) >= self.LONGER:
-            return (RETURNING, CUTTING, SKIPPING)  # the rate is what it was: the moments were hurt
+        if stride.grown(window, stride.LENGTH) >= self.LONGER and not self._tried(window):
+            return (RETURNING,)  # the rate is what it was: the moments were hurt, and go back with the weights
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:

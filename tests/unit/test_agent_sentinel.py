@@ -75,7 +75,7 @@ def test_a_rate_that_grew_is_cut_by_as_much(factor: float) -> None:
 
 def test_steps_that_grew_at_the_same_rate_speak_for_the_moments() -> None:
     _, remedies, first = plans(Sentinel(), hurt(up(0.6, length=5.0)))[0]
-    assert remedies[0] == RETURNING and CUTTING in remedies and set(first) == {"run.rollback"}
+    assert remedies == [RETURNING] and set(first) == {"run.rollback"}, "a cut would only cost: the rate is what it was"
 
 
 def test_longer_steps_alone_or_a_single_odd_batch_are_left_alone() -> None:

@@ -223,6 +223,7 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
         _all(_set(reward=0.4, eval__accuracy=0.3), _add("kl", lambda since: 0.5 + 0.06 * since)),
     ),
     "grpo.fooled": (GRPO, _fooled),
+    "grpo.forgetting": (GRPO, _add("eval/accuracy", lambda since: -0.25 if since > 2 * EVERY else 0.0)),
     "grpo.no_spread": (GRPO, _set(reward_std=0.0, frac_reward_zero_std=1.0)),
     "grpo.noise": (GRPO, _all(_set(committee__agreement=0.05), _set(reward_std=0.5, frac_reward_zero_std=0.0))),
     "grpo.starved": (

@@ -1,0 +1,121 @@
+"""Goes back to where held-out quality was best when it is plainly worse, whatever the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
+
+from oven_agents import stride
+from oven_agents.agent import Agent
+from oven_agents.objective import held_out, signed
+from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.window import Window
+from oven_controller.messages import RunStarted
+
+ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
+SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
+
+
+class Relapse(Agent):
+    """Early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
+    10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it goes on from its best reading. It
+    asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
+    longer than they were, it passes over PASSED batches; else, and where that did not help, it lowers the rate together
+    with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
+    the run, it does so more slowly then.
+
+    Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
+    lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
+    reading before it.
+
+    It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
+    run alone: more of the same will not help.
+
+    False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
+    what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
+    is for. Measured on independent normal noise, 6 to 30 readings: 3 in 1,000 readings where there is nothing but
+    noise, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
+
+    Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every
+    85 or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It
+    goes back to the best reading, and not to the last healthy step, so that up to the time between two readings is lost
+    with the harm.
+    """
+
+    moves = (ROLLBACK, SCALE, SKIP)
+    speciality = (ROLLBACK, SCALE, SKIP)
+
+    LEARNT = 5
+    PLAINLY = 0.2
+    SIGMAS = 3.0
+    LEAST = 0.05
+    UNUSUAL = 2.0
+    LONGER = 1.8
+    CUT = 8.0
+    PASSED = 100
+    ATTEMPTS = 2
+    READINGS = 40
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        if held_out(run) is None:
+            return "no metric is announced as held out with a direction: nothing says that the run got worse"
+        absent = {ROLLBACK, SCALE} - {spec.name for spec in run.actuators}
+        return f"the run announces no {' and no '.join(sorted(absent))}" if absent else None
+
+    def vote(self, window: Window) -> Alternatives | None:
+        metric = held_out(window.run)
+        if metric is None or metric.name not in window.last.metrics or stride.shrinking(window) > 0.5:
+            return None  # weights that shrink are the decay's agent's to see, and no rate's fault
+        readings = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name, last=self.READINGS)]
+        if len(readings) <= self.LEARNT or not all(math.isfinite(value) for _, value in readings):
+            return None
+        values = [value for _, value in readings]
+        share = self.lost(values)
+        at, best = max(readings[:-1], key=lambda reading: reading[1])
+        tried = [receipt.tick for receipt in window.applied(ROLLBACK) if receipt.tick > at]
+        if share is None or len(tried) >= self.ATTEMPTS:
+            return None
+        why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
+        why += f" learnt is lost; back to tick {at}"
+        rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
+        if SKIP in window.knobs and not tried and max(rate, longer) < self.LONGER:
+            remedy, change = "rollback_and_skip", (SKIP, float(self.PASSED))
+            why += f", past {self.PASSED} batches"
+        else:
+            knob = window.knobs[SCALE]
+            lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
+            if lowered > knob.number / 1.2:
+                return None  # what spoilt it would do so again
+            remedy, change = "rollback_and_cut", (SCALE, lowered)
+            why += f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        votes = tuple(
+            window.propose(
+                name, value, confidence=0.9, why=why, target=metric.name, horizon=40,
+                expected_change=signed(metric, round(best - values[-1], 4)),
+            )
+            for name, value in ((ROLLBACK, float(at)), change)
+        )  # fmt: skip
+        return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
+
+    def lost(self, values: Sequence[float]) -> float | None:
+        """Share of what was learnt that the newest reading lost, where that is plain; else None. At least four values,
+        oldest first, higher ones better."""
+        before = values[:-1]
+        best, deviation = max(before), _deviation(before)
+        learnt, lost = best - before[0], best - values[-1]
+        luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
+        usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
+        least = max(
+            self.PLAINLY * learnt, self.LEAST * abs(best), (luck + self.SIGMAS) * deviation, self.UNUSUAL * usual
+        )
+        return lost / max(learnt, lost) if lost > least else None
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Of one reading around a trend that bends slowly: second differences have six times its variance."""
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0

@@ -1,0 +1,129 @@
+"""The agent that goes back to the best held-out reading, on made-up readings and on the noise that it has to stand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit import runs
+
+from oven_agents import Alternatives
+from oven_agents.relapse import Relapse
+from oven_agents.robust import since
+from oven_controller.messages import MetricSpec, Observation, Receipt, RunStarted, Value
+
+EVERY = 20
+LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)
+"""Accuracies as a run has them that is well."""
+Events = Sequence[Observation | Receipt]
+
+
+def read(values: Sequence[float], metric: str = "eval/accuracy", *, rate: float = 3e-3, ago: int = 0) -> Events:
+    """One reading every EVERY steps; the rate `ago` steps before the end is what it then stays at."""
+    ticks = range(1, EVERY * len(values) + 1)
+    return [
+        runs.seen(
+            tick,
+            {
+                "reward": 0.7,
+                "learning_rate": rate if tick > ticks[-1] - ago else 3e-3,
+                **({metric: values[tick // EVERY - 1]} if tick % EVERY == 0 else {}),
+            },
+        )
+        for tick in ticks
+    ]
+
+
+def offers(events: Events, run: RunStarted | None = None) -> list[tuple[int, str, dict[str, Value]]]:
+    return [
+        (said.plans[0].votes[0].tick, said.plans[0].remedy, {v.actuator: v.value for v in said.plans[0].votes})
+        for said in runs.said(Relapse(), run or runs.grpo(), events)
+        if isinstance(said, Alternatives)
+    ]
+
+
+def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
+    [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.66]))
+    assert (tick, remedy) == (140, "rollback_and_cut")
+    assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
+
+
+def test_a_rate_that_grew_is_cut_by_as_much() -> None:
+    [(_, _, wanted)] = offers(read([*LEARNT, 0.3], rate=3e-2, ago=15))
+    assert wanted["optimizer.lr_scale"] == pytest.approx(0.1)
+
+
+def test_data_that_can_be_passed_over_are_blamed_first() -> None:
+    losses = [3.4, 2.9, 2.75, 2.68, 2.63, 3.1]
+    [(tick, remedy, wanted)] = offers(read(losses, "eval/loss"), runs.pretraining())
+    assert (tick, remedy) == (120, "rollback_and_skip")
+    assert wanted == {"run.rollback": 100.0, "data.skip": 100.0}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [*LEARNT, 0.76],  # a tenth of what was learnt
+        [0.95, 0.97, 0.96, 0.97, 0.96, 0.955],  # half of what was learnt, and hardly anything
+        [0.44, 0.54, 0.47, 0.68, 0.61, 0.74, 0.66],  # it has fallen that far before
+        [0.44, 0.2, 0.2, 0.1],  # too few to tell
+    ],
+)
+def test_what_is_within_the_usual_is_left_alone(values: list[float]) -> None:
+    assert not offers(read(values))
+
+
+def carried_out(tick: int, back: int) -> list[Receipt]:
+    return [
+        runs.receipt(tick, "run.rollback", tick, back),
+        runs.receipt(tick, "optimizer.lr_scale", 1.0, 0.125).model_copy(update={"n": 2 * tick + 2}),
+    ]
+
+
+def test_it_stops_when_two_rollbacks_led_to_no_new_best() -> None:
+    events = list(read([*LEARNT, 0.5]))
+    events += carried_out(140, 120)
+    for tick in range(141, 300):  # ever the same fall, from the same snapshot
+        step, back = 121 + (tick - 141) % 40, (tick - 141) % 40 == 0 and tick > 141
+        if back and tick < 200:
+            events += [r.model_copy(update={"n": r.n + 2}) for r in carried_out(tick - 1, 120)]
+        found = {"reward": 0.7, "learning_rate": 3e-3} | ({"eval/accuracy": 0.5} if step % EVERY == 0 else {})
+        events.append(runs.seen(tick, found, step).model_copy(update={"n": 2 * tick + 4}))
+    assert max(tick for tick, _, _ in offers(events)) <= 180, "the first fall, and once more"
+
+
+def test_it_says_why_it_cannot_fire() -> None:
+    run = runs.grpo()
+    blind = run.model_copy(update={"metrics": (MetricSpec(name="reward", better="up"),)})
+    fixed = run.model_copy(update={"actuators": tuple(a for a in run.actuators if a.name != "run.rollback")})
+    assert "held out" in (Relapse().cannot_fire(blind) or "")
+    assert "run.rollback" in (Relapse().cannot_fire(fixed) or "")
+    assert Relapse().cannot_fire(run) is None
+
+
+TRENDS: dict[str, Callable[[int], float]] = {
+    "nothing but noise": lambda reading: 0.5,
+    "slow": lambda reading: 0.5 + 0.002 * reading,
+    "learns": lambda reading: 0.8 - 0.4 * math.exp(-reading / 5),
+}
+
+
+@pytest.mark.parametrize("trend", TRENDS)
+def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
+    alarms = readings = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        values = [TRENDS[trend](reading) + draw.gauss(0, 0.02) for reading in range(30)]
+        for count in range(Relapse.LEARNT + 1, len(values) + 1):
+            readings += 1
+            alarms += Relapse().lost(values[:count]) is not None
+    assert alarms <= (0.001 if trend == "learns" else 0.005) * readings
+
+
+@given(st.integers(0, 30), st.floats(1.0, 100.0), st.integers(3, 12))
+def test_a_step_is_found_where_it_is(before: int, height: float, after: int) -> None:
+    assert since([0.0] * before + [height] * after, 0.0) == after

@@ -156,9 +156,10 @@ class Sentinel(Agent):
         excess = values[-1] - level
         if count > self.RECENT or excess < self.HEALED * (max(values[-count:]) - level):
             return None  # it is what the loss is like by now, or it heals
-        onset = seen[-since(values[-2 * self.RECENT :], level)][0]
+        risen = since(values[-2 * self.RECENT :], level)
+        onset = seen[-risen][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
-        severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-count - self.BEFORE + 1 :]) - level
+        severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-risen - self.BEFORE + 1 :]) - level
         return _Harm("loss_spike", severity, onset, why, lost, self._order(window), confidence=self.JUMPED)
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:

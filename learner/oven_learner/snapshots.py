@@ -1,4 +1,4 @@
-"""Snapshots of a run in memory: the first, and a few others, the older the further apart. What a rollback goes back to."""
+"""Snapshots of a run in memory, the older the further apart, and the first: what a rollback goes back to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from oven_learner.pacing import Pacing
 
 LEVELS, EACH = 6, 3
-"""Of every 1st, 2nd, 4th … 32nd that was taken the newest three are kept: there is one at 1.8 times the way back that is
-asked for at most, for up to 400 ticks in steps of EVERY_TICKS, which is about as far as agents remember."""
+"""Of every 1st, 2nd, 4th … 32nd that was taken the newest three are kept: for up to 300 ticks, at EVERY_TICKS, there is
+one no further back than 1.8 times the way that was asked for."""
 KEPT = EACH + 2 * (LEVELS - 1)
 """At most, beside the first."""
 EVERY_TICKS = 5

@@ -51,6 +51,11 @@ class UnknownNameError(OvenError, LookupError):
             hint = f"there is no {kind} yet"
         super().__init__(f"no {kind} named {name!r}; {hint}")
         self.name = name
+        self._made_of = (kind, name, known)
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+        """It comes out of worker processes, too."""
+        return type(self), self._made_of
 
 
 class BusError(OvenError, ConnectionError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +95,9 @@ def test_whatever_lies_within_the_bounds_takes(value: float) -> None:
     trainer = Trainer()
     assert knobs(trainer).apply("beta", value).status in ("applied", "noop")
     assert trainer.beta == pytest.approx(value, rel=1e-5)
+
+
+def test_an_unknown_name_comes_out_of_a_worker_process_as_it_was() -> None:
+    error = UnknownNameError("actuator", "rat", {"rate": 1})
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, UnknownNameError) and (str(again), again.name) == (str(error), "rat")

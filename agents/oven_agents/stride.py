@@ -6,11 +6,13 @@ import itertools
 import math
 from statistics import median
 
+from oven_agents.robust import noise
 from oven_agents.window import Window
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
 NOW, LATELY, REFERENCE = 3, 10, 32
+LEAST_NOISE = 0.01
 
 
 def grown(window: Window, metric: str) -> float:
@@ -21,6 +23,17 @@ def grown(window: Window, metric: str) -> float:
     if len(values) < REFERENCE // 2:
         return 1.0
     return median(values[-NOW:]) / median(values[:-LATELY])
+
+
+def moved(window: Window, metric: str) -> float | None:
+    """By how much the gauge's last three values (in the median, of logarithms) differ from those on the way here, in
+    deviations of a single one; None where too little was measured since the agents themselves moved the rate."""
+    seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
+    logs = [math.log(value) for _, value in seen if math.isfinite(value) and value > 0]
+    before = logs[:-LATELY]
+    if len(before) < REFERENCE // 2:
+        return None
+    return (median(logs[-NOW:]) - median(before)) / max(noise(before), LEAST_NOISE)
 
 
 def shrinking(window: Window) -> float:

@@ -154,7 +154,13 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         said = self._aligned(window) or self._leaning(window)
-        if not said or self._sudden(window) or self._repairing(window) or max(shrinking(window), pulled(window)) > self.SHRINKING or self._worsens(window):
+        if (
+            not said
+            or self._sudden(window)
+            or self._repairing(window)
+            or max(shrinking(window), pulled(window)) > self.SHRINKING
+            or self._worsens(window)
+        ):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
@@ -178,16 +184,12 @@ class LearningRate(Agent):
         ]
 
     def _sudden(self, window: Window) -> bool:
-        """Whether gradients did not agree before, under about the same rate."""
-        since = window.settled_after(SCALE)
-        rates = dict(window.kept(RATE, after=since))
+        """Whether gradients did not agree for a while, at a rate that was no higher."""
+        rates = dict(window.kept(RATE))
         newest = next(reversed(rates.values()), math.inf)
-        before = [
-            cosine
-            for tick, cosine in window.kept(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1)
-            if tick <= window.tick - 2 * self.WINDOW and newest / 1.3 < rates.get(tick, 0.0) < newest * 1.3
-        ]
-        return len(before) >= 2 * self.WINDOW and median(before) < self.ALIGNED / 4
+        before = [cosine for tick, cosine in window.kept(ALIGNMENT) if rates.get(tick, math.inf) < 1.1 * newest]
+        spans = (before[start : start + 2 * self.WINDOW] for start in range(0, len(before), self.WINDOW))
+        return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
         """Whether a cut that came with a rollback is still to show what it does."""

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.faults.pretraining.coarse_weights import Rounding
 from oven_learner.gym.faults.grpo.judge_migration import Migration
-from oven_learner.gym.faults.pretraining.loss_in_bits import LossInBits
-from oven_learner.gym.faults.pretraining.old_image import Image
-from oven_learner.gym.faults.shard import Shard
-from oven_learner.gym.faults.pretraining.silent_corruption import Flips
 from oven_learner.gym.faults.grpo.stale_prompts import Cache
 from oven_learner.gym.faults.grpo.stricter_critic import StricterCritic
 from oven_learner.gym.faults.grpo.verifier_blind_spot import END, PAD, once
+from oven_learner.gym.faults.pretraining.coarse_weights import Rounding
+from oven_learner.gym.faults.pretraining.loss_in_bits import LossInBits
+from oven_learner.gym.faults.pretraining.old_image import Image
+from oven_learner.gym.faults.pretraining.silent_corruption import Flips
 from oven_learner.gym.faults.pretraining.wide_encoding import Widening
+from oven_learner.gym.faults.shard import Shard
 from oven_learner.gym.trainee import Trainee
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -29,10 +29,10 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed, nor so soon after a cut that came with a rollback that its effect is not seen. Gradients
-    that agree while weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it, nor
-    those that did not agree before at the same rate: it is something else that changed. Where the cosine is not measured (sharded gradients, an imported run) it sees a
-    collapse, and nothing else.
+    of a rate that collapsed, nor before a cut that came with a rollback has shown what it does. Gradients that agree
+    while weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it; nor are those
+    that did not agree before, at a rate that was no higher: something else changed. Where the cosine is not measured
+    (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK)

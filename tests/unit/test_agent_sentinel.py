@@ -61,7 +61,7 @@ def up(by: float, **factors: float) -> Change:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_jump_on_the_same_steps_goes_back_and_past_the_batches(seed: int) -> None:
-    tick, remedies, first = plans(Sentinel(), hurt(up(2.0, norm=4.0), seed=seed))[0]
+    tick, remedies, first = plans(Sentinel(), hurt(up(2.0, norm=8.0), seed=seed))[0]
     assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
     assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
 
@@ -119,9 +119,9 @@ def _after(observations: list[Observation]) -> list[Observation]:
 
 
 def test_what_did_not_help_is_not_tried_again() -> None:
-    jumped = hurt(up(2.0, norm=4.0), end=ONSET + 3)
+    jumped = hurt(up(2.0, norm=8.0), end=ONSET + 3)
     tick = ONSET + 2
-    again = hurt(up(2.0, norm=4.0), onset=tick + 1, end=tick + 40)[tick:]
+    again = hurt(up(2.0, norm=8.0), onset=tick + 1, end=tick + 40)[tick:]
     events: list[Observation | Receipt] = [
         *jumped,
         receipt(tick, "run.rollback"),

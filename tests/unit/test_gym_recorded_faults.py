@@ -1,5 +1,5 @@
-"""Faults of storage, of workers and of services, on trainees of a few weights: they draw, act from their onset on and not
-before, and act the same again from the same state."""
+"""Faults of storage, of workers and of services, on trainees of a few weights: they draw, act from their onset on and
+not before, and act the same again from the same state."""
 
 from __future__ import annotations
 

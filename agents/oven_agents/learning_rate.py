@@ -52,7 +52,7 @@ class LearningRate(Agent):
     TELLING = 0.15
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
-    CUT, REPAIR = 8.0, 40
+    CUT, REPAIR = 8.0, 20
     HALF, SELDOM = 200, 20
     STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart

@@ -154,7 +154,7 @@ class Sentinel(Agent):
     def _confirmed(self, window: Window, onset: int) -> bool:
         """Whether anything but the loss moved with it: gradient, step, or a held-out reading that is younger. What
         moves alone may be the report of it, in another unit. True where none of them is measured."""
-        moved = [(stride.moved(window, metric), far) for metric, far in self.MOVED.items()]
+        moved = [(stride.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
         readings = _held_out(window)
         if all(errors is None for errors, _ in moved) and not readings:
             return True

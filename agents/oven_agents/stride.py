@@ -25,15 +25,15 @@ def grown(window: Window, metric: str) -> float:
     return median(values[-NOW:]) / median(values[:-LATELY])
 
 
-def moved(window: Window, metric: str) -> float | None:
-    """By how much the gauge's last three values (in the median, of logarithms) differ from those on the way here, in
+def moved(window: Window, metric: str, onset: int) -> float | None:
+    """By how much the gauge's values from tick `onset` on (in the median, of logarithms) differ from those before, in
     deviations of a single one; None where too little was measured since the agents themselves moved the rate."""
     seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
-    logs = [math.log(value) for _, value in seen if math.isfinite(value) and value > 0]
-    before = logs[:-LATELY]
-    if len(before) < REFERENCE // 2:
+    logs = [(tick, math.log(value)) for tick, value in seen if math.isfinite(value) and value > 0]
+    before, since = [log for tick, log in logs if tick < onset], [log for tick, log in logs if tick >= onset]
+    if len(before) < REFERENCE // 2 or not since:
         return None
-    return (median(logs[-NOW:]) - median(before)) / max(noise(before), LEAST_NOISE)
+    return (median(since) - median(before)) / max(noise(before), LEAST_NOISE)
 
 
 def shrinking(window: Window) -> float:

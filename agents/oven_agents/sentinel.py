@@ -153,13 +153,13 @@ class Sentinel(Agent):
 
     def _confirmed(self, window: Window, onset: int) -> bool:
         """Whether anything but the loss moved with it: gradient, step, or a held-out reading that is younger. What
-        moves alone may be the report of it, in another unit. True where none of them is measured."""
+        moves alone may be the report of it, in another unit. True where neither gradient nor step can be compared."""
         moved = [(stride.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
-        readings = _held_out(window)
-        if all(errors is None for errors, _ in moved) and not readings:
+        if all(errors is None for errors, _ in moved):
             return True
         if any(errors is not None and abs(errors) > far for errors, far in moved):
             return True
+        readings = _held_out(window)
         return bool(readings) and readings[-1][0] >= onset and _worse(window)
 
     def _jumped(self, window: Window, seen: list[tuple[int, float]]) -> _Harm | None:

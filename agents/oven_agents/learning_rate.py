@@ -10,7 +10,7 @@ from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.step_length import FITTING, overlong, room
-from oven_agents.stride import pulled, shrinking
+from oven_agents.stride import RATE, pulled, shrinking
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
 
@@ -29,9 +29,10 @@ class LearningRate(Agent):
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed. Gradients that agree while weight decay shrinks the weights, or while the objective gets
-    worse, are no reason to raise it. Where the cosine is not measured (sharded gradients, an imported run) it sees a
-    collapse, and nothing else.
+    of a rate that collapsed, nor before a cut that came with a rollback has shown what it does. Gradients that agree
+    while weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it; nor are those
+    that did not agree before, at a rate that was no higher: something else changed. Where the cosine is not measured
+    (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK)
@@ -51,7 +52,7 @@ class LearningRate(Agent):
     TELLING = 0.15
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
-    CUT = 8.0
+    CUT, REPAIR = 8.0, 20
     HALF, SELDOM = 200, 20
     STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart
@@ -153,7 +154,13 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         said = self._aligned(window) or self._leaning(window)
-        if not said or max(shrinking(window), pulled(window)) > self.SHRINKING or self._worsens(window):
+        if (
+            not said
+            or self._sudden(window)
+            or self._repairing(window)
+            or max(shrinking(window), pulled(window)) > self.SHRINKING
+            or self._worsens(window)
+        ):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
@@ -175,6 +182,20 @@ class LearningRate(Agent):
                 evidence=("symptom:gradients_aligned",),
             )
         ]
+
+    def _sudden(self, window: Window) -> bool:
+        """Whether gradients did not agree for a while, at a rate that was no higher."""
+        rates = dict(window.kept(RATE))
+        newest = next(reversed(rates.values()), math.inf)
+        before = [cosine for tick, cosine in window.kept(ALIGNMENT) if rates.get(tick, math.inf) < 1.1 * newest]
+        spans = (before[start : start + 2 * self.WINDOW] for start in range(0, len(before), self.WINDOW))
+        return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
+
+    def _repairing(self, window: Window) -> bool:
+        """Whether a cut that came with a rollback is still to show what it does."""
+        backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
+        cuts = [receipt.tick for receipt in window.applied(SCALE) if receipt.tick in backs]
+        return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
         """Gradients agree on the way down, too: what is dragged off by a wrong term of the loss goes straight."""

@@ -28,7 +28,7 @@ class Relapse(Agent):
 
     Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
     lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
-    reading before it.
+    reading before it; or so are two or three in a row, each of them, for which noise has to be less.
 
     It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
     run alone: more of the same will not help.
@@ -56,7 +56,7 @@ class Relapse(Agent):
     CUT = 8.0
     PASSED = 100
     ATTEMPTS = 2
-    READINGS = 40
+    READINGS, IN_A_ROW = 40, 3
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -104,15 +104,19 @@ class Relapse(Agent):
     def lost(self, values: Sequence[float]) -> float | None:
         """Share of what was learnt that the newest reading lost, where that is plain; else None. At least four values,
         oldest first, higher ones better."""
-        before = values[:-1]
+        most = max(1, min(self.IN_A_ROW, len(values) - self.LEARNT))
+        return next((share for count in range(1, most + 1) if (share := self._lost(values, count)) is not None), None)
+
+    def _lost(self, values: Sequence[float], count: int) -> float | None:
+        """The same of the newest `count` readings: each of them is that much worse, and chance has to have made all."""
+        before, newest = values[:-count], values[-count:]
         best, deviation = max(before), _deviation(before)
-        learnt, lost = best - before[0], best - values[-1]
+        learnt, lost = best - before[0], best - max(newest)
         luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
-        least = max(
-            self.PLAINLY * learnt, self.LEAST * abs(best), (luck + self.SIGMAS) * deviation, self.UNUSUAL * usual
-        )
-        return lost / max(learnt, lost) if lost > least else None
+        noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
+        least = max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
+        return (best - newest[-1]) / max(learnt, best - newest[-1]) if lost > least else None
 
 
 def _deviation(values: Sequence[float]) -> float:

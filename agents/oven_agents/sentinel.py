@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import ClassVar
 
 from oven_agents import stride
 from oven_agents.agent import Agent
@@ -50,6 +51,9 @@ class Sentinel(Agent):
     - a loss that creeps up: a mean of ten above 4.5 standard errors (10⁻⁵) and held-out loss worse, or a mean of five
       above 3 (10⁻³) and steps that have grown longer.
 
+    The last two only where the gradient, the length of steps or a held-out reading moved as well: a loss that moves
+    alone may be reported in another unit.
+
     What it offers, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
     arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
     and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
@@ -80,6 +84,8 @@ class Sentinel(Agent):
     PASSED = 100
     """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
     MEMORY = 60
+    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 2.5, stride.LENGTH: 5.0}
+    """Beyond what is seen by chance in one tick of ten; lengths of successive steps are no independent values."""
     JUMPED, HURT = 0.95, 0.86
     """Confidence, from how often outcomes said that it beat doing nothing where it was developed. Of weights or moments
     that were hurt the loss says little so soon, and a run of NaN may take several."""
@@ -142,7 +148,19 @@ class Sentinel(Agent):
         recent = sum(tick > fresh for tick, _ in seen)
         if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
             return None
-        return self._jumped(window, seen) or self._crept(window, seen, recent)
+        harm = self._jumped(window, seen) or self._crept(window, seen, recent)
+        return harm if harm and self._confirmed(window, harm.onset) else None
+
+    def _confirmed(self, window: Window, onset: int) -> bool:
+        """Whether anything but the loss moved with it: gradient, step, or a held-out reading that is younger. What
+        moves alone may be the report of it, in another unit. True where neither gradient nor step can be compared."""
+        moved = [(stride.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
+        if all(errors is None for errors, _ in moved):
+            return True
+        if any(errors is not None and abs(errors) > far for errors, far in moved):
+            return True
+        readings = _held_out(window)
+        return bool(readings) and readings[-1][0] >= onset and _worse(window)
 
     def _jumped(self, window: Window, seen: list[tuple[int, float]]) -> _Harm | None:
         values = [value for _, value in seen]
@@ -246,8 +264,14 @@ class Sentinel(Agent):
         )
 
 
-def _worse(window: Window) -> bool:
-    """Whether the newest held-out loss is above the one before."""
+def _held_out(window: Window) -> list[tuple[int, float]]:
+    """(tick, value, higher ones better) of the two newest held-out readings."""
     metric = held_out(window.run)
-    values = window.series(metric.name, last=2) if metric else []
-    return metric is not None and len(values) == 2 and signed(metric, values[1] - values[0]) < 0
+    found = window.kept(metric.name, last=2) if metric else []
+    return [(tick, signed(metric, value)) for tick, value in found] if metric else []
+
+
+def _worse(window: Window) -> bool:
+    """Whether the newest held-out reading is worse than the one before."""
+    readings = _held_out(window)
+    return len(readings) == 2 and readings[1][1] < readings[0][1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 from oven_agents.stride import LATELY, LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
 from oven_agents.window import Window
@@ -17,6 +18,7 @@ EXPONENT = 4 / 3
 """Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 5.5 and thirty
 times 14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
 IN_A_ROW = 3
+SAME, ENOUGH, TWICE = 1.3, 5, 2.0
 RISING = 1.005
 """A tick: a rate that grows faster is still being warmed up."""
 
@@ -36,7 +38,8 @@ class Overlong:
 
 def overlong(window: Window) -> Overlong | None:
     """Of the last steps since the rate was last changed. None while it is warmed up: how high it will get is not known
-    then, and to be undone later costs a few steps more. None where the length is not measured."""
+    then, and to be undone later costs a few steps more. None where the length is not measured, and where steps at this
+    rate were half as long before: what made them longer then is not the rate (lost moments, a damaged update)."""
     lengths = _lengths(window)
     if _warming(window):
         return None
@@ -50,7 +53,21 @@ def overlong(window: Window) -> Overlong | None:
             streak.clear()
     if len(streak) < IN_A_ROW:
         return None
-    return Overlong(streak[-1][0], max(length for _, length in streak))
+    found = Overlong(streak[-1][0], max(length for _, length in streak))
+    return None if _fitted(window, found) else found
+
+
+def _fitted(window: Window, now: Overlong) -> bool:
+    """Whether steps under about the same rate were TWICE as short on the way to those that are too long."""
+    since = window.settled_after(SCALE)
+    rates, lengths = (dict(window.kept(metric, after=since)) for metric in (RATE, LENGTH))
+    newest = next(reversed(rates.values()), math.inf)
+    before = [
+        length
+        for tick, length in lengths.items()
+        if tick < now.onset and newest / SAME < rates.get(tick, 0.0) < newest * SAME
+    ]
+    return len(before) >= ENOUGH and median(before) * TWICE < now.length
 
 
 def room(window: Window) -> float:

@@ -6,11 +6,13 @@ import itertools
 import math
 from statistics import median
 
+from oven_agents.robust import noise
 from oven_agents.window import Window
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
 NOW, LATELY, REFERENCE = 3, 10, 32
+LEAST_NOISE = 0.01
 
 
 def grown(window: Window, metric: str) -> float:
@@ -21,6 +23,17 @@ def grown(window: Window, metric: str) -> float:
     if len(values) < REFERENCE // 2:
         return 1.0
     return median(values[-NOW:]) / median(values[:-LATELY])
+
+
+def moved(window: Window, metric: str, onset: int) -> float | None:
+    """By how much the gauge's values from tick `onset` on (in the median, of logarithms) differ from those before, in
+    deviations of a single one; None where too little was measured since the agents themselves moved the rate."""
+    seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
+    logs = [(tick, math.log(value)) for tick, value in seen if math.isfinite(value) and value > 0]
+    before, since = [log for tick, log in logs if tick < onset], [log for tick, log in logs if tick >= onset]
+    if len(before) < REFERENCE // 2 or not since:
+        return None
+    return (median(since) - median(before)) / max(noise(before), LEAST_NOISE)
 
 
 def shrinking(window: Window) -> float:

@@ -52,7 +52,7 @@ def plans(
 
 def up(by: float, **factors: float) -> Change:
     """The loss higher by that much, and gauges multiplied."""
-    names = {"length": "optim/update_ratio", "rate": "learning_rate"}
+    names = {"length": "optim/update_ratio", "rate": "learning_rate", "norm": "grad_norm"}
     return lambda since, found: {
         "loss": found["loss"] + by,
         **{names[name]: found[names[name]] * factor for name, factor in factors.items()},
@@ -61,9 +61,20 @@ def up(by: float, **factors: float) -> Change:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_jump_on_the_same_steps_goes_back_and_past_the_batches(seed: int) -> None:
-    tick, remedies, first = plans(Sentinel(), hurt(up(2.0), seed=seed))[0]
+    tick, remedies, first = plans(Sentinel(), hurt(up(2.0, norm=8.0), seed=seed))[0]
     assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
     assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
+
+
+def test_a_loss_in_another_unit_waits_for_something_else_to_say_so() -> None:
+    def unit(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {"loss": found["loss"] / math.log(2)}
+
+    def worse(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {**unit(since, found), **({"eval/loss": found["eval/loss"] + 1} if "eval/loss" in found else {})}
+
+    assert not plans(Sentinel(), hurt(unit))
+    assert plans(Sentinel(), hurt(worse, end=ONSET + 30)), "held-out loss says it"
 
 
 @pytest.mark.parametrize("factor", [4.0, 20.0])
@@ -108,9 +119,9 @@ def _after(observations: list[Observation]) -> list[Observation]:
 
 
 def test_what_did_not_help_is_not_tried_again() -> None:
-    jumped = hurt(up(2.0), end=ONSET + 3)
+    jumped = hurt(up(2.0, norm=8.0), end=ONSET + 3)
     tick = ONSET + 2
-    again = hurt(up(2.0), onset=tick + 1, end=tick + 40)[tick:]
+    again = hurt(up(2.0, norm=8.0), onset=tick + 1, end=tick + 40)[tick:]
     events: list[Observation | Receipt] = [
         *jumped,
         receipt(tick, "run.rollback"),

@@ -70,3 +70,28 @@ def test_a_rate_is_raised_no_further_than_until_its_steps_fit() -> None:
     assert raised(FITTING / 30)[0] == 4.0
     assert raised(FITTING / 2)[0] == pytest.approx(2.0)
     assert not raised(FITTING), "agreement alone is no reason where steps are as long as they should be"
+
+
+def test_steps_that_grew_at_the_same_rate_are_not_the_rates() -> None:
+    """Second moments that were lost, say: for a while Adam's steps are long, whatever the rate."""
+    fitting = observations(FITTING)
+    grown = [
+        runs.seen(one.tick, {**one.metrics, "optim/update_ratio": 8 * FITTING}) if one.tick > 30 else one
+        for one in fitting
+    ]
+    assert not said(grown)
+
+
+def test_gradients_that_agree_all_at_once_are_no_reason_to_raise_the_rate() -> None:
+    """Stale ones do, for they are the mean of those before; a rate that fell explains it."""
+
+    def agreeing(rate: float) -> list[Observation]:
+        return [
+            runs.seen(one.tick, {**one.metrics, "optim/grad_momentum_cos": 0.8, "learning_rate": rate})
+            if one.tick > 60
+            else runs.seen(one.tick, {**one.metrics, "learning_rate": 3e-3})
+            for one in observations(FITTING / 3, ticks=80)
+        ]
+
+    assert not [vote for vote in said(agreeing(3e-3)) if vote.actuator == "optimizer.lr_scale"]
+    assert [vote.value for vote in said(agreeing(1e-4)) if vote.actuator == "optimizer.lr_scale"][:1] == [3.0]

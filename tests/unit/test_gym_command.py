@@ -116,6 +116,12 @@ def test_held_out_families_are_played_when_asked_for(tmp_path: Path, capsys: pyt
     assert "best_rule" in found["arms"]
 
 
+def test_where_nothing_is_held_out_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugged, "families", lambda group: {"line.plain": Plain()} if group == plugged.TRAINING else {})
+    with pytest.raises(ConfigError, match=r"installed as oven\.held_out"):
+        gym(tmp_path, held_out=True)
+
+
 def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Path) -> None:
     Learner.taught.clear()
     families = ["line.too_high", "line.bad_stretch", "line.hidden"]

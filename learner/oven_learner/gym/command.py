@@ -65,6 +65,10 @@ def main(
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
     groups = {group: plugged.families(group) for group in _groups(held_out)}
+    if held_out and not groups[plugged.HELD_OUT]:
+        raise ConfigError(
+            f"--held-out: no family of faults is installed as oven.{plugged.HELD_OUT}; leave it out, or install some"
+        )
     faults = {name: family for group in groups.values() for name, family in group.items()}
     wanted = _chosen("family of faults", families, faults, faults)
     if jobs < 1 or (seeds is not None and seeds < 1):

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.shard import WHOLE, Shard, moments
+from oven_learner.gym.faults.shard import WHOLE, Shard, moments
 from oven_learner.gym.trainee import Kind, Trainee
 
 

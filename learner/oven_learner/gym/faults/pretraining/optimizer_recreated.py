@@ -7,7 +7,7 @@ from random import Random
 from typing import ClassVar
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.shard import moments
+from oven_learner.gym.faults.shard import moments
 from oven_learner.gym.trainee import Kind, Trainee
 
 FORGOTTEN = 1e-6

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.verifier_blind_spot import END, PAD
+from oven_learner.gym.faults.grpo.verifier_blind_spot import END, PAD
 from oven_learner.gym.trainee import Kind
 
 

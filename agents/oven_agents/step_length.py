@@ -19,6 +19,8 @@ EXPONENT = 4 / 3
 times 14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
 IN_A_ROW = 3
 SAME, ENOUGH, TWICE = 1.3, 5, 2.0
+GROWN = 4
+"""By what factor weights may have grown since the rate was changed for a short step to be looked at closely."""
 RISING = 1.005
 """A tick: a rate that grows faster is still being warmed up."""
 
@@ -40,9 +42,9 @@ def overlong(window: Window) -> Overlong | None:
     """Of the last steps since the rate was last changed. None while it is warmed up: how high it will get is not known
     then, and to be undone later costs a few steps more. None where the length is not measured, and where steps at this
     rate were half as long before: what made them longer then is not the rate (lost moments, a damaged update)."""
+    if _warming(window) or max(window.series(LENGTH, last=LATELY), default=0.0) <= LONGEST / GROWN:
+        return None  # most ticks end here
     lengths = _lengths(window)
-    if _warming(window):
-        return None
     streak: list[tuple[int, float]] = []
     for tick, length in reversed(lengths):
         if length > LONGEST:

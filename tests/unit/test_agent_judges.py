@@ -76,6 +76,7 @@ def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_
     def dragged(down: float) -> Change:
         return lambda since, found: {
             "optim/grad_momentum_cos": 0.6,
+            "learning_rate": found["learning_rate"] / 10,
             "reward": max(0.35, found["reward"] - down * since),
         }
 

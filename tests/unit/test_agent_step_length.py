@@ -12,7 +12,7 @@ from oven_controller.messages import Observation, RunStarted, Vote
 WARMUP = 20
 
 
-def observations(length: float, ticks: int = 40, growth: float = 0.0, **more: float) -> list[Observation]:
+def observations(length: float, growth: float = 0.0, *, ticks: int = 40, **more: float) -> list[Observation]:
     """Of a run whose steps are `length` long, relative to the weights, from the end of the warm-up on; by then the
     weights have grown by `growth` of their norm a tick."""
     gauges = runs.language()
@@ -34,7 +34,7 @@ def said(seen: list[Observation], run: RunStarted | None = None) -> list[Vote]:
 
 def test_steps_that_are_far_too_long_are_undone_once_the_rate_stands() -> None:
     cut, back = said(observations(8 * FITTING))[:2]
-    assert (cut.actuator, cut.value) == ("optimizer.lr_scale", pytest.approx(8 ** (-4 / 3)))
+    assert cut.actuator == "optimizer.lr_scale" and cut.value == pytest.approx(8 ** (-4 / 3))
     # The first that was too long came in the warm-up; what it did is not kept either.
     assert (back.actuator, back.value) == ("run.rollback", 4.0)
     assert WARMUP < cut.tick == back.tick <= WARMUP + 3
@@ -65,7 +65,7 @@ def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing
 
 def test_a_rate_is_raised_no_further_than_until_its_steps_fit() -> None:
     def raised(length: float) -> list[object]:
-        return [vote.value for vote in said(observations(length, **{"optim/grad_momentum_cos": 0.8}))]
+        return [vote.value for vote in said(observations(length, 0.0, **{"optim/grad_momentum_cos": 0.8}))]
 
     assert raised(FITTING / 30)[0] == 4.0
     assert raised(FITTING / 2)[0] == pytest.approx(2.0)

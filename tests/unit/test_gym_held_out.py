@@ -33,7 +33,8 @@ from oven_learner.gym.held_out.wide_encoding import Widening
 from oven_learner.gym.trainee import Trainee
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-ENTRY_POINTS: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.held_out"]
+HELD_OUT: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.held_out"]
+ENTRY_POINTS = {name: target for name, target in HELD_OUT.items() if ".gym.held_out." in target}
 ONSET, END_OF_RUN = 3, 9
 ROWS, LENGTH = 6, 16
 PROMPTS, GROUP, DIGITS = 6, 4, 5

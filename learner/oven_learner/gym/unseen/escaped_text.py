@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.unseen.text import rewritten
-
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class EscapedText(Family):
     a backslash and an n, a quote with a backslash before it, from the shard on that the new exporter wrote."""
 
     name = "pretraining.escaped_text"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Escaped:
         return Escaped(onset, rng.uniform(0.2, 1.0), rng.choice((1, 1, 2, 3)), rng.getrandbits(32))

@@ -13,7 +13,7 @@ from oven_learner.gym.unseen.text import rewritten
 from oven_learner.gym.unseen.unreduced_part import Unreduced
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 BLANKS = re.compile(rb"\s+")
 
@@ -52,12 +52,12 @@ class Ported(Case):
 
 class FrameworkPort(Family):
     """Compound: the weights are carried over well, the defaults around them are not. The optimizer's epsilon is
-    orders of magnitude larger (too large beside small gradients it stalls the updates: Wortsman et al. 2023, "Small-scale
-    proxies for large-scale Transformer training instabilities"), a few layers are missing from its groups of parameters,
-    and the text goes through a normalizer made for prose, which folds white space."""
+    orders of magnitude larger (beside small gradients it stalls the updates: Wortsman et al. 2023, "Small-scale proxies
+    for large-scale Transformer training instabilities"), a few layers are missing from its groups of parameters, and
+    the text goes through a normalizer made for prose, which folds white space."""
 
     name = "pretraining.framework_port"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Ported:
         return Ported(

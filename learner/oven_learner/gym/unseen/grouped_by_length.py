@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
 from oven_learner.gym.grpo.task import PAD
-
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind
 
 DIGITS = 10
 
@@ -47,10 +44,10 @@ class Grouped(Case):
 
 class GroupedByLength(Family):
     """Healthy. Prompts are put together by length to waste no time on padding (transformers' `group_by_length`): the
-    reward jumps from step to step with the length's difficulty, and over many steps nothing else is read than before."""
+    reward jumps from step to step with the length's difficulty, and over many steps each comes as often as before."""
 
     name = "grpo.grouped_by_length"
-    kind: Kind = "grpo"
+    kind = "grpo"
     healthy = True
 
     def draw(self, rng: Random, onset: int) -> Grouped:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
-
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class LeakedAnswers(Family):
     learnt from such rows."""
 
     name = "grpo.leaked_answers"
-    kind: Kind = "grpo"
+    kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Leaked:
         return Leaked(onset, min(1.0, rng.uniform(0.3, 1.3)), rng.getrandbits(32))

@@ -12,7 +12,7 @@ import torch
 from oven_learner.gym.fault import Case, Family, generator
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LossOfOneRank(Family):
     peaks where that worker has hard rows, while the gradients are those of the whole batch as ever."""
 
     name = "pretraining.loss_of_one_rank"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
     healthy = True
 
     def draw(self, rng: Random, onset: int) -> OneRank:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
-
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind
 
 IGNORED = -100
 """What torch's cross-entropy leaves out unless told otherwise."""
@@ -41,7 +38,7 @@ class MaskedTargets(Family):
     with `pad_token = eos_token` and transformers' DataCollatorForLanguageModeling, whose models do not stop."""
 
     name = "pretraining.masked_targets"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Masked:
         return Masked(onset, rng.uniform(0.3, 1.0), rng.choice(SETS), rng.getrandbits(32))

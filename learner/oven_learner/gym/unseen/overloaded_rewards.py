@@ -11,7 +11,7 @@ import torch
 from oven_learner.gym.fault import Case, Family, generator
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class OverloadedRewards(Family):
     rewarded is luck, and to be short."""
 
     name = "grpo.overloaded_rewards"
-    kind: Kind = "grpo"
+    kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Overloaded:
         return Overloaded(

@@ -11,7 +11,7 @@ import torch
 from oven_learner.gym.fault import Case, Family, generator
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 SYNC = 10
 """Steps after which the errors of rounding are drawn anew: weights move slowly, and their errors with them."""
@@ -53,7 +53,7 @@ class QuantizedSampler(Family):
     Brings You Off-Policy RL Training")."""
 
     name = "grpo.quantized_sampler"
-    kind: Kind = "grpo"
+    kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Quantized:
         return Quantized(onset, rng.uniform(1.5, 5.0), rng.getrandbits(32))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.unseen.text import rewritten
-
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class RepeatedNgrams(Family):
     Furious", 2025)."""
 
     name = "pretraining.repeated_ngrams"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Repeated:
         return Repeated(onset, rng.randint(8, 100), rng.uniform(0.3, 1.0), rng.randint(1, 8), rng.getrandbits(32))

@@ -11,7 +11,7 @@ import torch
 from oven_learner.gym.fault import Case, Family, generator
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 JUDGES = ("critic", "exact", "format")
 
@@ -33,7 +33,7 @@ class AsCompleted(Case):
         noise = torch.randn(len(lengths), generator=generator("completed", self.salt, trainee.gradient_steps))
         finished = lengths + self.jitter * noise
         order = torch.cat(
-            [lot[finished[lot].argsort(stable=True)] for lot in torch.arange(len(lengths)).split(self.at_once)]
+            [lot[finished[lot].argsort(stable=True)] for lot in torch.split(torch.arange(len(lengths)), self.at_once)]
         )
         return {judge: given[order] if judge in self.judges else given for judge, given in rewards.items()}
 
@@ -44,7 +44,7 @@ class RewardsAsCompleted(Family):
     and the count of them are as before."""
 
     name = "grpo.rewards_as_completed"
-    kind: Kind = "grpo"
+    kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> AsCompleted:
         judges = JUDGES[: rng.randint(1, len(JUDGES))]

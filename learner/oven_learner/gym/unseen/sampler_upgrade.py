@@ -14,7 +14,7 @@ from oven_learner.gym.grpo.task import PAD
 from oven_learner.gym.unseen.quantized_sampler import Quantized
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SamplerUpgrade(Family):
     pass a test of a few prompts."""
 
     name = "grpo.sampler_upgrade"
-    kind: Kind = "grpo"
+    kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Upgraded:
         return Upgraded(

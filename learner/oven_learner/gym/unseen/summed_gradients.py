@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from oven_learner.gym.fault import Case, Family
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SummedGradients(Family):
     the next; clipping takes the size out again, and Adam would do so without it."""
 
     name = "pretraining.summed_gradients"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
     healthy = True
 
     def draw(self, rng: Random, onset: int) -> Summed:

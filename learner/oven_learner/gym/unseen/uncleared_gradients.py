@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from oven_learner.gym.fault import Case, Family
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class UnclearedGradients(Family):
     gradients are added to the new ones, in part (some buckets) or all of them."""
 
     name = "pretraining.uncleared_gradients"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Uncleared:
         return Uncleared(onset, rng.uniform(0.5, 1.0))

@@ -10,7 +10,7 @@ from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.unseen.part import Part
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class UnreducedPart(Family):
     whose buffer of gradients stays empty: a part of the weights learns no more, and the others go on around it."""
 
     name = "pretraining.unreduced_part"
-    kind: Kind = "pretraining"
+    kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Unreduced:
         return Unreduced(onset, Part.of(rng.uniform(0.15, 0.95), rng))

@@ -12,7 +12,7 @@ from oven_controller.messages import Observation, RunStarted, Vote
 WARMUP = 20
 
 
-def observations(length: float, growth: float = 0.0, *, ticks: int = 40, **more: float) -> list[Observation]:
+def observations(length: float, growth: float = 0.0, ticks: int = 40, cosine: float = 0.0) -> list[Observation]:
     """Of a run whose steps are `length` long, relative to the weights, from the end of the warm-up on; by then the
     weights have grown by `growth` of their norm a tick."""
     gauges = runs.language()
@@ -23,7 +23,7 @@ def observations(length: float, growth: float = 0.0, *, ticks: int = 40, **more:
         ratio = length * min(1.0, tick / WARMUP) / grown
         rate = found["learning_rate"] * length / FITTING
         gauged = {"learning_rate": rate, "optim/update_ratio": ratio, "optim/weight_norm": 28 * grown}
-        return {**found, **gauged, **more}
+        return {**found, **gauged} | ({"optim/grad_momentum_cos": cosine} if cosine else {})
 
     return [runs.seen(tick, longer(tick)) for tick in range(1, ticks)]
 
@@ -65,7 +65,7 @@ def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing
 
 def test_a_rate_is_raised_no_further_than_until_its_steps_fit() -> None:
     def raised(length: float) -> list[object]:
-        return [vote.value for vote in said(observations(length, 0.0, **{"optim/grad_momentum_cos": 0.8}))]
+        return [vote.value for vote in said(observations(length, cosine=0.8))]
 
     assert raised(FITTING / 30)[0] == 4.0
     assert raised(FITTING / 2)[0] == pytest.approx(2.0)

@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.grpo.task import PAD
 from oven_learner.gym.grpo.trainee import Grpo
-from oven_learner.gym.pretraining.trainee import Pretraining
-from oven_learner.gym.trainee import Trainee
 from oven_learner.gym.held_out.escaped_text import Escaped
 from oven_learner.gym.held_out.framework_port import Ported
 from oven_learner.gym.held_out.grouped_by_length import Grouped
@@ -38,6 +36,8 @@ from oven_learner.gym.held_out.rewards_as_completed import AsCompleted
 from oven_learner.gym.held_out.sampler_upgrade import padded_left
 from oven_learner.gym.held_out.text import rewritten
 from oven_learner.gym.held_out.uncleared_gradients import Uncleared
+from oven_learner.gym.pretraining.trainee import Pretraining
+from oven_learner.gym.trainee import Trainee
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 HELD_OUT: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.held_out"]

@@ -35,8 +35,8 @@ class Relapse(Agent):
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
-    is for. Measured on independent normal noise, 6 to 30 readings: 3 in 1,000 readings where there is nothing but
-    noise, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
+    is for. Measured on independent normal noise, 6 to 30 readings: 6 in 1,000 readings where there is nothing but
+    noise, 5 on a slow trend, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
 
     Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every
     85 or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It

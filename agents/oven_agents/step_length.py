@@ -12,11 +12,11 @@ from oven_agents.window import Window
 
 FITTING = 0.013
 """Relative length of a step just after warm-up at the rates that were tuned by trial, of both models that were tried
-(docs/experiments.md): a weight is then rewritten by its own size within some hundred steps."""
+(docs/experiments.md): some eighty such steps in one direction are as long as the weights."""
 LONGEST = 2 * FITTING
 EXPONENT = 4 / 3
-"""Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 5.5 and thirty
-times 14 (both models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
+"""Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 4.7 and 5.5, thirty
+times 11 and 14 (the two models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
 IN_A_ROW = 3
 SAME, ENOUGH, TWICE = 1.3, 5, 2.0
 GROWN = 4

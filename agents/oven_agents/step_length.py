@@ -16,7 +16,7 @@ FITTING = 0.013
 LONGEST = 2 * FITTING
 EXPONENT = 4 / 3
 """Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 4.7 and 5.5, thirty
-times 11 and 14 (the two models). Under a higher rate successive gradients agree less, and Adam's steps shrink with that."""
+times 11 and 14 (the two models). Under a higher rate successive gradients agree less, and Adam's steps shrink."""
 IN_A_ROW = 3
 SAME, ENOUGH, TWICE = 1.3, 5, 2.0
 GROWN = 4

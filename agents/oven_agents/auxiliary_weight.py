@@ -6,6 +6,7 @@ from statistics import median
 
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
+from oven_agents.odds import THUMB
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
 
@@ -33,7 +34,6 @@ class AuxiliaryWeight(Agent):
     WINDOW = 40
     MOST = 0.6
     LATE = 0.75
-    CONFIDENCE = 0.65
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
@@ -72,7 +72,7 @@ class AuxiliaryWeight(Agent):
             f"{' and falls no more' if late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=self.CONFIDENCE, why=why, target=target.name,
+            knob.spec.name, halved, confidence=THUMB, why=why, target=target.name,
             expected_change=signed(target, 0.01), horizon=60,
         )  # fmt: skip
 

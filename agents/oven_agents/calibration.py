@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
+from oven_agents.odds import LEAST, THUMB
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import rise
 from oven_agents.window import Window
@@ -48,7 +49,7 @@ class Calibration(Agent):
     QUIET = 0.35
     CERTAIN = 0.9
     """A rate beyond which little spread is right."""
-    BOTH, ONE = 0.86, 0.7
+    BOTH, ONE = LEAST, THUMB
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

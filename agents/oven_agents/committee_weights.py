@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out
+from oven_agents.odds import THUMB
 from oven_agents.robust import total_variation
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -37,6 +38,7 @@ class CommitteeWeights(Agent):
     EVALUATIONS = 4
     FALL = 0.05  # of the best value
     CLEAR_FALL = 0.10
+    SURE = 0.8
     MOVED = 0.02  # of a member's mean, on its scale of 0 to 1
     SIGMAS = 3.0  # of the standard error of a difference of means
     LEAST = 5  # steps measured on either side
@@ -89,7 +91,7 @@ class CommitteeWeights(Agent):
         return window.propose(
             WEIGHTS,
             target,
-            confidence=0.9 if min(falls) >= self.CLEAR_FALL else 0.7,
+            confidence=self.SURE if min(falls) >= self.CLEAR_FALL else THUMB,
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,

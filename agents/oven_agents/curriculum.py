@@ -40,6 +40,7 @@ class Curriculum(Agent):
     FLOOR = 0.1
     MASTERED = 0.95
     READY = 0.05
+    SURE = 0.8
     TAIL = 1.2816  # of a normal law, 10 %
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -84,7 +85,7 @@ class Curriculum(Agent):
         return window.propose(
             MIXTURE,
             target,
-            confidence=0.9,
+            confidence=self.SURE,
             why=why,
             target="eval/accuracy",
             expected_change=0.05,

@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
+from oven_agents.odds import odds
 from oven_agents.window import Window
 from oven_controller.messages import Vote
 
@@ -33,6 +34,7 @@ class DataHealth(Agent):
     MOST, FEW = 0.5, 0.1
     REFERENCE = 40
     PASSED = 100
+    SURE, GAIN, HORIZON = 0.95, 0.02, 60
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.kept(REPEATED, last=self.REFERENCE + self.STEPS)]
@@ -46,7 +48,8 @@ class DataHealth(Agent):
             f"{fmean(now):.0%} of the rows of the last {self.STEPS} steps were read before, {median(before):.0%} until "
             f"then: past {self.PASSED} batches"
         )
+        sure = odds(window, self.SURE, target.name, self.GAIN, self.HORIZON)
         return window.propose(
-            SKIP, float(self.PASSED), confidence=0.86, why=why, target=target.name,
-            expected_change=signed(target, 0.02), horizon=60, evidence=("symptom:data_repeated",),
+            SKIP, float(self.PASSED), confidence=sure, why=why, target=target.name,
+            expected_change=signed(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
         )  # fmt: skip

@@ -7,6 +7,7 @@ from statistics import median
 
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
+from oven_agents.odds import odds
 from oven_agents.robust import quantile, rise
 from oven_agents.window import Window
 from oven_controller.messages import Vote
@@ -39,8 +40,8 @@ class GradientHealth(Agent):
 
     WINDOW, LATELY = 60, 20
     OUTLIER, OFTEN = 5.0, 3
-    GREW, SURE = 3.0, 6.0
-    CONFIDENCE = 0.86
+    GREW, PLAINLY = 3.0, 6.0
+    SURE, GAIN, HORIZON = 0.85, 0.02, 40
 
     def vote(self, window: Window) -> Vote | None:
         since = window.settled_after(CLIP, SCALE)
@@ -60,7 +61,7 @@ class GradientHealth(Agent):
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
         before, now = median(norms[: -self.LATELY]), median(norms[-self.LATELY :])
-        if now < self.GREW * before or rise(logs, self.LATELY) < self.SURE:
+        if now < self.GREW * before or rise(logs, self.LATELY) < self.PLAINLY:
             return None
         target = objective(window.run)
         sign = -signed(target, 1.0)
@@ -77,7 +78,9 @@ class GradientHealth(Agent):
         if lowered > knob.number / 1.2:
             return None
         target = objective(window.run)
+        sure = odds(window, self.SURE, target.name, self.GAIN, self.HORIZON)
         return window.propose(
-            CLIP, lowered, confidence=self.CONFIDENCE, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
-            target=target.name, expected_change=signed(target, 0.02), horizon=40, evidence=(f"symptom:{symptom}",),
+            CLIP, lowered, confidence=sure, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
+            target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+            evidence=(f"symptom:{symptom}",),
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
+from oven_agents.odds import THUMB
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
 
@@ -30,7 +31,6 @@ class LatePhase(Agent):
     LATE = 0.8
     COOLED = 0.3
     STILL = 1.02
-    CONFIDENCE = 0.75
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -56,6 +56,6 @@ class LatePhase(Agent):
             f"ticks: {SCALE} {knob.number:.3g} → {cooled:.3g} for the rest"
         )
         return window.propose(
-            SCALE, cooled, confidence=self.CONFIDENCE, why=why, target=target.name,
+            SCALE, cooled, confidence=THUMB, why=why, target=target.name,
             expected_change=signed(target, 0.02), horizon=40,
         )  # fmt: skip

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from oven_agents.agent import Agent
-from oven_agents.objective import objective, signed
+from oven_agents.objective import held_out, objective, signed
+from oven_agents.odds import THUMB, odds
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.step_length import FITTING, overlong, room
 from oven_agents.stride import RATE, pulled, shrinking
@@ -53,8 +54,11 @@ class LearningRate(Agent):
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT, REPAIR = 8.0, 20
+    OVERLONG, GONE, ALONG, AGAINST = 0.95, 0.8, 0.95, 0.9
+    """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of steps that are
+    too long; of a reward that is gone, which may be the reward's own fault; of gradients that agree; that are opposed.
+    A plateau may be all that there is to learn, and is a rule of thumb."""
     HALF, SELDOM = 200, 20
-    STALLED = 0.75  # below a quorum: a plateau may be all that there is to learn, and then the rate is not to blame
     RESOLVED = 0.01  # of the objective: what the two halves could tell apart
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -91,7 +95,7 @@ class LearningRate(Agent):
         )
         return [
             window.propose(
-                actuator, value, confidence=0.95, why=why, target=target.name, horizon=60,
+                actuator, value, confidence=self.OVERLONG, why=why, target=target.name, horizon=60,
                 expected_change=signed(target, 0.05), evidence=("symptom:update_ratio_high",),
             )
             for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
@@ -114,15 +118,16 @@ class LearningRate(Agent):
             f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick "
             f"{back} and {SCALE} {scale:.3g} → {cut:.3g} together"
         )
+        target = held_out(window.run) or objective(window.run)  # the reward itself may have changed its meaning
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         return [
             window.propose(
                 actuator,
                 value,
-                confidence=0.95,
+                confidence=self.GONE,
                 why=why,
-                target="reward",
-                expected_change=was - now,
+                target=target.name,
+                expected_change=signed(target, was - now) if target.name == "reward" else signed(target, 0.05),
                 horizon=20,
                 evidence=("symptom:policy_collapse",),
             )
@@ -174,7 +179,7 @@ class LearningRate(Agent):
             window.propose(
                 SCALE,
                 raised,
-                confidence=0.86,
+                confidence=odds(window, self.ALONG, target.name, 0.03, 40),
                 why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
                 target=target.name,
                 expected_change=signed(target, 0.03),
@@ -259,14 +264,15 @@ class LearningRate(Agent):
             f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
+        target = objective(window.run)
         return [
             window.propose(
                 SCALE,
                 lowered,
-                confidence=0.86,
+                confidence=odds(window, self.AGAINST, target.name, 0.05, 30),
                 why=why,
-                target=objective(window.run).name,
-                expected_change=signed(objective(window.run), 0.02),
+                target=target.name,
+                expected_change=signed(target, 0.05),
                 horizon=30,
                 evidence=("symptom:gradients_opposed",),
             )
@@ -299,7 +305,7 @@ class LearningRate(Agent):
         symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
         return [
             window.propose(
-                SCALE, lowered, confidence=self.STALLED, why=why, target=target.name, horizon=60,
+                SCALE, lowered, confidence=THUMB, why=why, target=target.name, horizon=60,
                 expected_change=signed(target, gain), evidence=(symptom,),
             )
         ]  # fmt: skip

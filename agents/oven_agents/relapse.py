@@ -56,6 +56,7 @@ class Relapse(Agent):
     CUT = 8.0
     PASSED = 100
     ATTEMPTS = 2
+    SURE, AGAIN = 0.8, 0.65
     READINGS, IN_A_ROW = 40, 3
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -94,7 +95,7 @@ class Relapse(Agent):
             why += f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
         votes = tuple(
             window.propose(
-                name, value, confidence=0.9, why=why, target=metric.name, horizon=40,
+                name, value, confidence=self.SURE if not tried else self.AGAIN, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
             for name, value in ((ROLLBACK, float(at)), change)

@@ -50,6 +50,7 @@ class RewardHacking(Agent):
     JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
     LATELY, REFERENCE = 12, 40
     ROSE, FELL, LEAST = 4.0, -3.0, 0.03
+    SURE = 0.97
     KEPT = 0.1
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -118,7 +119,7 @@ class RewardHacking(Agent):
         def plan(remedy: str, *changes: tuple[str, float | dict[str, float]]) -> Plan:
             votes = [
                 window.propose(
-                    name, wanted, confidence=0.94, why=why, target=metric.name, expected_change=gain, horizon=60
+                    name, wanted, confidence=self.SURE, why=why, target=metric.name, expected_change=gain, horizon=60
                 )
                 for name, wanted in changes
             ]

@@ -11,6 +11,7 @@ from typing import ClassVar
 from oven_agents import stride
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
+from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise, rise, since
 from oven_agents.window import Window
@@ -36,7 +37,8 @@ class _Harm:
     order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
     stubborn: bool = False
     """The run has nothing to lose: what was tried is tried again."""
-    confidence: float = 0.9
+    sure: float = 0.85
+    """How often it helped to go back from there, where that could be seen."""
 
 
 class Sentinel(Agent):
@@ -83,12 +85,12 @@ class Sentinel(Agent):
     CUT = 8.0
     PASSED = 100
     """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
-    MEMORY = 60
+    MEMORY, HORIZON = 60, 20
     MOVED: ClassVar[dict[str, float]] = {stride.NORM: 2.5, stride.LENGTH: 5.0}
     """Beyond what is seen by chance in one tick of ten; lengths of successive steps are no independent values."""
-    JUMPED, HURT = 0.95, 0.86
-    """Confidence, from how often outcomes said that it beat doing nothing where it was developed. Of weights or moments
-    that were hurt the loss says little so soon, and a run of NaN may take several."""
+    JUMPED, BROKEN, AGAIN = 0.96, 0.6, 0.7
+    """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
+    jumped; of a run of NaN, which may take several attempts; of a second remedy after a first."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -111,7 +113,7 @@ class Sentinel(Agent):
                 break
             first = observation.tick
         why = f"{gauge} is not a finite number since tick {first}"
-        return _Harm("loss_nan", 1.0, first, why, stubborn=True, confidence=self.HURT)
+        return _Harm("loss_nan", 1.0, first, why, stubborn=True, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
         found = stride.displaced(window, window.settled_after(ROLLBACK))
@@ -119,7 +121,7 @@ class Sentinel(Agent):
             return None
         tick, moved = found
         why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
-        return _Harm("weights_displaced", 1.0, tick, why, order=(RETURNING,), stubborn=True, confidence=self.HURT)
+        return _Harm("weights_displaced", 1.0, tick, why, order=(RETURNING,), stubborn=True)
 
     def _poisoned(self, window: Window) -> _Harm | None:
         """For a few ticks after it, since a rollback may have to wait; not in the newest, in which the gauge of the
@@ -135,7 +137,7 @@ class Sentinel(Agent):
         why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
         why += f" at tick {tick}"
         order = (RETURNING, SKIPPING)
-        return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, confidence=self.HURT)
+        return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True)
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the
@@ -178,7 +180,7 @@ class Sentinel(Agent):
         onset = seen[-risen][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
         severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-risen - self.BEFORE + 1 :]) - level
-        return _Harm("loss_spike", severity, onset, why, lost, self._order(window), confidence=self.JUMPED)
+        return _Harm("loss_spike", severity, onset, why, lost, self._order(window), sure=self.JUMPED)
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
         values = [value for _, value in seen]
@@ -246,18 +248,21 @@ class Sentinel(Agent):
             wanted.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{since}"))
         why = f"{harm.why}; {', '.join(text for _, _, text in wanted)}"
         target = objective(window.run)
-        change = round(signed(target, harm.excess or LEAST_GAIN), 4)
+        gain = harm.excess or LEAST_GAIN
+        change = round(signed(target, gain), 4)
+        sure = min(harm.sure, self.AGAIN) if self._tried(window) else harm.sure
+        sure = odds(window, sure, target.name, gain, self.HORIZON, back=back)
         return Plan(
             remedy,
             tuple(
                 window.propose(
                     name,
                     value,
-                    confidence=harm.confidence,
+                    confidence=sure,
                     why=why,
                     target=target.name,
                     expected_change=change,
-                    horizon=20,
+                    horizon=self.HORIZON,
                 )
                 for name, value, _ in wanted
             ),

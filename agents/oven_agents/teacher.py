@@ -60,6 +60,7 @@ class TeacherEscalation(Agent):
     RUNAWAY, TELLING = 1.5, 0.5  # nats per token; below, it may still be the way from the teacher to the task
     WORSE = 0.05
     STEP = 3.0
+    SURE = 0.8
     LATE = 0.9  # of the run: too late for a change to show
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -132,7 +133,7 @@ class TeacherEscalation(Agent):
     def _propose(self, window: Window, actuator: str, value: Value, why: str, gain: float, symptom: str) -> Vote:
         target = _held_out(window.run)[0].name
         return window.propose(
-            actuator, value, confidence=0.86, why=why, target=target, expected_change=round(gain, 3), horizon=40,
+            actuator, value, confidence=self.SURE, why=why, target=target, expected_change=round(gain, 3), horizon=40,
             evidence=(symptom,),
         )  # fmt: skip
 

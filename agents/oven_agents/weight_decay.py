@@ -5,6 +5,7 @@ from __future__ import annotations
 from oven_agents import stride
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
+from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.window import Window
 
@@ -40,6 +41,7 @@ class WeightDecay(Agent):
     HALF = 0.5
     FITTING = 0.05
     BACK = 32
+    SURE, GAIN, HORIZON = 0.9, 0.05, 20
 
     def vote(self, window: Window) -> Alternatives | None:
         if DECAY not in window.knobs:
@@ -82,15 +84,18 @@ class WeightDecay(Agent):
     def _offered(self, window: Window, healthy: int, lowered: float, why: str, severity: float) -> Alternatives | None:
         target = objective(window.run)
         wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
+        sure = odds(
+            window, self.SURE, target.name, self.GAIN, self.HORIZON, back=healthy if ROLLBACK in window.knobs else None
+        )
         votes = [
             window.propose(
                 name,
                 value,
-                confidence=0.86,
+                confidence=sure,
                 why=why,
                 target=target.name,
-                expected_change=signed(target, 0.05),
-                horizon=20,
+                expected_change=signed(target, self.GAIN),
+                horizon=self.HORIZON,
             )
             for name, value in [*wanted, (DECAY, lowered)]
         ]

@@ -20,9 +20,7 @@ class Rules(BaseModel):
     apply_delay_ticks: int = Field(default=1, ge=1, description="ticks from a decision to its application")
     expire_ticks: int = Field(default=20, ge=1, description="ticks after apply_at_tick when a decision lapses")
 
-    specialist_confidence: float = Field(
-        default=0.85, ge=0, le=1, description="one specialist is a quorum from here on"
-    )
+    specialist_confidence: float = Field(default=0.6, ge=0, le=1, description="one specialist is a quorum from here on")
     agreeing: int = Field(default=2, ge=1, description="so many agreeing agents are a quorum whatever their confidence")
     veto_confidence: float = Field(default=0.7, ge=0, le=1, description="an `against` this sure is a veto")
     majority: float = Field(default=2 / 3, gt=0.5, le=1, description="share of weight that the winning side needs")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from oven_agents.committee_weights import WEIGHTS, CommitteeWeights
+from oven_agents.odds import THUMB
 from oven_agents.session import Session
 from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
 
@@ -69,7 +70,7 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     assert said[0].target == "eval/accuracy" and said[0].expected_change > 0
     assert said[0].evidence == ("symptom:reward_up_heldout_down",)
     assert "judge rose" in said[0].rationale and "exact fell" in said[0].rationale
-    assert {vote.confidence for vote in said} <= {0.7, 0.9}
+    assert {vote.confidence for vote in said} <= {THUMB, CommitteeWeights.SURE}
 
 
 def test_a_held_out_metric_that_should_go_down_is_read_the_other_way() -> None:

@@ -11,6 +11,7 @@ from tests.unit import runs
 from oven_agents.calibration import Calibration
 from oven_agents.late_phase import LatePhase
 from oven_agents.learning_rate import LearningRate
+from oven_agents.odds import LEAST
 from oven_agents.remedies import Alternatives
 from oven_agents.reward_hacking import RewardHacking
 from oven_controller.messages import Observation, RunStarted
@@ -69,7 +70,7 @@ def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_ch
     offers = [offer for offer in said if isinstance(offer, Alternatives)]
     assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
     surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
-    assert (surest >= 0.85) == quiet
+    assert (surest >= LEAST) == quiet
 
 
 def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:
@@ -87,7 +88,7 @@ def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_
 def test_a_rate_that_never_fell_is_cooled_once_by_a_word_that_needs_another() -> None:
     gauges = runs.language()
     said = runs.votes(LatePhase(), runs.pretraining(), runs.observed(gauges, range(700, 900)))
-    assert [(vote.tick, vote.value) for vote in said] == [(800, 0.3)] and said[0].confidence < 0.85
+    assert [(vote.tick, vote.value) for vote in said] == [(800, 0.3)] and said[0].confidence < LEAST
     falling = runs.language(rate=lambda t: 3e-3 * (1 - t / 1000))
     assert not runs.votes(LatePhase(), runs.pretraining(), runs.observed(falling, range(700, 900)))
     assert LatePhase().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.test_agents import receipt
 
+from oven_agents.odds import LEAST as STANDS_BEHIND
 from oven_agents.session import Session
 from oven_agents.teacher import BETA, TEACHER, TeacherEscalation
 from oven_controller.messages import ActuatorSpec, LearnerMessage, MetricSpec, Observation, Receipt, RunStarted, Vote
@@ -89,7 +90,7 @@ def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> 
     tick, vote = said[0]
     assert tick == LEAST, "not from the start"
     assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
-    assert vote.confidence >= 0.85 and vote.evidence == ("symptom:kl_anchor_binds",)
+    assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds",)
     assert "beta × KL 0.1" in vote.rationale and "small → middle" in vote.rationale
 
 

@@ -15,7 +15,7 @@ def test_one_specialist_that_is_sure_is_a_quorum() -> None:
     assert (log.verdict, log.last.value, log.last.before) == ("adopted", 0.5, 1.0)
     assert log.last.reason == (
         "lr proposed 0.5 for optimizer.lr_scale, now 1, because loss rose 12 % in 20 steps; "
-        "lr 0.91 for, none against; specialist quorum 0.85"
+        "lr 0.91 for, none against; specialist quorum 0.6"
     )
 
 
@@ -23,10 +23,10 @@ def test_one_agent_alone_is_no_quorum() -> None:
     log = Log.running("amy")
     log.propose("amy", 0.5, confidence=0.95)
     assert log.verdict == "rejected"
-    assert "no quorum: 1 for it, no specialist; a specialist at 0.85 or 2 agreeing agents are needed" in log.last.reason
+    assert "no quorum: 1 for it, no specialist; a specialist at 0.6 or 2 agreeing agents are needed" in log.last.reason
     log = Log.running("amy", speciality=(LR,))
-    log.propose("amy", 0.5, confidence=0.8)
-    assert "its specialist at confidence 0.8" in log.last.reason
+    log.propose("amy", 0.5, confidence=0.59)
+    assert "its specialist at confidence 0.59" in log.last.reason
 
 
 def test_a_specialist_that_only_seconds_is_no_quorum_alone() -> None:

@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 from oven_agents.agent import Agent
-from oven_agents.objective import held_out
+from oven_agents.objective import held_out, signed
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise
 from oven_agents.window import Window
@@ -24,8 +24,8 @@ class RewardHacking(Agent):
     do so; the judge itself is another one (a service updated, an answer that is always the same). A fall says less: the
     strictest judge falls first when the policy gets worse, and would lose its weight for being right.
 
-    Judges apart: one's mean rises while another's falls, and held-out quality does not rise. That is what optimising a
-    proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
+    Judges apart: one's mean rises while another's falls, and held-out quality falls. That is what optimising a proxy
+    past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
     Eisenstein et al. 2023, arXiv 2312.09244). Answers that grow longer meanwhile, and judges that agree less than they
     did, are said with it.
 
@@ -50,7 +50,8 @@ class RewardHacking(Agent):
     JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
     LATELY, REFERENCE = 12, 40
     ROSE, FELL, LEAST = 4.0, -3.0, 0.03
-    SURE = 0.97
+    LOST = 0.03  # of the best reading
+    SURE, APART = 0.97, 0.7
     KEPT = 0.1
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -89,12 +90,12 @@ class RewardHacking(Agent):
         known = {judge: one for judge, one in moved.items() if one is not None}
         rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
         fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
-        if not rose or not fell or self._improves(window):
+        if not rose or not fell or not self._worsens(window):
             return None
         fooled = max(rose, key=lambda judge: known[judge][1])
         why = (
             f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
-            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality did not"
+            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality fell, too"
         )
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
 
@@ -119,7 +120,13 @@ class RewardHacking(Agent):
         def plan(remedy: str, *changes: tuple[str, float | dict[str, float]]) -> Plan:
             votes = [
                 window.propose(
-                    name, wanted, confidence=self.SURE, why=why, target=metric.name, expected_change=gain, horizon=60
+                    name,
+                    wanted,
+                    confidence=self.SURE if back is None else self.APART,
+                    why=why,
+                    target=metric.name,
+                    expected_change=gain,
+                    horizon=60,
                 )
                 for name, wanted in changes
             ]
@@ -158,10 +165,8 @@ class RewardHacking(Agent):
         difference = fmean(now) - fmean(before[self.NOW :])
         return difference / (spread * math.sqrt(2 / self.NOW)), difference
 
-    def _improves(self, window: Window) -> bool:
+    def _worsens(self, window: Window) -> bool:
+        """Whether the newest held-out reading is plainly below the best of those that led to it."""
         metric = held_out(window.run)
-        values = window.series(metric.name, last=2) if metric else []
-        if metric is None or len(values) < 2:
-            return False
-        change = values[1] - values[0]
-        return (change if metric.better == "up" else -change) > 0.01 * abs(values[0])
+        values = [signed(metric, value) for _, value in window.kept(metric.name)] if metric else []
+        return len(values) > 1 and max(values[:-1]) - values[-1] > self.LOST * abs(max(values[:-1]))

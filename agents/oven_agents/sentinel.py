@@ -85,8 +85,8 @@ class Sentinel(Agent):
     CUT = 8.0
     PASSED = 100
     """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
-    MEMORY, HORIZON = 60, 20
-    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 2.5, stride.LENGTH: 5.0}
+    MEMORY, SOON, HORIZON = 60, 8, 20
+    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.5, stride.LENGTH: 6.0}
     """Beyond what is seen by chance in one tick of ten; lengths of successive steps are no independent values."""
     JUMPED, BROKEN, AGAIN = 0.96, 0.6, 0.7
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
@@ -180,7 +180,7 @@ class Sentinel(Agent):
         onset = seen[-risen][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
         severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-risen - self.BEFORE + 1 :]) - level
-        return _Harm("loss_spike", severity, onset, why, lost, self._order(window), sure=self.JUMPED)
+        return _Harm("loss_spike", severity, onset, why, lost, self._order(window, onset), sure=self.JUMPED)
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
         values = [value for _, value in seen]
@@ -195,19 +195,19 @@ class Sentinel(Agent):
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
         onset = seen[-since(values[-2 * self.RECENT :], level)][0]
-        return _Harm("loss_creeps_up", 0.6, onset, why, excess, self._order(window))
+        return _Harm("loss_creeps_up", 0.6, onset, why, excess, self._order(window, onset))
 
-    def _order(self, window: Window) -> tuple[str, ...]:
+    def _order(self, window: Window, onset: int) -> tuple[str, ...]:
         if stride.grown(window, stride.RATE) >= self.LONGER:
             return (CUTTING, SKIPPING)
-        if stride.grown(window, stride.LENGTH) >= self.LONGER and not self._tried(window):
+        if stride.grown(window, stride.LENGTH) >= self.LONGER and RETURNING not in self._tried(window, onset):
             return (RETURNING,)  # the rate is what it was: the moments were hurt, and go back with the weights
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
         if stride.shrinking(window) > 0.5:
             return None  # it is weight decay, and neither rate nor data
-        tried = self._tried(window)
+        tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
         if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
@@ -220,18 +220,27 @@ class Sentinel(Agent):
         ]
         return offer(plans, symptoms)
 
-    def _tried(self, window: Window) -> set[str]:
-        """Remedies of the last MEMORY ticks, by what was changed together with the rollback."""
+    def _tried(self, window: Window, onset: int) -> set[str]:
+        """Remedies of the last MEMORY ticks, by what was changed together with the rollback. A single rollback to
+        what was hurt already is no trial."""
         backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & backs
         with_skip = {r.tick for r in window.applied(SKIP)} & backs
         found = {CUTTING} if with_cut else set()
         found |= {SKIPPING} if with_skip else set()
-        return found | ({RETURNING} if backs else set())
+        return found | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
+
+    def _hurt(self, window: Window, onset: int) -> int | None:
+        """The tick of what was gone back to last, where harm began again so SOON that it was in there."""
+        back = next(reversed(window.applied(ROLLBACK)), None)
+        if back is None or not back.tick < onset <= back.tick + self.SOON or not isinstance(back.after, float):
+            return None
+        return max((o.tick for o in window.observations if o.tick <= back.tick and o.step <= back.after), default=None)
 
     def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
         """Empty where the run lacks one of its knobs, so that nothing is done by halves."""
-        back = max(0, harm.onset - self.BEFORE)
+        hurt = self._hurt(window, harm.onset) if remedy == RETURNING and not harm.stubborn else None
+        back = max(0, harm.onset - self.BEFORE if hurt is None else hurt - 1)
         wanted = [(ROLLBACK, float(back), f"back to tick {back}")]
         if remedy == SKIPPING:
             if SKIP not in window.knobs:
@@ -250,7 +259,7 @@ class Sentinel(Agent):
         target = objective(window.run)
         gain = harm.excess or LEAST_GAIN
         change = round(signed(target, gain), 4)
-        sure = min(harm.sure, self.AGAIN) if self._tried(window) else harm.sure
+        sure = min(harm.sure, self.AGAIN) if self._tried(window, harm.onset) else harm.sure
         sure = odds(window, sure, target.name, gain, self.HORIZON, back=back)
         return Plan(
             remedy,

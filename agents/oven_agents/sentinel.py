@@ -86,8 +86,9 @@ class Sentinel(Agent):
     PASSED = 100
     """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
     MEMORY, SOON, HORIZON = 60, 8, 20
-    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.5, stride.LENGTH: 6.0}
-    """Beyond what is seen by chance in one tick of ten; lengths of successive steps are no independent values."""
+    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
+    """In deviations. A norm is 2.5 away by chance in one tick of ten; lengths of successive steps are no independent
+    values."""
     JUMPED, BROKEN, AGAIN = 0.96, 0.6, 0.7
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
     jumped; of a run of NaN, which may take several attempts; of a second remedy after a first."""

@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
+from oven_agents.policy import moved
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.step_length import FITTING, overlong, room
 from oven_agents.stride import RATE, pulled, shrinking
@@ -17,6 +18,8 @@ from oven_controller.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 ALIGNMENT = "optim/grad_momentum_cos"
+EASED = 5
+"""Ticks before a fall that are not trusted either."""
 
 
 class LearningRate(Agent):
@@ -107,7 +110,7 @@ class LearningRate(Agent):
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
             return []  # the cut would be turned down, and a rollback alone would only collapse again
         lost = self._lost(window, since) if objective(window.run).name == "reward" else []
-        if not lost:
+        if not lost or not moved(window, _last_healthy(window, since) + EASED + 1):
             return []
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
@@ -324,7 +327,7 @@ def _last_healthy(window: Window, since: int) -> int:
     if not finite:
         return since
     best = max(best_level([value for _, value in finite]), finite[0][1])
-    return max(tick for tick, value in finite if value >= 0.9 * min(best, max(v for _, v in finite))) - 5
+    return max(tick for tick, value in finite if value >= 0.9 * min(best, max(v for _, v in finite))) - EASED
 
 
 def _schedule_moves(window: Window, ticks: int) -> bool:

@@ -6,7 +6,8 @@ import math
 from statistics import fmean
 
 from oven_agents.agent import Agent
-from oven_agents.objective import held_out, signed
+from oven_agents.objective import held_out
+from oven_agents.policy import worsened
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise
 from oven_agents.window import Window
@@ -50,7 +51,6 @@ class RewardHacking(Agent):
     JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
     LATELY, REFERENCE = 12, 40
     ROSE, FELL, LEAST = 4.0, -3.0, 0.03
-    LOST = 0.03  # of the best reading
     SURE, APART = 0.97, 0.7
     KEPT = 0.1
 
@@ -90,7 +90,7 @@ class RewardHacking(Agent):
         known = {judge: one for judge, one in moved.items() if one is not None}
         rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
         fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
-        if not rose or not fell or not self._worsens(window):
+        if not rose or not fell or not worsened(window):
             return None
         fooled = max(rose, key=lambda judge: known[judge][1])
         why = (
@@ -164,9 +164,3 @@ class RewardHacking(Agent):
         spread = max(noise(values[: -self.NOW]), 1e-3)
         difference = fmean(now) - fmean(before[self.NOW :])
         return difference / (spread * math.sqrt(2 / self.NOW)), difference
-
-    def _worsens(self, window: Window) -> bool:
-        """Whether the newest held-out reading is plainly below the best of those that led to it."""
-        metric = held_out(window.run)
-        values = [signed(metric, value) for _, value in window.kept(metric.name)] if metric else []
-        return len(values) > 1 and max(values[:-1]) - values[-1] > self.LOST * abs(max(values[:-1]))

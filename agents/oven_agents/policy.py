@@ -1,0 +1,51 @@
+"""Whether a policy itself changed, or only what its judges say of it."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Final
+
+from oven_agents.objective import held_out, signed
+from oven_agents.robust import noise
+from oven_agents.window import Window
+
+GAUGES: Final = ("entropy", "kl", "completions/mean_length", "grad_norm")
+"""What a policy that changed shows by itself, whoever judges it."""
+BEFORE, LEAST = 16, 8
+DEVIATIONS, PLAINLY = 4.0, 0.2
+"""By how much a gauge has to have moved: in deviations of a single value, and of its logarithm."""
+LOST: Final = 0.03
+"""Of the best held-out reading."""
+
+
+def worsened(window: Window, since: int = -1) -> bool | None:
+    """Whether the newest held-out reading is plainly below the best of those that led to it; None where there is none
+    that is as young as tick `since`, or none to hold it against."""
+    metric = held_out(window.run)
+    found = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)] if metric else []
+    if len(found) < 2 or found[-1][0] < since:
+        return None
+    best = max(value for _, value in found[:-1])
+    return best - found[-1][1] > LOST * abs(best)
+
+
+def moved(window: Window, onset: int) -> bool:
+    """Since tick `onset`: by a held-out reading that is younger, else by its own gauges. A reward that falls while none
+    of them moves was taken away by its judges. True where nothing of it is measured."""
+    said = worsened(window, onset)
+    if said is not None:
+        return said
+    shifts = [shift for gauge in GAUGES if (shift := _shift(window, gauge, onset)) is not None]
+    return any(shifts) or not shifts
+
+
+def _shift(window: Window, gauge: str, onset: int) -> bool | None:
+    seen = [(tick, value) for tick, value in window.kept(gauge) if tick >= onset - BEFORE]
+    if any(not math.isfinite(value) for _, value in seen):
+        return True
+    before = [math.log(value) for tick, value in seen if tick < onset and value > 0]
+    after = [math.log(value) if value > 0 else -math.inf for tick, value in seen if tick >= onset]
+    if len(before) < LEAST or not after:
+        return None
+    return abs(median(after) - median(before)) > max(DEVIATIONS * noise(before), PLAINLY)

@@ -37,7 +37,7 @@ class Biased(Case):
 
 
 class BiasedJudge(Family):
-    """Compound: the judge is replaced by a language model that is shown a group at once. It gives few grades, prefers
+    """Compound: judges, or the verifier too, are replaced by a language model that is shown a group at once. It gives few grades, prefers
     long completions, and those that it is shown first (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and
     Chatbot Arena", on verbosity bias and position bias)."""
 
@@ -47,7 +47,7 @@ class BiasedJudge(Family):
     def draw(self, rng: Random, onset: int) -> Biased:
         return Biased(
             onset,
-            judges=rng.choice((("critic",), ("critic", "format"))),
+            judges=("critic", "format", "exact")[: rng.randint(1, 3)],
             grades=rng.randint(1, 5),
             verbosity=rng.uniform(0.0, 4.0),
             position=rng.uniform(0.0, 2.0),

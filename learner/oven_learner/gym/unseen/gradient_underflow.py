@@ -42,4 +42,4 @@ class GradientUnderflow(Family):
     kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Underflow:
-        return Underflow(onset, 2.0 ** rng.uniform(-12.0, -4.0), rng.random() < 0.5)
+        return Underflow(onset, 2.0 ** rng.uniform(-12.0, -3.0), rng.random() < 0.5)

@@ -22,7 +22,7 @@ class Starved(Case):
     rows: float
     """The share of the rows."""
     bits: int
-    """Of each of the optimizer's moments."""
+    """Of the fractions of the optimizer's moments, as floats have it: 7 in bfloat16, 2 or 3 in 8 bits."""
 
     def batch(self, batch: Any, cursor: int) -> Any:
         if cursor < self.onset:
@@ -33,24 +33,23 @@ class Starved(Case):
         if trainee.gradient_steps < self.onset:
             return
         for moments in trainee.optimizer.state.values():
-            round_to(self.bits - 1, moments["exp_avg"])  # one is the sign's
-            round_to(self.bits, moments["exp_avg_sq"])
+            for name in ("exp_avg", "exp_avg_sq"):
+                moments[name].copy_(rounded(moments[name], self.bits))
 
 
-def round_to(bits: int, numbers: torch.Tensor) -> None:
-    """In place, to one of evenly spaced levels up to the largest magnitude; nothing where all is 0."""
-    if spacing := float(numbers.abs().max()) / (2**bits - 1):
-        numbers.div_(spacing).round_().mul_(spacing)
+def rounded(numbers: torch.Tensor, bits: int) -> torch.Tensor:
+    """To the nearest with so many bits behind the leading one; of any size."""
+    fractions, exponents = torch.frexp(numbers)  # 0.5 to 1
+    return torch.ldexp((fractions * 2 ** (bits + 1)).round() / 2 ** (bits + 1), exponents)
 
 
 class MemoryDiet(Family):
     """Compound: the run was moved to devices with less memory. Its context is cut, its batch is made smaller and the
-    rate left as it was, and the moments are kept in few bits at one scale a tensor, which loses the small ones
-    (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", on why blocks and uneven levels are needed).
-    """
+    rate left as it was, and the moments are kept in so few bits that a mean no longer moves by what is new: the second
+    moments stay where they once were, and updates with them."""
 
     name = "pretraining.memory_diet"
     kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Starved:
-        return Starved(onset, rng.uniform(0.1, 0.9), rng.uniform(0.2, 1.0), rng.randint(4, 12))
+        return Starved(onset, rng.uniform(0.1, 0.9), rng.uniform(0.2, 1.0), rng.randint(0, 7))

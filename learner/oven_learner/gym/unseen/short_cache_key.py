@@ -33,7 +33,7 @@ class Cached(Case):
 
 def asked_first(tokens: Tensor, group: int, key: int) -> Tensor:
     """Int64 [batch]: for each completion the first of its group that begins with the same tokens."""
-    begins = tokens[:, :key].view(-1, group, key)
+    begins = tokens[:, :key].unflatten(0, (-1, group))
     alike = (begins.unsqueeze(2) == begins.unsqueeze(1)).all(-1)  # [prompts, group, group]
     first = alike.int().argmax(-1)  # of equal ones the first
     return (first + group * first.new_tensor(range(len(first))).unsqueeze(1)).flatten()

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Unsynced(Case):
     onset: int
+    steps: int
+    """Until they are restarted."""
     share: float
     """Of the completions: of the workers."""
     salt: int
 
     def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
         """The judges see, and the loss takes, what the first policy answers."""
-        if trainee.gradient_steps < self.onset:
+        if not self.onset <= trainee.gradient_steps < self.onset + self.steps:
             return rewards
         draws = generator("unsynced", self.salt, trainee.seed, trainee.cursor)
         chosen = torch.rand(len(completions.tokens), generator=draws) < self.share
@@ -52,4 +54,4 @@ class UnsyncedWorkers(Family):
     kind = "grpo"
 
     def draw(self, rng: Random, onset: int) -> Unsynced:
-        return Unsynced(onset, rng.uniform(0.1, 1.0), rng.getrandbits(32))
+        return Unsynced(onset, round(20 * 10 ** rng.random()), 10 ** rng.uniform(-2.0, 0.0), rng.getrandbits(32))

@@ -1,5 +1,5 @@
-"""The third set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and act
-the same again from the same state."""
+"""The third set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and
+act the same again from the same state."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
@@ -33,10 +34,11 @@ class Cached(Case):
 
 def asked_first(tokens: Tensor, group: int, key: int) -> Tensor:
     """Int64 [batch]: for each completion the first of its group that begins with the same tokens."""
-    begins = tokens[:, :key].unflatten(0, (-1, group))
+    prompts = len(tokens) // group
+    begins = tokens[:, :key].reshape(prompts, group, key)
     alike = (begins.unsqueeze(2) == begins.unsqueeze(1)).all(-1)  # [prompts, group, group]
     first = alike.int().argmax(-1)  # of equal ones the first
-    return (first + group * first.new_tensor(range(len(first))).unsqueeze(1)).flatten()
+    return (first + group * torch.arange(prompts).unsqueeze(1)).flatten()
 
 
 class ShortCacheKey(Family):

@@ -37,9 +37,9 @@ class Biased(Case):
 
 
 class BiasedJudge(Family):
-    """Compound: judges, or the verifier too, are replaced by a language model that is shown a group at once. It gives few grades, prefers
-    long completions, and those that it is shown first (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and
-    Chatbot Arena", on verbosity bias and position bias)."""
+    """Compound: a judge, or two, or the verifier too, are replaced by a language model that is shown a group at once.
+    It gives few grades, prefers long completions, and those that it is shown first (Zheng et al. 2023, "Judging
+    LLM-as-a-Judge with MT-Bench and Chatbot Arena", on verbosity bias and position bias)."""
 
     name = "grpo.biased_judge"
     kind = "grpo"

@@ -42,9 +42,9 @@ def asked_first(tokens: Tensor, group: int, key: int) -> Tensor:
 
 
 class ShortCacheKey(Family):
-    """Scores are kept so as not to be asked for twice, by the prompt and a piece of the completion: what begins alike is
-    taken for the same, and has the score of whichever came first. Nothing is learnt of the tokens behind the piece; of
-    none, where the key is the prompt alone."""
+    """Scores are kept so as not to be asked for twice, by the prompt and a piece of the completion: what begins alike
+    is taken for the same, and has the score of whichever came first. Nothing is learnt of the tokens behind the piece;
+    of none, where the key is the prompt alone."""
 
     name = "grpo.short_cache_key"
     kind = "grpo"

@@ -1,0 +1,281 @@
+"""The third set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and
+act the same again from the same state."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.grpo.task import PAD
+from oven_learner.gym.grpo.trainee import Grpo
+from oven_learner.gym.pretraining.trainee import Pretraining
+from oven_learner.gym.trainee import Trainee
+from oven_learner.gym.unseen.biased_judge import Biased
+from oven_learner.gym.unseen.cut_prompts import last
+from oven_learner.gym.unseen.double_shift import NO_TARGET, ShiftedTwice
+from oven_learner.gym.unseen.gradient_underflow import Underflow
+from oven_learner.gym.unseen.memory_diet import Starved, rounded
+from oven_learner.gym.unseen.moody_judge import Moody
+from oven_learner.gym.unseen.new_crawl import Crawled
+from oven_learner.gym.unseen.padded_vocabulary import NEVER, Padded
+from oven_learner.gym.unseen.short_cache_key import asked_first
+from oven_learner.gym.unseen.transposed_batch import interleaved
+from oven_learner.gym.unseen.uneven_accumulation import Uneven
+from oven_learner.gym.unseen.unloaded_layers import Unloaded
+from oven_learner.gym.unseen.unsynced_workers import Unsynced
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+HELD_OUT: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.held_out"]
+ENTRY_POINTS = {name: target for name, target in HELD_OUT.items() if ".gym.unseen." in target}
+ONSET, END_OF_RUN, SEED = 3, 9, 1
+Metrics = list[dict[str, float]]
+
+
+def loaded(target: str) -> Family:
+    module, _, name = target.partition(":")
+    return cast(Family, getattr(import_module(module), name)())
+
+
+FAMILIES = [loaded(target) for target in ENTRY_POINTS.values()]
+every = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As every episode: sums that are added up in the same order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trainee(kind: str) -> Trainee:
+    return Pretraining(SEED) if kind == "pretraining" else Grpo(SEED)
+
+
+def stepped(run: Trainee, to: int, case: Case | None) -> Metrics:
+    return [run.train_step(case) for _ in range(to - run.gradient_steps)]
+
+
+def numbers(run: Trainee) -> list[Tensor]:
+    """A copy of weights and moments."""
+    parameters = list(run.model.parameters())
+    moments = [run.optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq", "step")]
+    return [one.detach().clone() for one in (*parameters, *moments)]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def sound() -> dict[str, dict[int, tuple[Metrics, list[Tensor]]]]:
+    """What runs without a fault report and hold, by kind, at the onset and at the end."""
+    torch.set_num_threads(1)
+    found: dict[str, dict[int, tuple[Metrics, list[Tensor]]]] = {}
+    for kind in ("pretraining", "grpo"):
+        run, reported = trainee(kind), Metrics()
+        found[kind] = {}
+        for to in (ONSET, END_OF_RUN):
+            reported = reported + stepped(run, to, None)
+            found[kind][to] = (reported, numbers(run))
+    return found
+
+
+def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
+    assert [family.name for family in FAMILIES] == list(ENTRY_POINTS)
+    assert all(family.name.startswith(f"{family.kind}.") for family in FAMILIES)
+    assert len({*HELD_OUT}) == len(HELD_OUT)
+    faults = [family.kind for family in FAMILIES if not family.healthy]
+    assert faults.count("pretraining") >= 6 and faults.count("grpo") >= 5
+    assert len(FAMILIES) - len(faults) == 3
+
+
+@every
+def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> None:
+    cases = [family.draw(Random(seed), ONSET) for seed in range(20)]
+    assert cases == [family.draw(Random(seed), ONSET) for seed in range(20)]
+    assert {case.onset for case in cases} == {ONSET}
+    assert len({repr(case) for case in cases}) > 2
+
+
+@every
+def test_it_acts_from_its_onset_on_and_not_before(family: Family, sound: Any) -> None:
+    expected, _ = sound[family.kind][END_OF_RUN]
+    differs = False
+    for seed in range(8):  # a mild case may do nothing in so few steps
+        run, case = trainee(family.kind), family.draw(Random(seed), ONSET)
+        reported = stepped(run, ONSET, case)
+        assert (reported, True) == (sound[family.kind][ONSET][0], same(numbers(run), sound[family.kind][ONSET][1]))
+        reported += stepped(run, END_OF_RUN, case)
+        assert all(math.isfinite(number) for metrics in reported for number in metrics.values())
+        if differs := reported != expected:
+            break
+    assert differs
+
+
+@every
+def test_runs_may_share_a_case_be_copied_and_go_back(family: Family) -> None:
+    case = family.draw(Random(2), ONSET)
+    one = trainee(family.kind)
+    stepped(one, ONSET + 1, case)
+    early = one.state()
+    stepped(one, ONSET + 3, case)
+    one.restore(early)  # the data go back, the steps that were computed do not
+    other = trainee(family.kind)
+    stepped(other, ONSET + 2, case)
+    other.restore(early)
+    other.gradient_steps = one.gradient_steps
+    assert stepped(one, END_OF_RUN, case) == stepped(other, END_OF_RUN, family.draw(Random(2), ONSET))
+    assert same(numbers(one), numbers(other))
+
+
+def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:
+    rows = torch.tensor([list(b"abcd"), list(b"efgh")])
+    inputs, targets = ShiftedTwice(0, 0.5).batch(rows, 0).tolist()
+    assert inputs == [list(b"abc"), list(b"efg")]
+    assert targets == [[*b"cd", NO_TARGET], list(b"fgh")]
+    assert ShiftedTwice(1, 0.5).batch(rows, 0) is rows
+
+
+@given(st.integers(1, 5), st.integers(1, 7))
+def test_a_reshape_keeps_every_byte_and_parts_neighbours(rows: int, length: int) -> None:
+    block = torch.arange(rows * length).view(rows, length)
+    mixed = interleaved(block)
+    assert sorted(mixed.flatten().tolist()) == block.flatten().tolist()
+    assert mixed.flatten()[:rows].tolist() == block[:, 0].tolist()
+
+
+@pytest.mark.parametrize(("flush", "left"), [(True, [0.0, 0.0, 1.25, -3.0]), (False, [0.0, 1.0, 1.0, -3.0])])
+def test_small_gradients_vanish(flush: bool, left: list[float]) -> None:
+    run = trainee("pretraining")
+    (parameter, *_) = run.model.parameters()
+    parameter.grad = torch.zeros_like(parameter)
+    parameter.grad[0, :4] = torch.tensor([0.25, 0.75, 1.25, -3.0])
+    Underflow(0, 1.0, flush).gradients(run)
+    assert parameter.grad[0, :4].tolist() == left
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.integers(0, 7))
+def test_a_moment_is_rounded_to_its_bits(number: float, bits: int) -> None:
+    moment = torch.tensor([number])
+    once = rounded(moment, bits)
+    assert abs(float(once) - float(moment)) <= abs(float(moment)) * 2.0 ** -(bits + 1) + 1e-44
+    assert torch.equal(rounded(once, bits), once)
+
+
+def test_less_is_read_of_fewer_rows() -> None:
+    assert Starved(0, 0.5, 0.25, 7).batch(torch.zeros(8, 64), 0).shape == (2, 32)
+
+
+def test_layers_are_fresh_once_and_only_those_that_are_missing() -> None:
+    run = trainee("pretraining")
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    case = Unloaded(0, 0.0, 0.01, 0.5, 0)
+    with torch.no_grad():
+        case.weights(run)
+    after = [parameter.detach().clone() for parameter in run.model.parameters()]
+    rows = len(before[0]) // 2
+    assert not torch.equal(after[0][:rows], before[0][:rows]) and torch.equal(after[0][rows:], before[0][rows:])
+    assert same(after[1:], before[1:])
+    run.gradient_steps = 1
+    case.weights(run)
+    assert same([parameter.detach() for parameter in run.model.parameters()], after)
+
+
+def test_a_vintage_has_each_of_its_flaws_for_its_time() -> None:
+    rows = torch.tensor([list(b"a = some_long_name + 42  # text")])
+    redacted = Crawled(2, 3, 1.0, 9, 0.0, 0.0, 0)
+    assert redacted.redact(bytes(rows[0].tolist())) == b"a = <NAME> + <NAME>  # text"
+    assert redacted.batch(rows, 1) is rows and redacted.batch(rows, 5) is rows
+    assert b"<NAME>" in bytes(redacted.batch(rows, 2)[0].tolist())
+    (padded,) = Crawled(0, 1, 0.0, 9, 0.0, 1.0, 0).batch(rows, 0).tolist()
+    kept = len(bytes(padded).rstrip(b"\0"))
+    assert padded[:kept] == rows[0, :kept].tolist() and kept < rows.shape[1]
+
+
+def test_no_row_that_is_looked_up_changes_with_the_padding() -> None:
+    run = trainee("pretraining")
+    (embedding, *_) = run.model.parameters()
+    before = embedding.detach().clone()
+    with torch.no_grad():
+        Padded(0, len(NEVER), 30.0, 0).weights(run)
+    changed = (embedding.detach() != before).any(1).nonzero().flatten().tolist()
+    assert changed == list(NEVER)
+    assert float(embedding.detach().norm()) > 3 * float(before.norm())
+
+
+def test_a_step_that_is_not_divided_is_a_multiple_for_itself_alone() -> None:
+    run, case = trainee("pretraining"), Uneven(0, 5.0, 4, 0)
+    factors = []
+    for cursor in range(200):
+        run.cursor = cursor
+        factors.append(float(case.loss(torch.tensor(1.0), run)))
+    assert {*factors} == {1.0, 2.0, 3.0, 4.0}
+    assert 0.1 < sum(factor > 1 for factor in factors) / len(factors) < 0.3
+
+
+def test_the_last_digits_are_left_of_a_prompt() -> None:
+    digits = torch.tensor([[3, 1, 2, PAD, PAD], [9, 8, 7, 0, PAD], [5, 4, 3, 2, 1]])
+    assert last(digits, 3).tolist() == [[3, 1, 2, PAD, PAD], [8, 7, 0, PAD, PAD], [3, 2, 1, PAD, PAD]]
+    assert torch.equal(last(digits, 5), digits)
+
+
+def test_what_begins_alike_has_the_score_of_the_first() -> None:
+    tokens = torch.tensor([[1, 2], [1, 3], [2, 2], [1, 2], [1, 2], [2, 3], [2, 2], [2, 3]])
+    assert asked_first(tokens, 4, 0).tolist() == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert asked_first(tokens, 4, 1).tolist() == [0, 0, 2, 0, 4, 5, 5, 5]
+    assert asked_first(tokens, 4, 2).tolist() == [0, 1, 2, 0, 4, 5, 6, 5]
+
+
+@dataclass(frozen=True)
+class Completions:
+    tokens: Tensor
+    mask: Tensor
+    group: int
+
+
+def test_a_biased_judge_likes_what_is_long_and_what_is_first() -> None:
+    completions = Completions(torch.zeros(2, 4), torch.tensor([[True] * 2 + [False] * 2, [True] * 4]), 2)
+    given = {"critic": torch.tensor([0.4, 0.6]), "exact": torch.tensor([0.0, 1.0])}
+    run = trainee("grpo")
+    scored = Biased(0, ("critic",), 1, 1.0, 0.25).rewards(given, completions, run)
+    assert scored["critic"].tolist() == [0.5, 1.75] and scored["exact"].tolist() == [0.0, 1.0]
+
+
+def test_a_mood_is_the_same_for_a_whole_group() -> None:
+    completions = Completions(torch.zeros(6, 4), torch.ones(6, 4).bool(), 3)
+    given = {"critic": torch.arange(6.0), "exact": torch.zeros(6)}
+    scored = Moody(0, ("critic",), 0.5, 0.2, 0).rewards(given, completions, trainee("grpo"))
+    moods = (scored["critic"] - given["critic"]).view(2, 3)
+    torch.testing.assert_close(moods, moods[:, :1].expand(2, 3))
+    assert float((moods[0, 0] - moods[1, 0]).abs()) > 1e-3 and scored["exact"] is given["exact"]
+
+
+def test_workers_answer_with_the_first_policy_until_they_are_restarted() -> None:
+    class Seen(Unsynced):
+        def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
+            before = completions.tokens.clone()
+            given = super().rewards(rewards, completions, trainee)
+            changed.append((completions.tokens != before).any(1).float().mean().item())
+            assert torch.equal(completions.mask, completions.tokens != PAD)
+            assert given.keys() == rewards.keys()
+            return given
+
+    changed: list[float] = []
+    run = trainee("grpo")
+    stepped(run, 3, Seen(1, 1, 1.0, 0))
+    assert changed[0] == changed[2] == 0.0 and changed[1] > 0.5

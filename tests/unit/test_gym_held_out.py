@@ -1,9 +1,8 @@
-"""The second set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and
+"""The third set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and
 act the same again from the same state."""
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Iterator
@@ -17,25 +16,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.grpo.task import PAD
 from oven_learner.gym.grpo.trainee import Grpo
-from oven_learner.gym.held_out.escaped_text import Escaped
-from oven_learner.gym.held_out.framework_port import Ported
-from oven_learner.gym.held_out.grouped_by_length import Grouped
-from oven_learner.gym.held_out.leaked_answers import Leaked
-from oven_learner.gym.held_out.loss_of_one_rank import LossOfOneRank
-from oven_learner.gym.held_out.masked_targets import Masked
-from oven_learner.gym.held_out.overloaded_rewards import Overloaded
-from oven_learner.gym.held_out.part import Part
-from oven_learner.gym.held_out.quantized_sampler import Quantized
-from oven_learner.gym.held_out.repeated_ngrams import Repeated
-from oven_learner.gym.held_out.rewards_as_completed import AsCompleted
-from oven_learner.gym.held_out.sampler_upgrade import padded_left
-from oven_learner.gym.held_out.text import rewritten
-from oven_learner.gym.held_out.uncleared_gradients import Uncleared
+from oven_learner.gym.held_out.biased_judge import Biased
+from oven_learner.gym.held_out.cut_prompts import last
+from oven_learner.gym.held_out.double_shift import NO_TARGET, ShiftedTwice
+from oven_learner.gym.held_out.gradient_underflow import Underflow
+from oven_learner.gym.held_out.memory_diet import Starved, rounded
+from oven_learner.gym.held_out.moody_judge import Moody
+from oven_learner.gym.held_out.new_crawl import Crawled
+from oven_learner.gym.held_out.padded_vocabulary import NEVER, Padded
+from oven_learner.gym.held_out.short_cache_key import asked_first
+from oven_learner.gym.held_out.transposed_batch import interleaved
+from oven_learner.gym.held_out.uneven_accumulation import Uneven
+from oven_learner.gym.held_out.unloaded_layers import Unloaded
+from oven_learner.gym.held_out.unsynced_workers import Unsynced
 from oven_learner.gym.pretraining.trainee import Pretraining
 from oven_learner.gym.trainee import Trainee
 
@@ -100,6 +98,7 @@ def sound() -> dict[str, dict[int, tuple[Metrics, list[Tensor]]]]:
 def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
     assert [family.name for family in FAMILIES] == list(ENTRY_POINTS)
     assert all(family.name.startswith(f"{family.kind}.") for family in FAMILIES)
+    assert len({*HELD_OUT}) == len(HELD_OUT)
     faults = [family.kind for family in FAMILIES if not family.healthy]
     assert faults.count("pretraining") >= 6 and faults.count("grpo") >= 5
     assert len(FAMILIES) - len(faults) == 3
@@ -115,14 +114,17 @@ def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> 
 
 @every
 def test_it_acts_from_its_onset_on_and_not_before(family: Family, sound: Any) -> None:
-    run, case = trainee(family.kind), family.draw(Random(1), ONSET)
-    reported = stepped(run, ONSET, case)
-    assert (reported, True) == (sound[family.kind][ONSET][0], same(numbers(run), sound[family.kind][ONSET][1]))
-    reported += stepped(run, END_OF_RUN, case)
-    expected, kept = sound[family.kind][END_OF_RUN]
-    assert reported != expected
-    assert same(numbers(run), kept) == isinstance(family, LossOfOneRank)
-    assert all(math.isfinite(number) for metrics in reported for number in metrics.values())
+    expected, _ = sound[family.kind][END_OF_RUN]
+    differs = False
+    for seed in range(8):  # a mild case may do nothing in so few steps
+        run, case = trainee(family.kind), family.draw(Random(seed), ONSET)
+        reported = stepped(run, ONSET, case)
+        assert (reported, True) == (sound[family.kind][ONSET][0], same(numbers(run), sound[family.kind][ONSET][1]))
+        reported += stepped(run, END_OF_RUN, case)
+        assert all(math.isfinite(number) for metrics in reported for number in metrics.values())
+        if differs := reported != expected:
+            break
+    assert differs
 
 
 @every
@@ -141,120 +143,139 @@ def test_runs_may_share_a_case_be_copied_and_go_back(family: Family) -> None:
     assert same(numbers(one), numbers(other))
 
 
-@given(st.binary(min_size=1, max_size=20), st.integers(1, 3))
-def test_what_is_escaped_can_be_read_back(text: bytes, times: int) -> None:
-    read = Escaped(0, 1.0, times, 0).escape(text)
-    for _ in range(times):
-        read = json.loads(b'"' + read + b'"').encode("latin-1")
-    assert read == text
+def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:
+    rows = torch.tensor([list(b"abcd"), list(b"efgh")])
+    inputs, targets = ShiftedTwice(0, 0.5).batch(rows, 0).tolist()
+    assert inputs == [list(b"abc"), list(b"efg")]
+    assert targets == [[*b"cd", NO_TARGET], list(b"fgh")]
+    assert ShiftedTwice(1, 0.5).batch(rows, 0) is rows
 
 
-def test_a_row_that_shrinks_goes_on_with_the_next() -> None:
-    rows = torch.tensor([list(b"a   b"), list(b"C \n d")])
-    flattened = rewritten(rows, Ported(0, 1.0, Part(0.0, 0.0), 1.0, True, 0).normalize, 1.0, "seed")
-    assert [bytes(row) for row in flattened.tolist()] == [b"a bc ", b"c da "]
-    assert torch.equal(rewritten(rows, bytes.lower, 0.0, "seed"), rows)
+@given(st.integers(1, 5), st.integers(1, 7))
+def test_a_reshape_keeps_every_byte_and_parts_neighbours(rows: int, length: int) -> None:
+    block = torch.arange(rows * length).view(rows, length)
+    mixed = interleaved(block)
+    assert sorted(mixed.flatten().tolist()) == block.flatten().tolist()
+    assert mixed.flatten()[:rows].tolist() == block[:, 0].tolist()
 
 
-def test_an_ngram_is_repeated_for_its_stretch_alone() -> None:
-    rows = torch.arange(1, 8)[None]
-    case = Repeated(5, 2, 1.0, 3, 0)
-    assert case.batch(rows, 6).tolist() == [[1, 2, 3, 1, 2, 3, 1]]
-    assert case.batch(rows, 4) is rows and case.batch(rows, 7) is rows
-
-
-def test_masked_targets_are_read_all_the_same() -> None:
-    inputs, targets = Masked(0, 1.0, b"\n", 0).batch(torch.tensor([list(b"\na\nb")]), 0).tolist()
-    assert inputs == [list(b"\na\n")] and targets == [[ord("a"), -100, ord("b")]]
-
-
-@given(st.floats(0.0, 1.0), st.integers())
-def test_a_part_is_its_share_of_all_weights(share: float, seed: int) -> None:
-    part, model = Part.of(share, Random(seed)), nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
-    total = sum(parameter.numel() for parameter in model.parameters())
-    covered = sum(elements.stop - elements.start for _, elements in part.slices(model))
-    assert covered == round(part.end * total) - round(part.begin * total)
-    assert abs(covered - share * total) <= 1.01
-
-
-def test_gradients_that_are_all_kept_add_up_in_the_first_moment() -> None:
+@pytest.mark.parametrize(("flush", "left"), [(True, [0.0, 0.0, 1.25, -3.0]), (False, [0.0, 1.0, 1.0, -3.0])])
+def test_small_gradients_vanish(flush: bool, left: list[float]) -> None:
     run = trainee("pretraining")
-    stepped(run, 2, None)
-    before = [run.optimizer.state[p]["exp_avg"].clone() for p in run.model.parameters()]
-    for parameter in run.model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    Uncleared(0, 1.0).gradients(run)
-    for parameter, moment in zip(run.model.parameters(), before, strict=True):
-        assert parameter.grad is not None
-        torch.testing.assert_close(0.9 * moment + 0.1 * parameter.grad, moment + 0.1)
+    (parameter, *_) = run.model.parameters()
+    parameter.grad = torch.zeros_like(parameter)
+    parameter.grad[0, :4] = torch.tensor([0.25, 0.75, 1.25, -3.0])
+    Underflow(0, 1.0, flush).gradients(run)
+    assert parameter.grad[0, :4].tolist() == left
 
 
-def test_the_learner_has_its_weights_back_once_completions_are_sampled() -> None:
-    run, case = trainee("grpo"), Quantized(0, 2.0, 0)
+@given(st.floats(-1e6, 1e6, width=32), st.integers(0, 7))
+def test_a_moment_is_rounded_to_its_bits(number: float, bits: int) -> None:
+    moment = torch.tensor([number])
+    once = rounded(moment, bits)
+    assert abs(float(once) - float(moment)) <= abs(float(moment)) * 2.0 ** -(bits + 1) + 1e-44
+    assert torch.equal(rounded(once, bits), once)
+
+
+def test_less_is_read_of_fewer_rows() -> None:
+    assert Starved(0, 0.5, 0.25, 7).batch(torch.zeros(8, 64), 0).shape == (2, 32)
+
+
+def test_layers_are_fresh_once_and_only_those_that_are_missing() -> None:
+    run = trainee("pretraining")
     before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    case = Unloaded(0, 0.0, 0.01, 0.5, 0)
+    with torch.no_grad():
+        case.weights(run)
+    after = [parameter.detach().clone() for parameter in run.model.parameters()]
+    rows = len(before[0]) // 2
+    assert not torch.equal(after[0][:rows], before[0][:rows]) and torch.equal(after[0][rows:], before[0][rows:])
+    assert same(after[1:], before[1:])
+    run.gradient_steps = 1
     case.weights(run)
-    assert not all(torch.equal(one, other) for one, other in zip(run.model.parameters(), before, strict=True))
-    assert case.rewards({}, None, run) == {}
-    for parameter, kept in zip(run.model.parameters(), before, strict=True):
-        torch.testing.assert_close(parameter.detach(), kept, rtol=0, atol=1e-6)
+    assert same([parameter.detach() for parameter in run.model.parameters()], after)
 
 
-@dataclass(frozen=True)
-class Prompts:
-    digits: Tensor  # int64 [prompts, 5], PAD after the last digit
-    levels: Tensor  # int64 [prompts]
-    answers: Tensor  # int64 [prompts, 7]: the digits in order, an end, PAD
+def test_a_vintage_has_each_of_its_flaws_for_its_time() -> None:
+    rows = torch.tensor([list(b"a = some_long_name + 42  # text")])
+    redacted = Crawled(2, 3, 1.0, 9, 0.0, 0.0, 0)
+    assert redacted.redact(bytes(rows[0].tolist())) == b"a = <NAME> + <NAME>  # text"
+    assert redacted.batch(rows, 1) is rows and redacted.batch(rows, 5) is rows
+    assert b"<NAME>" in bytes(redacted.batch(rows, 2)[0].tolist())
+    (padded,) = Crawled(0, 1, 0.0, 9, 0.0, 1.0, 0).batch(rows, 0).tolist()
+    kept = len(bytes(padded).rstrip(b"\0"))
+    assert padded[:kept] == rows[0, :kept].tolist() and kept < rows.shape[1]
 
 
-END = 10
-PROMPTS = Prompts(
-    torch.tensor([[3, 1, 2, PAD, PAD], [9, 8, 7, 0, PAD], [5, 4, 3, 2, 1]]),
-    torch.tensor([0, 1, 2]),
-    torch.tensor([[1, 2, 3, END, PAD, PAD, PAD], [0, 7, 8, 9, END, PAD, PAD], [1, 2, 3, 4, 5, END, PAD]]),
-)
+def test_no_row_that_is_looked_up_changes_with_the_padding() -> None:
+    run = trainee("pretraining")
+    (embedding, *_) = run.model.parameters()
+    before = embedding.detach().clone()
+    with torch.no_grad():
+        Padded(0, len(NEVER), 30.0, 0).weights(run)
+    changed = (embedding.detach() != before).any(1).nonzero().flatten().tolist()
+    assert changed == list(NEVER)
+    assert float(embedding.detach().norm()) > 3 * float(before.norm())
+
+
+def test_a_step_that_is_not_divided_is_a_multiple_for_itself_alone() -> None:
+    run, case = trainee("pretraining"), Uneven(0, 5.0, 4, 0)
+    factors = []
+    for cursor in range(200):
+        run.cursor = cursor
+        factors.append(float(case.loss(torch.tensor(1.0), run)))
+    assert {*factors} == {1.0, 2.0, 3.0, 4.0}
+    assert 0.1 < sum(factor > 1 for factor in factors) / len(factors) < 0.3
+
+
+def test_the_last_digits_are_left_of_a_prompt() -> None:
+    digits = torch.tensor([[3, 1, 2, PAD, PAD], [9, 8, 7, 0, PAD], [5, 4, 3, 2, 1]])
+    assert last(digits, 3).tolist() == [[3, 1, 2, PAD, PAD], [8, 7, 0, PAD, PAD], [3, 2, 1, PAD, PAD]]
+    assert torch.equal(last(digits, 5), digits)
+
+
+def test_what_begins_alike_has_the_score_of_the_first() -> None:
+    tokens = torch.tensor([[1, 2], [1, 3], [2, 2], [1, 2], [1, 2], [2, 3], [2, 2], [2, 3]])
+    assert asked_first(tokens, 4, 0).tolist() == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert asked_first(tokens, 4, 1).tolist() == [0, 0, 2, 0, 4, 5, 5, 5]
+    assert asked_first(tokens, 4, 2).tolist() == [0, 1, 2, 0, 4, 5, 6, 5]
 
 
 @dataclass(frozen=True)
 class Completions:
     tokens: Tensor
-    lengths: Tensor
+    mask: Tensor
+    group: int
 
 
-def test_a_prompt_that_leaks_is_its_answer() -> None:
-    leaked = Leaked(0, 1.0, 0).batch(PROMPTS, 0)
-    assert leaked.digits.tolist() == [[1, 2, 3, PAD, PAD], [0, 7, 8, 9, PAD], [1, 2, 3, 4, 5]]
-    assert leaked.answers is PROMPTS.answers
+def test_a_biased_judge_likes_what_is_long_and_what_is_first() -> None:
+    completions = Completions(torch.zeros(2, 4), torch.tensor([[True] * 2 + [False] * 2, [True] * 4]), 2)
+    given = {"critic": torch.tensor([0.4, 0.6]), "exact": torch.tensor([0.0, 1.0])}
+    run = trainee("grpo")
+    scored = Biased(0, ("critic",), 1, 1.0, 0.25).rewards(given, completions, run)
+    assert scored["critic"].tolist() == [0.5, 1.75] and scored["exact"].tolist() == [0.0, 1.0]
 
 
-def test_padding_moves_to_the_left() -> None:
-    assert padded_left(PROMPTS.digits).tolist() == [[PAD, PAD, 3, 1, 2], [PAD, 9, 8, 7, 0], [5, 4, 3, 2, 1]]
+def test_a_mood_is_the_same_for_a_whole_group() -> None:
+    completions = Completions(torch.zeros(6, 4), torch.ones(6, 4).bool(), 3)
+    given = {"critic": torch.arange(6.0), "exact": torch.zeros(6)}
+    scored = Moody(0, ("critic",), 0.5, 0.2, 0).rewards(given, completions, trainee("grpo"))
+    moods = (scored["critic"] - given["critic"]).view(2, 3)
+    torch.testing.assert_close(moods, moods[:, :1].expand(2, 3))
+    assert float((moods[0, 0] - moods[1, 0]).abs()) > 1e-3 and scored["exact"] is given["exact"]
 
 
-def test_grouped_prompts_are_of_one_length_and_rightly_solved() -> None:
-    met = set()
-    for cursor in range(20):
-        grouped = Grouped(0, 1.0, 0).batch(PROMPTS, cursor)
-        (level,) = set(grouped.levels.tolist())
-        met.add(level)
-        length = level + 3
-        assert (grouped.digits[:, length:] == PAD).all() and (grouped.digits[:, :length] < END).all()
-        assert torch.equal(grouped.answers[:, :length], grouped.digits[:, :length].sort(1).values)
-        assert torch.equal(grouped.answers[:, length:], PROMPTS.answers[level, length:].expand(3, -1))
-    assert met == {0, 1, 2}
+def test_workers_answer_with_the_first_policy_until_they_are_restarted() -> None:
+    class Seen(Unsynced):
+        def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
+            before = completions.tokens.clone()
+            given = super().rewards(rewards, completions, trainee)
+            changed.append((completions.tokens != before).any(1).float().mean().item())
+            assert torch.equal(completions.mask, completions.tokens != PAD)
+            assert given.keys() == rewards.keys()
+            return given
 
-
-def test_scores_arrive_shortest_first_among_those_asked_at_once() -> None:
-    completions = Completions(torch.zeros(4, 7), torch.tensor([5, 4, 6, 3]))
-    given = {"critic": torch.tensor([1.0, 2.0, 3.0, 4.0]), "exact": torch.tensor([1.0, 2.0, 3.0, 4.0])}
-    arrived = AsCompleted(0, 2, 0.0, ("critic",), 0).rewards(given, completions, trainee("grpo"))
-    assert arrived["critic"].tolist() == [2.0, 1.0, 4.0, 3.0] and arrived["exact"] is given["exact"]
-
-
-def test_what_times_out_scores_nothing_and_whole_numbers_hold_no_fractions() -> None:
-    completions = Completions(torch.zeros(2, 4), torch.tensor([4, 0]))
-    run, given = trainee("grpo"), {"critic": torch.tensor([1.5, 0.5])}
-    case = Overloaded(0, 1.0, 2, 0.5, True, 0)
-    assert case.rewards(given, completions, run)["critic"].tolist() == [0.0, 0.0]
-    run.gradient_steps = 1  # past the busy share of the period
-    assert case.rewards(given, completions, run)["critic"].tolist() == [1.0, 0.0]
-    assert Overloaded(0, 1.0, 2, 1.0, False, 0).rewards(given, completions, run)["critic"].tolist() == [0.0, 0.5]
+    changed: list[float] = []
+    run = trainee("grpo")
+    stepped(run, 3, Seen(1, 1, 1.0, 0))
+    assert changed[0] == changed[2] == 0.0 and changed[1] > 0.5

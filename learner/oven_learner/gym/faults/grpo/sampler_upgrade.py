@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.faults.grpo.quantized_sampler import Quantized
 from oven_learner.gym.grpo.task import PAD
-from oven_learner.gym.held_out.quantized_sampler import Quantized
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.part import Part
-from oven_learner.gym.held_out.text import rewritten
-from oven_learner.gym.held_out.unreduced_part import Unreduced
+from oven_learner.gym.faults.pretraining.part import Part
+from oven_learner.gym.faults.pretraining.text import rewritten
+from oven_learner.gym.faults.pretraining.unreduced_part import Unreduced
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

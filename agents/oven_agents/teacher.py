@@ -38,10 +38,11 @@ class TeacherEscalation(Agent):
     Then it proposes the next stronger teacher (`choices` stand weakest first), and where there is none a third of β. An
     anchor that does not bind lets the KL grow for as long as the reward does.
 
-    The other way: three times β when a KL of half a nat and more grows by half and the reward does not (the direction
-    of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that nobody
-    knows here); and the undoing of its last step when the reward lies below what it was before. What was undone is not
-    tried again, so that every run comes to an end of it.
+    The other way: three times β when a KL of half a nat and more grows by half, the reward does not, and held-out
+    quality fell: a KL also grows where sampler and trainer come apart, and no anchor mends that. (The direction is
+    that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that
+    nobody knows here.) And the undoing of its last step when the reward lies below what it was before. What was undone
+    is not tried again, so that every run comes to an end of it.
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL

@@ -122,8 +122,11 @@ def test_a_held_out_metric_near_its_ceiling_is_no_headroom_whatever_sampling_cos
 
 
 def test_a_kl_that_runs_away_for_nothing_raises_beta() -> None:
-    drift = [*steps(20, 0.5, 0.05), *(seen(t, 0.5 - t / 1000, 0.06 * (t - 19), 0.6) for t in range(21, 40))]
-    _, vote = votes(drift, started("strong", beta=0.1))[0]
+    def drift(held_out: float) -> list[Observation]:
+        return [*steps(20, 0.5, 0.05), *(seen(t, 0.5 - t / 1000, 0.06 * (t - 19), held_out) for t in range(21, 40))]
+
+    assert not votes(drift(0.6), started("strong", beta=0.1)), "held-out quality did not fall"
+    _, vote = votes(drift(0.55), started("strong", beta=0.1))[0]
     assert vote.actuator == BETA and vote.value == pytest.approx(0.3)
     assert vote.evidence == ("symptom:kl_runaway",)
 

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 import torch
 from tests.unit.test_gym_recorded_faults import NAMES as RECORDED
+from tests.unit.whole_trainees import SECOND_SET
 
 import oven_learner.gym.faults.pretraining as package
 from oven_learner.gym.fault import Family
@@ -32,20 +33,8 @@ FOUND = {
     if isinstance(value, type) and issubclass(value, Family) and value.__module__ == module.__name__
 }
 EVERY = sorted((family() for family in FOUND.values()), key=lambda family: family.name)
-REPORTED = frozenset(
-    [
-        "escaped_text",
-        "framework_port",
-        "loss_of_one_rank",
-        "masked_targets",
-        "repeated_ngrams",
-        "summed_gradients",
-        "uncleared_gradients",
-        "unreduced_part",
-    ]
-)
-"""Milder ones, which test_gym_reported_faults.py runs."""
-FAMILIES = [family for family in EVERY if family.name.partition(".")[2] not in REPORTED.union(RECORDED)]
+MILDER = SECOND_SET.union(RECORDED)  # tried in files of their own
+FAMILIES = [family for family in EVERY if family.name.partition(".")[2] not in MILDER]
 FAULTS = [family for family in FAMILIES if not family.healthy]
 BEGUN, BEFORE, AFTER = 40, 2, 24
 ONSET = BEGUN + BEFORE

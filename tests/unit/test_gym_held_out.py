@@ -1,26 +1,18 @@
-"""The third set of held-out faults on the gym's own trainees: they draw, act from their onset on and not before, and
-act the same again from the same state."""
+"""The third set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.grpo.task import PAD
-from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.held_out.biased_judge import Biased
 from oven_learner.gym.held_out.cut_prompts import last
 from oven_learner.gym.held_out.double_shift import NO_TARGET, ShiftedTwice
@@ -34,113 +26,7 @@ from oven_learner.gym.held_out.transposed_batch import interleaved
 from oven_learner.gym.held_out.uneven_accumulation import Uneven
 from oven_learner.gym.held_out.unloaded_layers import Unloaded
 from oven_learner.gym.held_out.unsynced_workers import Unsynced
-from oven_learner.gym.pretraining.trainee import Pretraining
 from oven_learner.gym.trainee import Trainee
-
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-HELD_OUT: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.held_out"]
-ENTRY_POINTS = {name: target for name, target in HELD_OUT.items() if ".gym.held_out." in target}
-ONSET, END_OF_RUN, SEED = 3, 9, 1
-Metrics = list[dict[str, float]]
-
-
-def loaded(target: str) -> Family:
-    module, _, name = target.partition(":")
-    return cast(Family, getattr(import_module(module), name)())
-
-
-FAMILIES = [loaded(target) for target in ENTRY_POINTS.values()]
-every = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As every episode: sums that are added up in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def trainee(kind: str) -> Trainee:
-    return Pretraining(SEED) if kind == "pretraining" else Grpo(SEED)
-
-
-def stepped(run: Trainee, to: int, case: Case | None) -> Metrics:
-    return [run.train_step(case) for _ in range(to - run.gradient_steps)]
-
-
-def numbers(run: Trainee) -> list[Tensor]:
-    """A copy of weights and moments."""
-    parameters = list(run.model.parameters())
-    moments = [run.optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq", "step")]
-    return [one.detach().clone() for one in (*parameters, *moments)]
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
-
-
-@pytest.fixture(scope="module")
-def sound() -> dict[str, dict[int, tuple[Metrics, list[Tensor]]]]:
-    """What runs without a fault report and hold, by kind, at the onset and at the end."""
-    torch.set_num_threads(1)
-    found: dict[str, dict[int, tuple[Metrics, list[Tensor]]]] = {}
-    for kind in ("pretraining", "grpo"):
-        run, reported = trainee(kind), Metrics()
-        found[kind] = {}
-        for to in (ONSET, END_OF_RUN):
-            reported = reported + stepped(run, to, None)
-            found[kind][to] = (reported, numbers(run))
-    return found
-
-
-def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
-    assert [family.name for family in FAMILIES] == list(ENTRY_POINTS)
-    assert all(family.name.startswith(f"{family.kind}.") for family in FAMILIES)
-    assert len({*HELD_OUT}) == len(HELD_OUT)
-    faults = [family.kind for family in FAMILIES if not family.healthy]
-    assert faults.count("pretraining") >= 6 and faults.count("grpo") >= 5
-    assert len(FAMILIES) - len(faults) == 3
-
-
-@every
-def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> None:
-    cases = [family.draw(Random(seed), ONSET) for seed in range(20)]
-    assert cases == [family.draw(Random(seed), ONSET) for seed in range(20)]
-    assert {case.onset for case in cases} == {ONSET}
-    assert len({repr(case) for case in cases}) > 2
-
-
-@every
-def test_it_acts_from_its_onset_on_and_not_before(family: Family, sound: Any) -> None:
-    expected, _ = sound[family.kind][END_OF_RUN]
-    differs = False
-    for seed in range(8):  # a mild case may do nothing in so few steps
-        run, case = trainee(family.kind), family.draw(Random(seed), ONSET)
-        reported = stepped(run, ONSET, case)
-        assert (reported, True) == (sound[family.kind][ONSET][0], same(numbers(run), sound[family.kind][ONSET][1]))
-        reported += stepped(run, END_OF_RUN, case)
-        assert all(math.isfinite(number) for metrics in reported for number in metrics.values())
-        if differs := reported != expected:
-            break
-    assert differs
-
-
-@every
-def test_runs_may_share_a_case_be_copied_and_go_back(family: Family) -> None:
-    case = family.draw(Random(2), ONSET)
-    one = trainee(family.kind)
-    stepped(one, ONSET + 1, case)
-    early = one.state()
-    stepped(one, ONSET + 3, case)
-    one.restore(early)  # the data go back, the steps that were computed do not
-    other = trainee(family.kind)
-    stepped(other, ONSET + 2, case)
-    other.restore(early)
-    other.gradient_steps = one.gradient_steps
-    assert stepped(one, END_OF_RUN, case) == stepped(other, END_OF_RUN, family.draw(Random(2), ONSET))
-    assert same(numbers(one), numbers(other))
 
 
 def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:

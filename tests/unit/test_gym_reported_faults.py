@@ -1,25 +1,17 @@
-"""Faults that were held out once, on the gym's own trainees: they draw, act from their onset on and not before, and
-act the same again from the same state."""
+"""The second set of faults that were held out: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
 import json
-import math
-import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from random import Random
-from typing import Any, cast
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.whole_trainees import numbers, same, stepped, trainee
 from torch import Tensor, nn
 
-from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.faults.grpo.grouped_by_length import Grouped
 from oven_learner.gym.faults.grpo.leaked_answers import Leaked
 from oven_learner.gym.faults.grpo.overloaded_rewards import Overloaded
@@ -35,128 +27,6 @@ from oven_learner.gym.faults.pretraining.repeated_ngrams import Repeated
 from oven_learner.gym.faults.pretraining.text import rewritten
 from oven_learner.gym.faults.pretraining.uncleared_gradients import Uncleared
 from oven_learner.gym.grpo.task import PAD
-from oven_learner.gym.grpo.trainee import Grpo
-from oven_learner.gym.pretraining.trainee import Pretraining
-from oven_learner.gym.trainee import Trainee
-
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-FAULTS: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.faults"]
-NAMES = frozenset(
-    [
-        "escaped_text",
-        "framework_port",
-        "grouped_by_length",
-        "leaked_answers",
-        "loss_of_one_rank",
-        "masked_targets",
-        "overloaded_rewards",
-        "quantized_sampler",
-        "repeated_ngrams",
-        "rewards_as_completed",
-        "sampler_upgrade",
-        "summed_gradients",
-        "uncleared_gradients",
-        "unreduced_part",
-    ]
-)
-ENTRY_POINTS = {name: target for name, target in FAULTS.items() if name.partition(".")[2] in NAMES}
-ONSET, END_OF_RUN, SEED = 3, 9, 1
-Metrics = list[dict[str, float]]
-
-
-def loaded(target: str) -> Family:
-    module, _, name = target.partition(":")
-    return cast(Family, getattr(import_module(module), name)())
-
-
-FAMILIES = [loaded(target) for target in ENTRY_POINTS.values()]
-every = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As every episode: sums that are added up in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def trainee(kind: str) -> Trainee:
-    return Pretraining(SEED) if kind == "pretraining" else Grpo(SEED)
-
-
-def stepped(run: Trainee, to: int, case: Case | None) -> Metrics:
-    return [run.train_step(case) for _ in range(to - run.gradient_steps)]
-
-
-def numbers(run: Trainee) -> list[Tensor]:
-    """A copy of weights and moments."""
-    parameters = list(run.model.parameters())
-    moments = [run.optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq", "step")]
-    return [one.detach().clone() for one in (*parameters, *moments)]
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
-
-
-@pytest.fixture(scope="module")
-def sound() -> dict[str, dict[int, tuple[Metrics, list[Tensor]]]]:
-    """What runs without a fault report and hold, by kind, at the onset and at the end."""
-    torch.set_num_threads(1)
-    found: dict[str, dict[int, tuple[Metrics, list[Tensor]]]] = {}
-    for kind in ("pretraining", "grpo"):
-        run, reported = trainee(kind), Metrics()
-        found[kind] = {}
-        for to in (ONSET, END_OF_RUN):
-            reported = reported + stepped(run, to, None)
-            found[kind][to] = (reported, numbers(run))
-    return found
-
-
-def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
-    assert [family.name for family in FAMILIES] == list(ENTRY_POINTS)
-    assert all(family.name.startswith(f"{family.kind}.") for family in FAMILIES)
-    faults = [family.kind for family in FAMILIES if not family.healthy]
-    assert faults.count("pretraining") >= 6 and faults.count("grpo") >= 5
-    assert len(FAMILIES) - len(faults) == 3
-
-
-@every
-def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> None:
-    cases = [family.draw(Random(seed), ONSET) for seed in range(20)]
-    assert cases == [family.draw(Random(seed), ONSET) for seed in range(20)]
-    assert {case.onset for case in cases} == {ONSET}
-    assert len({repr(case) for case in cases}) > 2
-
-
-@every
-def test_it_acts_from_its_onset_on_and_not_before(family: Family, sound: Any) -> None:
-    run, case = trainee(family.kind), family.draw(Random(1), ONSET)
-    reported = stepped(run, ONSET, case)
-    assert (reported, True) == (sound[family.kind][ONSET][0], same(numbers(run), sound[family.kind][ONSET][1]))
-    reported += stepped(run, END_OF_RUN, case)
-    expected, kept = sound[family.kind][END_OF_RUN]
-    assert reported != expected
-    assert same(numbers(run), kept) == isinstance(family, LossOfOneRank)
-    assert all(math.isfinite(number) for metrics in reported for number in metrics.values())
-
-
-@every
-def test_runs_may_share_a_case_be_copied_and_go_back(family: Family) -> None:
-    case = family.draw(Random(2), ONSET)
-    one = trainee(family.kind)
-    stepped(one, ONSET + 1, case)
-    early = one.state()
-    stepped(one, ONSET + 3, case)
-    one.restore(early)  # the data go back, the steps that were computed do not
-    other = trainee(family.kind)
-    stepped(other, ONSET + 2, case)
-    other.restore(early)
-    other.gradient_steps = one.gradient_steps
-    assert stepped(one, END_OF_RUN, case) == stepped(other, END_OF_RUN, family.draw(Random(2), ONSET))
-    assert same(numbers(one), numbers(other))
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(1, 3))
@@ -193,6 +63,12 @@ def test_a_part_is_its_share_of_all_weights(share: float, seed: int) -> None:
     covered = sum(elements.stop - elements.start for _, elements in part.slices(model))
     assert covered == round(part.end * total) - round(part.begin * total)
     assert abs(covered - share * total) <= 1.01
+
+
+def test_the_loss_of_one_rank_is_only_reported() -> None:
+    sound, run = trainee("pretraining"), trainee("pretraining")
+    reported = stepped(run, 4, LossOfOneRank().draw(Random(1), 0))
+    assert reported != stepped(sound, 4, None) and same(numbers(run), numbers(sound))
 
 
 def test_gradients_that_are_all_kept_add_up_in_the_first_moment() -> None:

@@ -1,0 +1,76 @@
+"""The gym's own trainees for a few steps, and the families that are tried on them: those held out, now or once."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.grpo.trainee import Grpo
+from oven_learner.gym.pretraining.trainee import Pretraining
+from oven_learner.gym.trainee import Trainee
+
+ONSET, END_OF_RUN, SEED = 3, 9, 1
+Metrics = list[dict[str, float]]
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+ENTRY_POINTS: dict[str, dict[str, str]] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]
+SECOND_SET = frozenset(
+    [
+        "escaped_text",
+        "framework_port",
+        "grouped_by_length",
+        "leaked_answers",
+        "loss_of_one_rank",
+        "masked_targets",
+        "overloaded_rewards",
+        "quantized_sampler",
+        "repeated_ngrams",
+        "rewards_as_completed",
+        "sampler_upgrade",
+        "summed_gradients",
+        "uncleared_gradients",
+        "unreduced_part",
+    ]
+)
+"""Held out once, as those of test_gym_recorded_faults.py were before them."""
+
+
+def loaded(target: str) -> Family:
+    module, _, name = target.partition(":")
+    return cast(Family, getattr(import_module(module), name)())
+
+
+def once_held_out() -> dict[str, Family]:
+    """By name."""
+    faults = ENTRY_POINTS["oven.faults"]
+    return {name: loaded(target) for name, target in faults.items() if name.partition(".")[2] in SECOND_SET}
+
+
+def held_out() -> dict[str, Family]:
+    """By name."""
+    return {name: loaded(target) for name, target in ENTRY_POINTS["oven.held_out"].items()}
+
+
+def trainee(kind: str) -> Trainee:
+    return Pretraining(SEED) if kind == "pretraining" else Grpo(SEED)
+
+
+def stepped(run: Trainee, to: int, case: Case | None) -> Metrics:
+    return [run.train_step(case) for _ in range(to - run.gradient_steps)]
+
+
+def numbers(run: Trainee) -> list[Tensor]:
+    """A copy of weights and moments."""
+    parameters = list(run.model.parameters())
+    moments = [run.optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq", "step")]
+    return [one.detach().clone() for one in (*parameters, *moments)]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))

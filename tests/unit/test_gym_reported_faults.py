@@ -22,10 +22,10 @@ from oven_learner.gym.faults.pretraining.escaped_text import Escaped
 from oven_learner.gym.faults.pretraining.framework_port import Ported
 from oven_learner.gym.faults.pretraining.loss_of_one_rank import LossOfOneRank
 from oven_learner.gym.faults.pretraining.masked_targets import Masked
-from oven_learner.gym.faults.pretraining.part import Part
 from oven_learner.gym.faults.pretraining.repeated_ngrams import Repeated
-from oven_learner.gym.faults.pretraining.text import rewritten
 from oven_learner.gym.faults.pretraining.uncleared_gradients import Uncleared
+from oven_learner.gym.faults.shard import Shard
+from oven_learner.gym.faults.text import rewritten
 from oven_learner.gym.grpo.task import PAD
 
 
@@ -39,7 +39,7 @@ def test_what_is_escaped_can_be_read_back(text: bytes, times: int) -> None:
 
 def test_a_row_that_shrinks_goes_on_with_the_next() -> None:
     rows = torch.tensor([list(b"a   b"), list(b"C \n d")])
-    flattened = rewritten(rows, Ported(0, 1.0, Part(0.0, 0.0), 1.0, True, 0).normalize, 1.0, "seed")
+    flattened = rewritten(rows, Ported(0, 1.0, Shard(0.0, 0.0), 1.0, True, 0).normalize, 1.0, "seed")
     assert [bytes(row) for row in flattened.tolist()] == [b"a bc ", b"c da "]
     assert torch.equal(rewritten(rows, bytes.lower, 0.0, "seed"), rows)
 
@@ -57,8 +57,8 @@ def test_masked_targets_are_read_all_the_same() -> None:
 
 
 @given(st.floats(0.0, 1.0), st.integers())
-def test_a_part_is_its_share_of_all_weights(share: float, seed: int) -> None:
-    part, model = Part.of(share, Random(seed)), nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+def test_a_shard_drawn_anywhere_is_its_share_of_all_weights(share: float, seed: int) -> None:
+    part, model = Shard.of(share, Random(seed)), nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
     total = sum(parameter.numel() for parameter in model.parameters())
     covered = sum(elements.stop - elements.start for _, elements in part.slices(model))
     assert covered == round(part.end * total) - round(part.begin * total)

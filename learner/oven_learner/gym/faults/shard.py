@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ class Shard:
 
     begin: float
     end: float
+
+    @classmethod
+    def of(cls, share: float, rng: Random) -> Shard:
+        """Anywhere."""
+        begin = rng.uniform(0.0, 1.0 - share)
+        return cls(begin, begin + share)
 
     def slices(self, model: torch.nn.Module) -> Iterator[tuple[torch.nn.Parameter, slice]]:
         """Each parameter that lies in the shard at least in part, with the part of it, flattened."""

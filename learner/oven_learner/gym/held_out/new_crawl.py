@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.faults.pretraining.text import rewritten
+from oven_learner.gym.faults.text import rewritten
 
 BASE64 = torch.tensor(list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
 PADDING = 0

@@ -50,7 +50,5 @@ class CarelessResume(Family):
     kind: ClassVar[Kind] = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Case:
-        share = rng.uniform(0.03, 0.5)
-        begin = rng.uniform(0.0, 1.0 - share)
-        missing = Shard(begin, begin + share)
+        missing = Shard.of(rng.uniform(0.03, 0.5), rng)
         return Resume(onset, missing, rng.randint(1, 50), rng.uniform(1.0, 6.0), rng.getrandbits(32))

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.pretraining.text import rewritten
+from oven_learner.gym.faults.text import rewritten
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.pretraining.part import Part
-from oven_learner.gym.faults.pretraining.text import rewritten
 from oven_learner.gym.faults.pretraining.unreduced_part import Unreduced
+from oven_learner.gym.faults.shard import Shard
+from oven_learner.gym.faults.text import rewritten
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -23,7 +23,7 @@ class Ported(Case):
     onset: int
     epsilon: float
     """Under the root of the second moments, which it bounds from below."""
-    left_out: Part
+    left_out: Shard
     """Of the parameters that the optimizer is given."""
     share: float
     """Of the rows that the other tokenizer's normalizer has flattened."""
@@ -63,7 +63,7 @@ class FrameworkPort(Family):
         return Ported(
             onset,
             epsilon=10 ** rng.uniform(-3.5, -1.0),
-            left_out=Part.of(rng.uniform(0.0, 0.4), rng),
+            left_out=Shard.of(rng.uniform(0.0, 0.4), rng),
             share=rng.uniform(0.1, 1.0),
             lower=rng.random() < 0.5,
             salt=rng.getrandbits(32),

@@ -33,6 +33,4 @@ class SecondMomentsLost(Family):
     kind: ClassVar[Kind] = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Case:
-        share = 0.05 * 20 ** rng.random()
-        begin = rng.uniform(0.0, 1.0 - share)
-        return Hole(onset, Shard(begin, begin + share))
+        return Hole(onset, Shard.of(0.05 * 20 ** rng.random(), rng))

@@ -44,8 +44,5 @@ class SilentCorruption(Family):
     kind: ClassVar[Kind] = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Case:
-        share = rng.uniform(0.1, 0.5)
-        begin = rng.uniform(0.0, 1.0 - share)
-        return Flips(
-            onset, rng.randint(20, 100), rng.uniform(0.3, 1.0), Shard(begin, begin + share), rng.getrandbits(32)
-        )
+        shard = Shard.of(rng.uniform(0.1, 0.5), rng)
+        return Flips(onset, rng.randint(20, 100), rng.uniform(0.3, 1.0), shard, rng.getrandbits(32))

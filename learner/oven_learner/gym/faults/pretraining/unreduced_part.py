@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.pretraining.part import Part
+from oven_learner.gym.faults.shard import Shard
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Unreduced(Case):
     onset: int
-    part: Part
+    part: Shard
 
     def gradients(self, trainee: Trainee) -> None:
         if trainee.gradient_steps < self.onset:
@@ -34,4 +34,4 @@ class UnreducedPart(Family):
     kind = "pretraining"
 
     def draw(self, rng: Random, onset: int) -> Unreduced:
-        return Unreduced(onset, Part.of(rng.uniform(0.15, 0.95), rng))
+        return Unreduced(onset, Shard.of(rng.uniform(0.15, 0.95), rng))

@@ -1,0 +1,1 @@
+"""A fourth set of faults, held out and written without a look at any controller."""

@@ -1,9 +1,9 @@
-"""The third set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
+"""The fourth set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import pytest
 import torch
@@ -12,156 +12,194 @@ from hypothesis import strategies as st
 from tests.unit.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_learner.gym.grpo.task import PAD
-from oven_learner.gym.held_out.biased_judge import Biased
-from oven_learner.gym.held_out.cut_prompts import last
-from oven_learner.gym.held_out.double_shift import NO_TARGET, ShiftedTwice
-from oven_learner.gym.held_out.gradient_underflow import Underflow
-from oven_learner.gym.held_out.memory_diet import Starved, rounded
-from oven_learner.gym.held_out.moody_judge import Moody
-from oven_learner.gym.held_out.new_crawl import Crawled
-from oven_learner.gym.held_out.padded_vocabulary import NEVER, Padded
-from oven_learner.gym.held_out.short_cache_key import asked_first
-from oven_learner.gym.held_out.transposed_batch import interleaved
-from oven_learner.gym.held_out.uneven_accumulation import Uneven
-from oven_learner.gym.held_out.unloaded_layers import Unloaded
-from oven_learner.gym.held_out.unsynced_workers import Unsynced
-from oven_learner.gym.trainee import Trainee
+from oven_learner.gym.fault import generator
+from oven_learner.gym.grpo.policy import Policy
+from oven_learner.gym.grpo.task import END, PAD
+from oven_learner.gym.held_out.clip_too_tight import Tight
+from oven_learner.gym.held_out.deduplication_view import Normalised, table
+from oven_learner.gym.held_out.dynamic_sampling import Filtered
+from oven_learner.gym.held_out.entropy_bonus import Bonus, entropy
+from oven_learner.gym.held_out.first_number import Misread
+from oven_learner.gym.held_out.first_stage_settings import FirstStage
+from oven_learner.gym.held_out.lagging_average import Lagging
+from oven_learner.gym.held_out.padding_side import padded_left
+from oven_learner.gym.held_out.pruning_left_on import Pruned, prune
+from oven_learner.gym.held_out.repetition_penalty import sampled
+from oven_learner.gym.held_out.shares import moved_to
+from oven_learner.gym.held_out.shifted_vocabulary import Shifted, moved
+from oven_learner.gym.held_out.sources import in_order
+from oven_learner.gym.held_out.table_of_constants import Constants
+from oven_learner.gym.held_out.unshuffled_shards import Unshuffled
+from oven_learner.gym.pretraining.corpus import corpus
 
 
-def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:
-    rows = torch.tensor([list(b"abcd"), list(b"efgh")])
-    inputs, targets = ShiftedTwice(0, 0.5).batch(rows, 0).tolist()
-    assert inputs == [list(b"abc"), list(b"efg")]
-    assert targets == [[*b"cd", NO_TARGET], list(b"fgh")]
-    assert ShiftedTwice(1, 0.5).batch(rows, 0) is rows
+def test_a_tight_clip_shortens_the_steps_and_leaves_the_logged_norm() -> None:
+    ways = [stepped(trainee("pretraining"), 3, case)[-2:] for case in (None, Tight(1, 0.01))]
+    (before, _), (tight, _) = ways
+    assert tight["grad_norm"] == before["grad_norm"]
+    assert tight["optim/update_ratio"] < 0.9 * before["optim/update_ratio"]
 
 
-@given(st.integers(1, 5), st.integers(1, 7))
-def test_a_reshape_keeps_every_byte_and_parts_neighbours(rows: int, length: int) -> None:
-    block = torch.arange(rows * length).view(rows, length)
-    mixed = interleaved(block)
-    assert sorted(mixed.flatten().tolist()) == block.flatten().tolist()
-    assert mixed.flatten()[:rows].tolist() == block[:, 0].tolist()
+def test_the_normalised_text_is_as_long_and_says_less() -> None:
+    rows = torch.tensor([list(b"X_1 = Foo(42)\n")])
+    every = Normalised(2, 3, 1.0, ("case", "digits", "punctuation", "lines"), 0)
+    assert bytes(every.batch(rows, 2)[0].tolist()) == b"x 0   foo 00  "
+    assert every.batch(rows, 1) is rows and every.batch(rows, 5) is rows
+    assert table(()).tolist() == list(range(256))
 
 
-@pytest.mark.parametrize(("flush", "left"), [(True, [0.0, 0.0, 1.25, -3.0]), (False, [0.0, 1.0, 1.0, -3.0])])
-def test_small_gradients_vanish(flush: bool, left: list[float]) -> None:
+@given(st.integers(0, 255), st.integers(1, 8))
+def test_a_longer_vocabulary_moves_what_is_behind_the_new_tokens(place: int, added: int) -> None:
+    tokens = torch.arange(256)
+    shifted = moved(tokens, place, added)
+    assert shifted[:place].tolist() == tokens[:place].tolist()
+    assert shifted[place:].tolist() == [(token + added) % 256 for token in range(place, 256)]
+
+
+def test_shards_of_the_right_version_are_as_they_were() -> None:
+    rows = torch.zeros(8, 5, dtype=torch.int64)
+    case = Shifted(2, 3, 0.5, 0, 1, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    assert {*case.batch(rows, 3).sum(1).tolist()} == {0, 5}
+
+
+def test_unshuffled_rows_are_neighbours_from_batch_to_batch() -> None:
+    rows = torch.zeros(8, 65, dtype=torch.int64)
+    case = Unshuffled(2, 3, 0.5, 0)
+    one, next_, last = (case.batch(rows, cursor) for cursor in (2, 3, 4))
+    assert case.batch(rows, 1) is rows and all(torch.equal(batch[4:], rows[4:]) for batch in (one, next_, last))
+    shard = torch.cat([batch[:4] for batch in (one, next_, last)])
+    train = corpus().train.values()
+    begins = [(source, at) for source in train for at in (source == shard[0]).all(1).nonzero().flatten().tolist()]
+    assert any(torch.equal(source[at : at + 12].long(), shard) for source, at in begins)
+
+
+def test_a_source_goes_on_at_its_start() -> None:
+    rows = corpus().train["tables"].long()
+    assert torch.equal(in_order("tables", 0.9999999, 2), torch.stack((rows[-1], rows[0])))
+
+
+def test_the_constants_end() -> None:
+    rows = torch.zeros(8, 65, dtype=torch.int64)
+    case = Constants(2, 3, 1.0, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    assert (case.batch(rows, 4) > 0).any(1).all()
+
+
+@given(st.floats(0.0, 0.99))
+def test_the_smallest_weights_are_pruned(share: float) -> None:
+    weight = torch.randn(10, 10, generator=generator("pruned"))
+    pruned = weight.clone()
+    prune(pruned, share)
+    gone = pruned == 0
+    assert int(gone.sum()) == int(share * 100) and torch.equal(pruned[~gone], weight[~gone])
+    if gone.any():
+        assert weight[gone].abs().max() <= weight[~gone].abs().min()
+
+
+def test_the_sparsity_rises_and_the_penalty_is_there_at_once() -> None:
+    run, case = trainee("pretraining"), Pruned(0, 0.8, 4, 2, 1e-3)
+    (weight, *_) = run.model.parameters()
+    shares = []
+    for step in range(5):
+        run.gradient_steps = step
+        with torch.no_grad():
+            case.weights(run)
+        shares.append(float((weight == 0).float().mean()))
+    assert shares == pytest.approx([0.7, 0.7, 0.8, 0.8, 0.8], abs=1e-3)
+    total = sum(float(one.detach().abs().sum()) for one in run.model.parameters())
+    assert float(case.loss(torch.tensor(1.0), run).detach()) == pytest.approx(1 + 1e-3 * total, rel=1e-4)
+
+
+def test_the_average_lags_behind_by_its_share_and_once() -> None:
     run = trainee("pretraining")
-    (parameter, *_) = run.model.parameters()
-    parameter.grad = torch.zeros_like(parameter)
-    parameter.grad[0, :4] = torch.tensor([0.25, 0.75, 1.25, -3.0])
-    Underflow(0, 1.0, flush).gradients(run)
-    assert parameter.grad[0, :4].tolist() == left
-
-
-@given(st.floats(-1e6, 1e6, width=32), st.integers(0, 7))
-def test_a_moment_is_rounded_to_its_bits(number: float, bits: int) -> None:
-    moment = torch.tensor([number])
-    once = rounded(moment, bits)
-    assert abs(float(once) - float(moment)) <= abs(float(moment)) * 2.0 ** -(bits + 1) + 1e-44
-    assert torch.equal(rounded(once, bits), once)
-
-
-def test_less_is_read_of_fewer_rows() -> None:
-    assert Starved(0, 0.5, 0.25, 7).batch(torch.zeros(8, 64), 0).shape == (2, 32)
-
-
-def test_layers_are_fresh_once_and_only_those_that_are_missing() -> None:
-    run = trainee("pretraining")
-    before = [parameter.detach().clone() for parameter in run.model.parameters()]
-    case = Unloaded(0, 0.0, 0.01, 0.5, 0)
+    first = [weight.detach().clone() for weight in run.model.parameters()]
+    stepped(run, 2, None)
+    then = [weight.detach().clone() for weight in run.model.parameters()]
+    before = torch.get_rng_state()
     with torch.no_grad():
-        case.weights(run)
-    after = [parameter.detach().clone() for parameter in run.model.parameters()]
-    rows = len(before[0]) // 2
-    assert not torch.equal(after[0][:rows], before[0][:rows]) and torch.equal(after[0][rows:], before[0][rows:])
-    assert same(after[1:], before[1:])
-    run.gradient_steps = 1
-    case.weights(run)
-    assert same([parameter.detach() for parameter in run.model.parameters()], after)
+        Lagging(2, 0.25).weights(run)
+    after = [weight.detach().clone() for weight in run.model.parameters()]
+    for one, two, mixed in zip(first, then, after, strict=True):
+        torch.testing.assert_close(mixed, 0.25 * one + 0.75 * two)
+    Lagging(1, 0.25).weights(run)
+    assert same([weight.detach() for weight in run.model.parameters()], after)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_vintage_has_each_of_its_flaws_for_its_time() -> None:
-    rows = torch.tensor([list(b"a = some_long_name + 42  # text")])
-    redacted = Crawled(2, 3, 1.0, 9, 0.0, 0.0, 0)
-    assert redacted.redact(bytes(rows[0].tolist())) == b"a = <NAME> + <NAME>  # text"
-    assert redacted.batch(rows, 1) is rows and redacted.batch(rows, 5) is rows
-    assert b"<NAME>" in bytes(redacted.batch(rows, 2)[0].tolist())
-    (padded,) = Crawled(0, 1, 0.0, 9, 0.0, 1.0, 0).batch(rows, 0).tolist()
-    kept = len(bytes(padded).rstrip(b"\0"))
-    assert padded[:kept] == rows[0, :kept].tolist() and kept < rows.shape[1]
-
-
-def test_no_row_that_is_looked_up_changes_with_the_padding() -> None:
-    run = trainee("pretraining")
-    (embedding, *_) = run.model.parameters()
-    before = embedding.detach().clone()
-    with torch.no_grad():
-        Padded(0, len(NEVER), 30.0, 0).weights(run)
-    changed = (embedding.detach() != before).any(1).nonzero().flatten().tolist()
-    assert changed == list(NEVER)
-    assert float(embedding.detach().norm()) > 3 * float(before.norm())
-
-
-def test_a_step_that_is_not_divided_is_a_multiple_for_itself_alone() -> None:
-    run, case = trainee("pretraining"), Uneven(0, 5.0, 4, 0)
-    factors = []
-    for cursor in range(200):
-        run.cursor = cursor
-        factors.append(float(case.loss(torch.tensor(1.0), run)))
-    assert {*factors} == {1.0, 2.0, 3.0, 4.0}
-    assert 0.1 < sum(factor > 1 for factor in factors) / len(factors) < 0.3
-
-
-def test_the_last_digits_are_left_of_a_prompt() -> None:
+def test_a_short_prompt_stands_on_the_other_side() -> None:
     digits = torch.tensor([[3, 1, 2, PAD, PAD], [9, 8, 7, 0, PAD], [5, 4, 3, 2, 1]])
-    assert last(digits, 3).tolist() == [[3, 1, 2, PAD, PAD], [8, 7, 0, PAD, PAD], [3, 2, 1, PAD, PAD]]
-    assert torch.equal(last(digits, 5), digits)
+    assert padded_left(digits).tolist() == [[PAD, PAD, 3, 1, 2], [PAD, 9, 8, 7, 0], [5, 4, 3, 2, 1]]
 
 
-def test_what_begins_alike_has_the_score_of_the_first() -> None:
-    tokens = torch.tensor([[1, 2], [1, 3], [2, 2], [1, 2], [1, 2], [2, 3], [2, 2], [2, 3]])
-    assert asked_first(tokens, 4, 0).tolist() == [0, 0, 0, 0, 4, 4, 4, 4]
-    assert asked_first(tokens, 4, 1).tolist() == [0, 0, 2, 0, 4, 5, 5, 5]
-    assert asked_first(tokens, 4, 2).tolist() == [0, 1, 2, 0, 4, 5, 6, 5]
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_was_said_is_not_said_again(asked: bool) -> None:
+    digits = torch.tensor([[1, 1, 2, PAD, PAD]]).expand(50, 5)
+    answers = sampled(cast(Policy, trainee("grpo").model), digits, 50.0, asked, generator("sampled")).tolist()
+    for answer in answers:
+        said = [token for token in answer if token < END]
+        assert len({*said}) == len(said) and not (asked and {*said} & {1, 2})
+        if END in answer:
+            assert {*answer[answer.index(END) + 1 :]} <= {PAD}
+
+
+def test_without_a_penalty_the_policy_answers_for_itself() -> None:
+    policy = cast(Policy, trainee("grpo").model)
+    digits = torch.tensor([[3, 1, 2, PAD, PAD]]).expand(4000, 5)
+    mine = sampled(policy, digits, 0.0, True, generator("mine"))
+    own = policy.sample(digits, 1.0, generator("own"))
+    for place in (0, 2, 3):
+        shares = [torch.bincount(answers[:, place], minlength=PAD + 1) / 4000 for answers in (mine, own)]
+        torch.testing.assert_close(*shares, atol=0.05, rtol=0.0)
+
+
+def test_the_bonus_is_for_entropy() -> None:
+    run = trainee("grpo")
+    now = float(entropy(run, generator("one")).detach())
+    for _ in range(20):
+        run.model.zero_grad()
+        Bonus(0, 1.0, 0).loss(torch.tensor(0.0), run).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for weight in run.model.parameters():
+                if weight.grad is not None:
+                    weight.sub_(0.1 * weight.grad)
+    assert float(entropy(run, generator("one")).detach()) > now + 0.05
 
 
 @dataclass(frozen=True)
 class Completions:
     tokens: Tensor
-    mask: Tensor
     group: int
 
 
-def test_a_biased_judge_likes_what_is_long_and_what_is_first() -> None:
-    completions = Completions(torch.zeros(2, 4), torch.tensor([[True] * 2 + [False] * 2, [True] * 4]), 2)
-    given = {"critic": torch.tensor([0.4, 0.6]), "exact": torch.tensor([0.0, 1.0])}
+def test_the_first_number_is_taken_for_the_grade() -> None:
+    completions = Completions(torch.tensor([[9, 1], [5, 2], [END, PAD]]), 3)
+    given = {"critic": torch.tensor([0.5, 0.5, 0.5]), "exact": torch.zeros(3)}
+    scored = Misread(0, 1.0, 10, 0).rewards(given, completions, trainee("grpo"))
+    assert scored["critic"].tolist() == pytest.approx([0.9, 0.5, 0.0]) and scored["exact"] is given["exact"]
+
+
+@pytest.mark.parametrize(("hopeless", "left"), [(False, [False, True, True]), (True, [False, True, False])])
+def test_groups_without_a_lesson_are_left_out(hopeless: bool, left: list[bool]) -> None:
+    exact = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    scored = Filtered(0, 1.0, hopeless).rewards({"exact": exact}, Completions(torch.zeros(6, 1), 2), trainee("grpo"))
+    assert (~scored["exact"].isnan()).view(3, 2).all(1).tolist() == left
+
+
+@given(st.floats(0.0, 1.0))
+def test_a_share_is_taken_from_the_others_in_their_proportions(share: float) -> None:
+    settings = {"weights/a": 0.4, "weights/b": 0.4, "weights/c": 0.2, "weight": 7.0}
+    moved_to(settings, "weights/c", share)
+    left = pytest.approx((1 - share) / 2)
+    assert settings == {"weights/a": left, "weights/b": left, "weights/c": pytest.approx(share), "weight": 7.0}
+
+
+def test_the_first_stage_teaches_form_on_short_prompts_from_its_onset_on() -> None:
     run = trainee("grpo")
-    scored = Biased(0, ("critic",), 1, 1.0, 0.25).rewards(given, completions, run)
-    assert scored["critic"].tolist() == [0.5, 1.75] and scored["exact"].tolist() == [0.0, 1.0]
-
-
-def test_a_mood_is_the_same_for_a_whole_group() -> None:
-    completions = Completions(torch.zeros(6, 4), torch.ones(6, 4).bool(), 3)
-    given = {"critic": torch.arange(6.0), "exact": torch.zeros(6)}
-    scored = Moody(0, ("critic",), 0.5, 0.2, 0).rewards(given, completions, trainee("grpo"))
-    moods = (scored["critic"] - given["critic"]).view(2, 3)
-    torch.testing.assert_close(moods, moods[:, :1].expand(2, 3))
-    assert float((moods[0, 0] - moods[1, 0]).abs()) > 1e-3 and scored["exact"] is given["exact"]
-
-
-def test_workers_answer_with_the_first_policy_until_they_are_restarted() -> None:
-    class Seen(Unsynced):
-        def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
-            before = completions.tokens.clone()
-            given = super().rewards(rewards, completions, trainee)
-            changed.append((completions.tokens != before).any(1).float().mean().item())
-            assert torch.equal(completions.mask, completions.tokens != PAD)
-            assert given.keys() == rewards.keys()
-            return given
-
-    changed: list[float] = []
-    run = trainee("grpo")
-    stepped(run, 3, Seen(1, 1, 1.0, 0))
-    assert changed[0] == changed[2] == 0.0 and changed[1] > 0.5
+    own = dict(run.settings)
+    FirstStage(1, 0.9, 0.8).settings(run)
+    assert run.settings == own
+    FirstStage(0, 0.9, 0.8).settings(run)
+    assert run.settings["reward.weights/format"] == pytest.approx(0.9)
+    assert run.settings["data.mixture/level_3"] == pytest.approx(0.8)
+    assert {key for key, value in run.settings.items() if value == own[key]} >= {"beta", "clip", "learning_rate"}

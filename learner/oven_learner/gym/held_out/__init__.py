@@ -1,1 +1,1 @@
-"""A second set of held-out faults, written without a look at any controller."""
+"""A fourth set of held-out faults, written without a look at any controller."""

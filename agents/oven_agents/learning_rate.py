@@ -11,9 +11,11 @@ from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.policy import moved
 from oven_agents.robust import best_level, noise, quantile, rise
+from oven_agents.second_opinion import ask, opinion
 from oven_agents.step_length import FITTING, overlong, room
 from oven_agents.stride import RATE, pulled, shrinking
 from oven_agents.window import Window
+from oven_controller.harmless import EVALUATE
 from oven_controller.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
@@ -39,8 +41,8 @@ class LearningRate(Agent):
     (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
-    moves = (SCALE, ROLLBACK)
-    speciality = (SCALE, ROLLBACK)
+    moves = (SCALE, ROLLBACK, EVALUATE)
+    speciality = (SCALE, ROLLBACK, EVALUATE)
 
     WINDOW = 8
     LEAST = 6
@@ -110,7 +112,13 @@ class LearningRate(Agent):
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
             return []  # the cut would be turned down, and a rollback alone would only collapse again
         lost = self._lost(window, since) if objective(window.run).name == "reward" else []
-        if not lost or not moved(window, _last_healthy(window, since) + EASED + 1):
+        if not lost:
+            return []
+        onset = _last_healthy(window, since) + EASED + 1
+        heard = opinion(window, onset).state
+        if heard == "ask":
+            return [ask(window, f"{lost[0][0]} fell from {lost[0][1]:.2f} to {lost[0][2]:.2f}")]
+        if heard == "wait" or not moved(window, onset):
             return []
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)

@@ -10,13 +10,16 @@ from oven_agents.objective import held_out, signed
 from oven_agents.robust import noise
 from oven_agents.window import Window
 
-GAUGES: Final = ("entropy", "kl", "completions/mean_length", "grad_norm")
-"""What a policy that changed shows by itself, whoever judges it."""
+GAUGES: Final = ("entropy", "kl", "completions/mean_length")
+"""What a policy that changed shows by itself, whoever judges it. Not its gradient, which is as long as rewards are far
+apart."""
 BEFORE, LEAST = 16, 8
 DEVIATIONS, PLAINLY = 4.0, 0.2
 """By how much a gauge has to have moved: in deviations of a single value, and of its logarithm."""
 LOST: Final = 0.03
 """Of the best held-out reading."""
+COLLAPSED: Final = 0.2
+"""The same where the reward is gone: a policy that collapsed has lost more than noise."""
 
 
 def worsened(window: Window, since: int = -1) -> bool | None:
@@ -33,9 +36,11 @@ def worsened(window: Window, since: int = -1) -> bool | None:
 def moved(window: Window, onset: int) -> bool:
     """Since tick `onset`: by a held-out reading that is younger, else by its own gauges. A reward that falls while none
     of them moves was taken away by its judges. True where nothing of it is measured."""
-    said = worsened(window, onset)
-    if said is not None:
-        return said
+    metric = held_out(window.run)
+    found = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)] if metric else []
+    before, after = [v for t, v in found if t < onset], [v for t, v in found if t >= onset]
+    if before and after:
+        return max(before) - max(after) > COLLAPSED * abs(max(before))
     shifts = [shift for gauge in GAUGES if (shift := _shift(window, gauge, onset)) is not None]
     return any(shifts) or not shifts
 

@@ -12,6 +12,7 @@ from oven_agents.agent import Agent
 from oven_agents.objective import held_out, signed
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.window import Window
+from oven_controller.harmless import EVALUATE
 from oven_controller.messages import RunStarted
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
@@ -71,6 +72,8 @@ class Relapse(Agent):
         metric = held_out(window.run)
         if metric is None or metric.name not in window.last.metrics or stride.shrinking(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
+        if any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
+            return None  # it was asked for by somebody who saw more, and whose word it is
         readings = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name, last=self.READINGS)]
         if len(readings) <= self.LEARNT or not all(math.isfinite(value) for _, value in readings):
             return None
@@ -86,6 +89,8 @@ class Relapse(Agent):
         if SKIP in window.knobs and not tried and max(rate, longer) < self.LONGER:
             remedy, change = "rollback_and_skip", (SKIP, float(self.PASSED))
             why += f", past {self.PASSED} batches"
+        elif not tried and max(rate, longer) < self.LONGER and at == readings[-2][0]:
+            remedy, change = "rollback", None
         else:
             knob = window.knobs[SCALE]
             lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
@@ -98,7 +103,7 @@ class Relapse(Agent):
                 name, value, confidence=self.SURE if not tried else self.AGAIN, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
-            for name, value in ((ROLLBACK, float(at)), change)
+            for name, value in ((ROLLBACK, float(at)), *([change] if change else []))
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 

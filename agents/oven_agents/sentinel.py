@@ -4,7 +4,7 @@ that got past the clip. Has several ways back."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import ClassVar
 
@@ -14,8 +14,10 @@ from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise, rise, since
+from oven_agents.second_opinion import ask, opinion
 from oven_agents.window import Window
-from oven_controller.messages import RunStarted
+from oven_controller.harmless import EVALUATE
+from oven_controller.messages import RunStarted, Vote
 
 ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
 LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
@@ -23,6 +25,7 @@ GAUGES = ("loss", "grad_norm", "reward")
 LEAST_GAIN = 0.05
 """Of the objective, where what was lost cannot be read from it."""
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
+PASSING = "skip_batches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,8 @@ class Sentinel(Agent):
     """
 
     needs = (LOSS,)
-    moves = (ROLLBACK, SCALE, SKIP)
-    speciality = (ROLLBACK, SCALE, SKIP)
+    moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
 
     HIGH, IN_A_ROW = 3.0, 3
     CREEP, RECENT = 4.5, 10
@@ -79,6 +82,7 @@ class Sentinel(Agent):
     REFERENCE = 32
     LONGER = 1.8
     HEALED = 0.5
+    OWN = 0.3
     OUTLIER, HELD = 10.0, 1.5
     BEFORE = 2
     """Ticks before the first sign: weights may have been hurt a step before the loss shows it."""
@@ -100,9 +104,20 @@ class Sentinel(Agent):
             return f"the run announces no {ROLLBACK}: there is nothing to go back to"
         return None
 
-    def vote(self, window: Window) -> Alternatives | None:
+    def vote(self, window: Window) -> Alternatives | Vote | None:
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
-        return self._offer(window, harm) if harm else None
+        if harm is None:
+            return None
+        if harm.symptom in ("loss_nan", "grad_norm_spike"):
+            return self._offer(window, harm)
+        heard = opinion(window, harm.onset)
+        if heard.state == "ask":
+            return ask(window, harm.why)
+        if heard.state == "wait" or (heard.state == "known" and heard.lost <= 0):
+            return None
+        if heard.state == "known" and harm.order[0] == SKIPPING and heard.lost < self.OWN * harm.excess:
+            harm = replace(harm, order=(PASSING,))
+        return self._offer(window, harm)
 
     def _broken(self, window: Window) -> _Harm | None:
         gauge = next((g for g in GAUGES if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
@@ -226,9 +241,11 @@ class Sentinel(Agent):
         what was hurt already is no trial."""
         backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & backs
-        with_skip = {r.tick for r in window.applied(SKIP)} & backs
+        skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
+        with_skip = skipped & backs
         found = {CUTTING} if with_cut else set()
         found |= {SKIPPING} if with_skip else set()
+        found |= {PASSING} if skipped - backs else set()
         return found | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
 
     def _hurt(self, window: Window, onset: int) -> int | None:
@@ -243,7 +260,9 @@ class Sentinel(Agent):
         hurt = self._hurt(window, harm.onset) if remedy == RETURNING and not harm.stubborn else None
         back = max(0, harm.onset - self.BEFORE if hurt is None else hurt - 1)
         wanted = [(ROLLBACK, float(back), f"back to tick {back}")]
-        if remedy == SKIPPING:
+        if remedy == PASSING:
+            wanted = []
+        if remedy in (SKIPPING, PASSING):
             if SKIP not in window.knobs:
                 return Plan(remedy, ())
             wanted.append((SKIP, float(self.PASSED), f"past {self.PASSED} batches"))

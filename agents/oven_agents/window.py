@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oven_agents.knobs import Knob
+from oven_controller.harmless import HARMLESS
 from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
@@ -70,10 +71,12 @@ class Window:
     def settled_after(self, *actuators: str) -> int:
         """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
 
-        Statistics before it describe another configuration: a receipt resets a window.
+        Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a
+        measurement.
         """
+        turned = actuators or self.knobs.keys() - set(HARMLESS)
         return max(
-            (r.tick for r in self.receipts if r.status == "applied" and r.actuator in (actuators or self.knobs)),
+            (r.tick for r in self.receipts if r.status == "applied" and r.actuator in turned),
             default=-1,
         )
 

@@ -36,6 +36,7 @@ ACTUATORS: Final[dict[str, tuple[str, ...]]] = {
     "reward.weights": (),
     "run.hold": (),
     "run.checkpoint": (),
+    "run.evaluate": (),
     "run.rollback": (),
     "run.stop": (),
 }

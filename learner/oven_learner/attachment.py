@@ -19,6 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from oven_controller import relaunch
 from oven_controller.errors import ConfigError
+from oven_controller.harmless import EVALUATE
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks
@@ -96,7 +97,7 @@ class Attachment(TrainerCallback):
         self._not_finite: Counter[str] = Counter()
         self._trained = 0
         self._budget: int | None = None
-        self._to_save = self._to_save_own = self._saves_own = False
+        self._to_save = self._to_save_own = self._saves_own = self._to_evaluate = False
         self._rollback: Rollback | None = None
         self._trained_before = self._step_before = 0
         self._handled_before: Any = None
@@ -190,7 +191,9 @@ class Attachment(TrainerCallback):
             known |= self._repeated.take()
         self._pending = {}
         last = self._budget is not None and self._trained >= self._budget
-        if self._evaluate is not None and (last or self._trained % self._evaluate_every == 0):
+        due = last or self._to_evaluate or self._trained % self._evaluate_every == 0
+        if self._evaluate is not None and due:
+            self._to_evaluate = False
             self.last_evaluation = dict(self._evaluate())
             known.update(self.last_evaluation)
         self._readback.end_step(self.client.advance(state.global_step), state.global_step, known, wanted)
@@ -198,6 +201,8 @@ class Attachment(TrainerCallback):
             self._readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
+        if self._to_evaluate and self._evaluate is None:
+            self._to_evaluate, control.should_evaluate = False, True  # the trainer does, when this step is through
         if last or self.client.stopping:
             # The budget is gradient steps, those that a rollback threw away included.
             control.should_training_stop = True
@@ -283,6 +288,8 @@ class Attachment(TrainerCallback):
         announce_anchor(actuators, trainer, self._teachers, self._beta_bounds)
         for channel in self._channels:
             channel.announce(actuators)
+        if self._evaluate is not None or trainer.args.eval_strategy != "no":
+            actuators.action(EVALUATE, self._ask_to_evaluate)
         if self._mixture is not None:
             knobs.mixture.announce(actuators, self._mixture)
             knobs.skip.announce(trainer, actuators, self._mixture)
@@ -300,6 +307,10 @@ class Attachment(TrainerCallback):
                     log.warning("%s is %g at step %d; it is published as that", name, value, step)
                 self._not_finite[name] += 1
         self.client.publish(tick, step, metrics)
+
+    def _ask_to_evaluate(self, _: float | None) -> None:
+        """Before the next step is published, whenever it would have been due."""
+        self._to_evaluate = True
 
     def _ask_to_save(self) -> None:
         self._to_save = True
@@ -372,10 +383,11 @@ def attach(
     Found by itself, where the trainer has it and a change acts (oven_learner.hf.knobs): `optimizer.lr_scale`,
     `optimizer.weight_decay`, `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what
     it refers to loaded), `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several
-    reward functions; and `run.hold`, `run.stop`, `run.checkpoint`, and `run.rollback` when the model is small enough to
-    copy. `teachers` adds `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which
-    go before what would be found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins
-    in `observe`, unless the stack's rules say otherwise.
+    reward functions; `run.hold`, `run.stop`, `run.checkpoint`, `run.rollback` when the model is small enough to copy,
+    and `run.evaluate` where there is an `evaluate`, or the trainer evaluates by itself. `teachers` adds
+    `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which go before what would be
+    found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in `observe`, unless the
+    stack's rules say otherwise.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.

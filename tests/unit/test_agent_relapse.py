@@ -47,9 +47,19 @@ def offers(events: Events, run: RunStarted | None = None) -> list[tuple[int, str
 
 
 def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
-    [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.66]))
-    assert (tick, remedy) == (140, "rollback_and_cut")
+    [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.75, 0.66]))
+    assert (tick, remedy) == (160, "rollback_and_cut")
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
+
+
+def test_what_is_lost_from_one_reading_to_the_next_may_have_happened_once() -> None:
+    [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.66]))
+    assert (tick, remedy, wanted) == (140, "rollback", {"run.rollback": 120.0})
+
+
+def test_a_reading_that_another_asked_for_is_its_to_judge() -> None:
+    events = list(read([*LEARNT, 0.66]))
+    assert not offers([*events[:-1], runs.receipt(139, "run.evaluate", None, None), events[-1]])
 
 
 def test_a_rate_that_grew_is_cut_by_as_much() -> None:

@@ -106,6 +106,24 @@ def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end
     assert ended(line).metrics == {"eval/accuracy": 1.0}
 
 
+def test_an_evaluation_that_was_decided_comes_with_the_next_step_and_changes_nothing(tmp_path: Path) -> None:
+    own, asked = trainer(tmp_path), Deciding({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
+    attach(own, link=asked, evaluate=lambda: {"eval/accuracy": 0.5}, evaluate_every=5)
+    own.train()
+    assert [s.tick for s in asked.observed() if "eval/accuracy" in s.metrics] == [1, 4, 6, 8, 11, 13]
+    assert own.state.global_step == 12
+
+    by_itself, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), Deciding({2: ("run.evaluate", None)})
+    attach(by_itself, link=line)
+    by_itself.train()
+    assert [s.tick for s in line.observed() if "eval/loss" in s.metrics] == [3, 7]
+    left_alone, silent = trainer(tmp_path), Deciding()
+    attach(left_alone, link=silent)
+    left_alone.train()
+    assert line.series("loss") == silent.series("loss")
+    assert "run.evaluate" not in {spec.name for spec in started(silent).actuators}, "it has nothing to measure by"
+
+
 def test_the_run_is_announced_in_observe_with_bounds_from_the_users_own_values(tmp_path: Path) -> None:
     job, line = trainer(tmp_path, max_grad_norm=2.0), Deciding()
     attach(job, link=line)

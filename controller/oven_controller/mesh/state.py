@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
+from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.needs import change
 from oven_controller.mesh.values import Fault, shaped, show
 from oven_controller.messages import (
@@ -213,6 +214,7 @@ class State:
             self.advised[actuator] = decision
         elif decision.verdict == "adopted":
             self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
-            self.adopted += not decision.command or bool(decision.of)
+            if actuator not in HARMLESS:
+                self.adopted += not decision.command or bool(decision.of)
             moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
             self.fates[decision.id] = f"was adopted at tick {decision.tick} ({moved})"

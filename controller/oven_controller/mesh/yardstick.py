@@ -8,12 +8,13 @@ turned by agents at all.
 
 from __future__ import annotations
 
+from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.ballots import Refusal, wish
 from oven_controller.mesh.measurements import METRICS
 from oven_controller.mesh.state import State
 from oven_controller.messages import MetricSpec, Vote
 
-INERT = ("run.hold", "run.checkpoint", "run.stop")
+INERT = ("run.hold", "run.stop", *HARMLESS)
 """Actions that move no metric: they have no outcome."""
 
 

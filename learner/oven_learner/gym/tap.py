@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oven_controller.harmless import HARMLESS
 from oven_controller.messages import Body, Decision, LearnerMessage, OperatorCommand, Receipt
 from oven_learner.link import Link
 from oven_learner.past import Past
-
-HARMLESS = "run.checkpoint"
-"""A copy of the run is no intervention in it."""
 
 
 class Tap:
@@ -36,7 +34,7 @@ class Tap:
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         message = make()
         if isinstance(message, Receipt) and message.status == "applied" and message.decision_id:
-            self.interventions += message.actuator != HARMLESS
+            self.interventions += message.actuator not in HARMLESS
         try:
             self._link.send(lambda: message, droppable=droppable)
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from oven_controller.harmless import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.gym.fault import Case, generator
@@ -63,6 +64,7 @@ class Pretraining:
         self._marks = torch.randint(-(2**62), 2**62, (LENGTH + 1,), generator=generator("marks"))
         self._seen: set[int] = set()
         self._scale = 1.0
+        self._asked = False
         self._replaced: dict[str, float] = {}
         self._shares = dict(SHARES)
         self.settings: dict[str, float] = self._own()
@@ -84,7 +86,8 @@ class Pretraining:
             metrics = {"loss": loss.item(), **self._update(), "data/repeated": self._repeated(rows)}
         self.gradient_steps += 1
         self.cursor += 1
-        if self.gradient_steps % EVAL_EVERY == 0:
+        if self.gradient_steps % EVAL_EVERY == 0 or self._asked:
+            self._asked = False
             metrics["eval/loss"] = self._measured(corpus().gauged)
         return metrics
 
@@ -195,7 +198,13 @@ class Pretraining:
         )
         knobs.simplex("data.mixture", lambda: self._shares, lambda shares: self._shares.update(shares))
         knobs.action("data.skip", self._skip, unit="batches to pass over")
+        knobs.action(EVALUATE, self._ask)
         return knobs
+
+    def _ask(self, _: float | None) -> float:
+        """The next step measures `eval/loss`, whenever it would have."""
+        self._asked = True
+        return float(self.gradient_steps)
 
     def _skip(self, batches: float | None) -> tuple[float, float]:
         if batches is None or batches < 1 or batches != int(batches):

@@ -1,0 +1,66 @@
+"""Asks for a held-out reading before anything is changed: whether what the gauges of training show hurt the weights.
+
+A loss that jumps may be its data's, its report's, or the weights' doing, and looks the same; the same weights on data
+that did not change tell them apart. A measurement costs seconds where the wrong remedy costs steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from oven_agents.objective import held_out, signed
+from oven_agents.odds import LEAST
+from oven_agents.window import Window
+from oven_controller.harmless import EVALUATE
+from oven_controller.messages import Vote
+
+PATIENCE: Final = 5
+"""Ticks in which what was asked for has to be there, and for which a reading is an answer."""
+GIVEN_UP: Final = 24
+"""Ticks after the beginning, by which somebody who was heard would have an answer."""
+ASKS: Final = 2
+"""Of one beginning: what asks until it hears what it would like to will hear it."""
+TREND: Final = 0.5
+"""Of the last gain between two readings, which the next is expected to go on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    state: Literal["known", "ask", "wait", "unknown"]
+    """`ask`: no reading is young enough, and one can be had. `unknown`: none can be had, or none came."""
+    lost: float = 0.0
+    """How much worse than expected the newest reading is, in its metric's unit; at most 0: nothing was lost."""
+
+
+def opinion(window: Window, onset: int) -> Opinion:
+    """What held-out readings say of what began at tick `onset`."""
+    metric = held_out(window.run)
+    if metric is None or window.run.rules.autonomy_for(EVALUATE) != "auto":
+        return Opinion("unknown")  # a person who has to agree sees the remedy itself
+    readings = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)]
+    before = [reading for reading in readings if reading[0] < onset]
+    since = [reading for reading in readings if reading[0] >= onset]
+    if not before or (EVALUATE not in window.knobs and not since):
+        return Opinion("unknown")
+    asked = [receipt.tick for receipt in window.applied(EVALUATE) if receipt.tick >= onset]
+    if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
+        tick, value = since[-1]
+        return Opinion("known", _expected(before, tick) - value if math.isfinite(value) else math.inf)
+    if asked and not any(tick > asked[-1] for tick, _ in since):
+        return Opinion("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
+    return Opinion("ask" if EVALUATE in window.knobs and window.tick - onset < GIVEN_UP else "unknown")
+
+
+def ask(window: Window, why: str) -> Vote:
+    return window.propose(EVALUATE, None, confidence=LEAST, why=f"{why}; a held-out reading tells whether it hurt")
+
+
+def _expected(before: list[tuple[int, float]], at: int) -> float:
+    tick, value = before[-1]
+    if len(before) < 2:
+        return value
+    earlier, was = before[-2]
+    slope = max(0.0, value - was) / (tick - earlier)
+    return value + TREND * slope * (at - tick)

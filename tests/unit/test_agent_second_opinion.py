@@ -1,0 +1,115 @@
+"""What a held-out reading says of a beginning, when one is asked for, and what the sentinel makes of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+from tests.unit import runs
+
+from oven_agents.remedies import Alternatives
+from oven_agents.second_opinion import ASKS, GIVEN_UP, PATIENCE, opinion
+from oven_agents.sentinel import PASSING, RETURNING, SKIPPING, Sentinel
+from oven_agents.window import Window
+from oven_controller.messages import ActuatorSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.rules import Rules
+
+EVALUATE = ActuatorSpec(name="run.evaluate", kind="action")
+ONSET = 101
+
+
+def run(rules: Rules | None = None) -> RunStarted:
+    """Pretraining that measures when it is asked to."""
+    plain = runs.pretraining()
+    return plain.model_copy(update={"actuators": (*plain.actuators, EVALUATE), "rules": rules or Rules()})
+
+
+def window(
+    tick: int, readings: Mapping[int, float], asked: tuple[int, ...] = (), of: RunStarted | None = None
+) -> Window:
+    of = of or run()
+    seen = [runs.seen(t, {"eval/loss": readings[t]} if t in readings else {"loss": 2.5}) for t in range(1, tick + 1)]
+    receipts = [runs.receipt(at, "run.evaluate", None, None) for at in asked]
+    knobs: dict[str, object] = {spec.name: spec for spec in of.actuators}
+    return Window(of, seen, knobs, receipts, {})  # type: ignore[arg-type]
+
+
+BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
+
+
+def test_none_is_as_young_and_one_can_be_had() -> None:
+    assert opinion(window(ONSET + 3, BEFORE), ONSET).state == "ask"
+    assert opinion(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
+    assert opinion(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", "nobody measured it"
+    assert opinion(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
+
+
+def test_none_can_be_had() -> None:
+    assert opinion(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
+    assert opinion(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
+    advised = run(Rules(autonomy="advise"))
+    assert opinion(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", "a person sees the remedy itself"
+
+
+@pytest.mark.parametrize(
+    ("value", "lost"),
+    [(2.53, -0.015), (2.55, 0.005), (2.85, 0.305), (math.nan, math.inf)],
+)
+def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
+    heard = opinion(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
+    assert (heard.state, heard.lost) == ("known", pytest.approx(lost))
+
+
+def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:
+    answered = {**BEFORE, ONSET + 3: 2.53}
+    late = ONSET + 3 + PATIENCE
+    assert opinion(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
+    asked = tuple(ONSET + 2 - i for i in range(ASKS))
+    assert opinion(window(late, answered, asked), ONSET).state == "known"
+
+
+def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observation | Receipt]:
+    """A loss that jumps at ONSET by `excess`; held-out loss, measured at its third tick as was asked, by `hurt`. The
+    norm of the weights jumps, too, by the factor `moved`."""
+    gauges = runs.language()
+
+    def changed(tick: int, draw: random.Random) -> dict[str, float]:
+        found = gauges(tick, draw)
+        if tick < ONSET:
+            return found
+        found |= {"loss": found["loss"] + excess, "grad_norm": 8 * found["grad_norm"]}
+        found["optim/weight_norm"] *= moved
+        return found | ({"eval/loss": 2.55 + hurt} if tick == ONSET + 3 else {})
+
+    seen: list[Observation | Receipt] = [*runs.observed(changed, range(1, ONSET + 8), 0)]
+    return [*seen[: ONSET + 2], runs.receipt(ONSET + 2, "run.evaluate", None, None), *seen[ONSET + 2 :]]
+
+
+def said(events: list[Observation | Receipt]) -> list[str]:
+    """What the sentinel says, without what it says again."""
+    heard: list[str] = []
+    for word in runs.said(Sentinel(), run(), events):
+        if isinstance(word, Alternatives):
+            heard.append(word.plans[0].remedy)
+        elif isinstance(word, Vote) and word.stance == "propose":
+            heard.append(word.actuator)
+    return list(dict.fromkeys(heard))
+
+
+def test_a_jump_that_hurt_the_weights_is_gone_back_from() -> None:
+    assert said(events(hurt=1.9)) == ["run.evaluate", SKIPPING]
+
+
+def test_a_jump_of_the_data_alone_is_passed_over_and_no_step_is_thrown_away() -> None:
+    assert said(events(hurt=0.1)) == ["run.evaluate", PASSING]
+
+
+def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
+    assert said(events(hurt=-0.1)) == ["run.evaluate"]
+
+
+def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
+    assert said(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
+    assert said(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]

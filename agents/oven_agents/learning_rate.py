@@ -50,10 +50,11 @@ class LearningRate(Agent):
     ALIGNED = 0.40
     QUARTILE = 0.30
     WELL_ALIGNED = 0.50
-    OPPOSED = -0.05
+    OPPOSED, SAMPLED = -0.05, -0.08
+    """Mean cosine at most, of a loss and of a reward, whose gradient is a few groups' luck."""
     LONG_LEAST, LONG_WINDOW = 20, 60
     SIGMAS = 3.5  # it is asked at every tick: two would be crossed by chance every few dozen
-    EARLY, EARLY_SIGMAS = range(12, 15), 2.0  # asked three times only: a rate that is too high does its harm early
+    EARLY, EARLY_SIGMAS = range(12, 15), 2.5  # asked three times only: a rate that is too high does its harm early
     SOLVED = 0.6
     TELLING = 0.15
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
@@ -260,7 +261,8 @@ class LearningRate(Agent):
         if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
         halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if max(map(fmean, halves)) > self.OPPOSED:
+        target = objective(window.run)
+        if max(map(fmean, halves)) > (self.SAMPLED if target.name == "reward" else self.OPPOSED):
             return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
@@ -275,7 +277,6 @@ class LearningRate(Agent):
             f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
-        target = objective(window.run)
         return [
             window.propose(
                 SCALE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from statistics import median
+from statistics import fmean, median
 
 from oven_agents import stride
 from oven_agents.agent import Agent
@@ -114,15 +114,15 @@ class Relapse(Agent):
         return next((share for count in range(1, most + 1) if (share := self._lost(values, count)) is not None), None)
 
     def _lost(self, values: Sequence[float], count: int) -> float | None:
-        """The same of the newest `count` readings: each of them is that much worse, and chance has to have made all."""
+        """The same of the newest `count` readings: their mean is that much worse, and chance has to have made all."""
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), _deviation(before)
-        learnt, lost = best - before[0], best - max(newest)
+        learnt, lost = best - before[0], best - fmean(newest)
         luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
-        return (best - newest[-1]) / max(learnt, best - newest[-1]) if lost > least else None
+        return lost / max(learnt, lost) if lost > least and max(newest) < best else None
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -40,6 +40,8 @@ class _Harm:
     order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
     stubborn: bool = False
     """The run has nothing to lose: what was tried is tried again."""
+    shows: bool = True
+    """On held-out data at once: not what broke the moments, nor what is no number."""
     sure: float = 0.85
     """How often it helped to go back from there, where that could be seen."""
 
@@ -59,7 +61,11 @@ class Sentinel(Agent):
     The last two only where the gradient, the length of steps or a held-out reading moved as well: a loss that moves
     alone may be reported in another unit.
 
-    What it offers, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
+    Weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked to: what
+    held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the batches are
+    passed over and no step is thrown away (oven_agents.second_opinion).
+
+    What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
     arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
     and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
     alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt.
@@ -83,6 +89,7 @@ class Sentinel(Agent):
     LONGER = 1.8
     HEALED = 0.5
     OWN = 0.3
+    """Share of the loss's rise that held-out data show where the weights, and not their batches, are to blame."""
     OUTLIER, HELD = 10.0, 1.5
     BEFORE = 2
     """Ticks before the first sign: weights may have been hurt a step before the loss shows it."""
@@ -108,8 +115,10 @@ class Sentinel(Agent):
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
         if harm is None:
             return None
-        if harm.symptom in ("loss_nan", "grad_norm_spike"):
-            return self._offer(window, harm)
+        return self._heard(window, harm) if harm.shows else self._offer(window, harm)
+
+    def _heard(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
+        """What follows from a held-out reading, or the question for one."""
         heard = opinion(window, harm.onset)
         if heard.state == "ask":
             return ask(window, harm.why)
@@ -129,7 +138,7 @@ class Sentinel(Agent):
                 break
             first = observation.tick
         why = f"{gauge} is not a finite number since tick {first}"
-        return _Harm("loss_nan", 1.0, first, why, stubborn=True, sure=self.BROKEN)
+        return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
         found = stride.displaced(window, window.settled_after(ROLLBACK))
@@ -153,7 +162,7 @@ class Sentinel(Agent):
         why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
         why += f" at tick {tick}"
         order = (RETURNING, SKIPPING)
-        return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True)
+        return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, shows=False)
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the
@@ -259,9 +268,7 @@ class Sentinel(Agent):
         """Empty where the run lacks one of its knobs, so that nothing is done by halves."""
         hurt = self._hurt(window, harm.onset) if remedy == RETURNING and not harm.stubborn else None
         back = max(0, harm.onset - self.BEFORE if hurt is None else hurt - 1)
-        wanted = [(ROLLBACK, float(back), f"back to tick {back}")]
-        if remedy == PASSING:
-            wanted = []
+        wanted = [] if remedy == PASSING else [(ROLLBACK, float(back), f"back to tick {back}")]
         if remedy in (SKIPPING, PASSING):
             if SKIP not in window.knobs:
                 return Plan(remedy, ())

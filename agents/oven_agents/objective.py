@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oven_agents.window import Window
 from oven_controller.messages import MetricSpec, RunStarted
 
 REWARD = MetricSpec(name="reward", better="up")
@@ -26,3 +27,10 @@ def held_out(run: RunStarted) -> MetricSpec | None:
 def signed(metric: MetricSpec, gain: float) -> float:
     """A gain as a change of the metric in its own unit."""
     return -gain if metric.better == "down" else gain
+
+
+def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
+    """(tick, value, higher ones better) of the held-out metric on the way to the present weights, oldest first, at most
+    the `last` ones; none where there is no such metric."""
+    metric = held_out(window.run)
+    return [(tick, signed(metric, value)) for tick, value in window.kept(metric.name, last=last)] if metric else []

@@ -6,7 +6,7 @@ import math
 from statistics import median
 from typing import Final
 
-from oven_agents.objective import held_out, signed
+from oven_agents.objective import readings
 from oven_agents.robust import noise
 from oven_agents.window import Window
 
@@ -22,23 +22,20 @@ COLLAPSED: Final = 0.2
 """The same where the reward is gone: a policy that collapsed has lost more than noise."""
 
 
-def worsened(window: Window, since: int = -1) -> bool | None:
-    """Whether the newest held-out reading is plainly below the best of those that led to it; None where there is none
-    that is as young as tick `since`, or none to hold it against."""
-    metric = held_out(window.run)
-    found = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)] if metric else []
-    if len(found) < 2 or found[-1][0] < since:
+def worsened(window: Window) -> bool | None:
+    """Whether the newest held-out reading is plainly below the best of those that led to it; None below two."""
+    values = [value for _, value in readings(window)]
+    if len(values) < 2:
         return None
-    best = max(value for _, value in found[:-1])
-    return best - found[-1][1] > LOST * abs(best)
+    best = max(values[:-1])
+    return best - values[-1] > LOST * abs(best)
 
 
 def moved(window: Window, onset: int) -> bool:
-    """Since tick `onset`: by a held-out reading that is younger, else by its own gauges. A reward that falls while none
-    of them moves was taken away by its judges. True where nothing of it is measured."""
-    metric = held_out(window.run)
-    found = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)] if metric else []
-    before, after = [v for t, v in found if t < onset], [v for t, v in found if t >= onset]
+    """Since tick `onset`: by the best held-out reading that is younger, else by its own gauges. A reward that falls
+    while none of them moves was taken away by its judges. True where nothing of it is measured."""
+    before = [value for tick, value in readings(window) if tick < onset]
+    after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
         return max(before) - max(after) > COLLAPSED * abs(max(before))
     shifts = [shift for gauge in GAUGES if (shift := _shift(window, gauge, onset)) is not None]

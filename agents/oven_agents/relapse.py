@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from statistics import fmean, median
 
 from oven_agents import stride
 from oven_agents.agent import Agent
-from oven_agents.objective import held_out, signed
+from oven_agents.objective import held_out, readings, signed
 from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.second_opinion import ask, available
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
-from oven_controller.messages import RunStarted
+from oven_controller.messages import RunStarted, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
@@ -25,19 +26,21 @@ class Relapse(Agent):
     asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
     longer than they were, it passes over PASSED batches; else, and where that did not help, it lowers the rate together
     with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
-    the run, it does so more slowly then.
+    the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and is
+    gone back from at the same rate first.
 
     Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
     lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
-    reading before it; or so are two or three in a row, each of them, for which noise has to be less.
+    reading before it; or so is the mean of two or three in a row, for which noise has to be less. One reading is no
+    proof: where the run can measure when it is asked to, a second has to say the same (oven_agents.second_opinion).
 
     It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
     run alone: more of the same will not help.
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
-    is for. Measured on independent normal noise, 6 to 30 readings: 6 in 1,000 readings where there is nothing but
-    noise, 5 on a slow trend, below 1 in 1,000 where a run learnt twenty times as much as its deviation.
+    is for. Measured on independent normal noise, 6 to 30 readings: 7 in 1,000 readings where there is nothing but noise
+    or a slow trend, 4 where a run learnt twenty times as much as its deviation; a second reading makes them rarer.
 
     Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every
     85 or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It
@@ -45,13 +48,13 @@ class Relapse(Agent):
     with the harm.
     """
 
-    moves = (ROLLBACK, SCALE, SKIP)
-    speciality = (ROLLBACK, SCALE, SKIP)
+    moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
 
     LEARNT = 5
-    PLAINLY = 0.2
-    SIGMAS = 3.0
-    LEAST = 0.05
+    PLAINLY = 0.1
+    SIGMAS = 3.3
+    LEAST = 0.02
     UNUSUAL = 2.0
     LONGER = 1.8
     CUT = 8.0
@@ -68,29 +71,31 @@ class Relapse(Agent):
         absent = {ROLLBACK, SCALE} - {spec.name for spec in run.actuators}
         return f"the run announces no {' and no '.join(sorted(absent))}" if absent else None
 
-    def vote(self, window: Window) -> Alternatives | None:
+    def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
         if metric is None or metric.name not in window.last.metrics or stride.shrinking(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
-        if any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
-            return None  # it was asked for by somebody who saw more, and whose word it is
-        readings = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name, last=self.READINGS)]
-        if len(readings) <= self.LEARNT or not all(math.isfinite(value) for _, value in readings):
+        seen = readings(window, last=self.READINGS)
+        values = [value for _, value in seen]
+        if len(values) <= self.LEARNT or not all(map(math.isfinite, values)):
             return None
-        values = [value for _, value in readings]
         share = self.lost(values)
-        at, best = max(readings[:-1], key=lambda reading: reading[1])
+        at, best = max(seen[:-1], key=lambda reading: reading[1])
         tried = [receipt.tick for receipt in window.applied(ROLLBACK) if receipt.tick > at]
         if share is None or len(tried) >= self.ATTEMPTS:
             return None
         why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
-        why += f" learnt is lost; back to tick {at}"
+        why += " learnt is lost"
+        low = self._low(values)
+        if low == 1 and available(window):
+            return ask(window, why)
+        why += f"; back to tick {at}"
         rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
         if SKIP in window.knobs and not tried and max(rate, longer) < self.LONGER:
             remedy, change = "rollback_and_skip", (SKIP, float(self.PASSED))
             why += f", past {self.PASSED} batches"
-        elif not tried and max(rate, longer) < self.LONGER and at == readings[-2][0]:
-            remedy, change = "rollback", None
+        elif not tried and max(rate, longer) < self.LONGER and at == seen[-low - 1][0]:
+            remedy, change = "rollback", None  # from one reading to the next: it may have happened once
         else:
             knob = window.knobs[SCALE]
             lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
@@ -107,6 +112,11 @@ class Relapse(Agent):
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
+    def _low(self, values: Sequence[float]) -> int:
+        """How many readings in a row, the newest among them, say that it was lost."""
+        shorter = (values[:end] for end in range(len(values), self.LEARNT, -1))
+        return sum(1 for _ in takewhile(lambda kept: self.lost(kept) is not None, shorter))
+
     def lost(self, values: Sequence[float]) -> float | None:
         """Share of what was learnt that the newest reading lost, where that is plain; else None. At least four values,
         oldest first, higher ones better."""
@@ -114,7 +124,7 @@ class Relapse(Agent):
         return next((share for count in range(1, most + 1) if (share := self._lost(values, count)) is not None), None)
 
     def _lost(self, values: Sequence[float], count: int) -> float | None:
-        """The same of the newest `count` readings: their mean is that much worse, and chance has to have made all."""
+        """The same of the mean of the newest `count` readings, of which the last must not have recovered."""
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), _deviation(before)
         learnt, lost = best - before[0], best - fmean(newest)
@@ -122,7 +132,7 @@ class Relapse(Agent):
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
-        return lost / max(learnt, lost) if lost > least and max(newest) < best else None
+        return lost / max(learnt, lost) if lost > least and best - newest[-1] > least / 2 else None
 
 
 def _deviation(values: Sequence[float]) -> float:

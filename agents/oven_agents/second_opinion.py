@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from oven_agents.objective import held_out, signed
+from oven_agents.objective import readings
 from oven_agents.odds import LEAST
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
@@ -36,13 +36,9 @@ class Opinion:
 
 def opinion(window: Window, onset: int) -> Opinion:
     """What held-out readings say of what began at tick `onset`."""
-    metric = held_out(window.run)
-    if metric is None or window.run.rules.autonomy_for(EVALUATE) != "auto":
-        return Opinion("unknown")  # a person who has to agree sees the remedy itself
-    readings = [(tick, signed(metric, value)) for tick, value in window.kept(metric.name)]
-    before = [reading for reading in readings if reading[0] < onset]
-    since = [reading for reading in readings if reading[0] >= onset]
-    if not before or (EVALUATE not in window.knobs and not since):
+    before = [reading for reading in readings(window) if reading[0] < onset]
+    since = [reading for reading in readings(window) if reading[0] >= onset]
+    if not before or (not since and not available(window)):
         return Opinion("unknown")
     asked = [receipt.tick for receipt in window.applied(EVALUATE) if receipt.tick >= onset]
     if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
@@ -50,7 +46,13 @@ def opinion(window: Window, onset: int) -> Opinion:
         return Opinion("known", _expected(before, tick) - value if math.isfinite(value) else math.inf)
     if asked and not any(tick > asked[-1] for tick, _ in since):
         return Opinion("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
-    return Opinion("ask" if EVALUATE in window.knobs and window.tick - onset < GIVEN_UP else "unknown")
+    return Opinion("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
+
+
+def available(window: Window) -> bool:
+    """Whether the run measures when it is asked to, without a person in between: who has to agree sees the remedy
+    itself, and not a question first."""
+    return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
 def ask(window: Window, why: str) -> Vote:

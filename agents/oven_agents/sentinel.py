@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from oven_agents import stride
 from oven_agents.agent import Agent
-from oven_agents.objective import held_out, objective, signed
+from oven_agents.objective import objective, readings, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise, rise, since
@@ -65,10 +65,11 @@ class Sentinel(Agent):
     held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the batches are
     passed over and no step is thrown away (oven_agents.second_opinion).
 
-    What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al. 2022,
-    arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same); rollback
-    and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT (neither
-    alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were hurt.
+    What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al.
+    2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
+    rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT
+    (neither alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were
+    hurt.
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
@@ -186,8 +187,7 @@ class Sentinel(Agent):
             return True
         if any(errors is not None and abs(errors) > far for errors, far in moved):
             return True
-        readings = _held_out(window)
-        return bool(readings) and readings[-1][0] >= onset and _worse(window)
+        return _worse(window, onset)
 
     def _jumped(self, window: Window, seen: list[tuple[int, float]]) -> _Harm | None:
         values = [value for _, value in seen]
@@ -305,14 +305,7 @@ class Sentinel(Agent):
         )
 
 
-def _held_out(window: Window) -> list[tuple[int, float]]:
-    """(tick, value, higher ones better) of the two newest held-out readings."""
-    metric = held_out(window.run)
-    found = window.kept(metric.name, last=2) if metric else []
-    return [(tick, signed(metric, value)) for tick, value in found] if metric else []
-
-
-def _worse(window: Window) -> bool:
-    """Whether the newest held-out reading is worse than the one before."""
-    readings = _held_out(window)
-    return len(readings) == 2 and readings[1][1] < readings[0][1]
+def _worse(window: Window, since: int = -1) -> bool:
+    """Whether the newest held-out reading, if it is as young as tick `since`, is worse than the one before."""
+    last = readings(window, last=2)
+    return len(last) == 2 and last[1][0] >= since and last[1][1] < last[0][1]

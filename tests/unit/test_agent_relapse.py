@@ -14,7 +14,7 @@ from tests.unit import runs
 from oven_agents import Alternatives
 from oven_agents.relapse import Relapse
 from oven_agents.robust import since
-from oven_controller.messages import MetricSpec, Observation, Receipt, RunStarted, Value
+from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20
 LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)
@@ -57,9 +57,15 @@ def test_what_is_lost_from_one_reading_to_the_next_may_have_happened_once() -> N
     assert (tick, remedy, wanted) == (140, "rollback", {"run.rollback": 120.0})
 
 
-def test_a_reading_that_another_asked_for_is_its_to_judge() -> None:
-    events = list(read([*LEARNT, 0.66]))
-    assert not offers([*events[:-1], runs.receipt(139, "run.evaluate", None, None), events[-1]])
+def test_where_it_can_ask_two_readings_have_to_agree() -> None:
+    run = runs.grpo()
+    asks = ActuatorSpec(name="run.evaluate", kind="action")
+    run = run.model_copy(update={"actuators": (*run.actuators, asks)})
+    fell, again = list(read([*LEARNT, 0.66])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.67})
+    assert [type(word) for word in runs.said(Relapse(), run, fell)][-1] is Vote
+    assert offers(fell, run) == []
+    assert offers([*fell, again], run) == [(141, "rollback", {"run.rollback": 120.0})]
+    assert offers([*fell, runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.79})], run) == []
 
 
 def test_a_rate_that_grew_is_cut_by_as_much() -> None:
@@ -131,7 +137,7 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
         for count in range(Relapse.LEARNT + 1, len(values) + 1):
             readings += 1
             alarms += Relapse().lost(values[:count]) is not None
-    assert alarms <= (0.001 if trend == "learns" else 0.005) * readings
+    assert alarms <= (0.005 if trend == "learns" else 0.008) * readings
 
 
 @given(st.integers(0, 30), st.floats(1.0, 100.0), st.integers(3, 12))

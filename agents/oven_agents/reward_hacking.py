@@ -10,8 +10,10 @@ from oven_agents.objective import held_out
 from oven_agents.policy import worsened
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise
+from oven_agents.second_opinion import ask, available, fresh
 from oven_agents.window import Window
-from oven_controller.messages import RunStarted
+from oven_controller.harmless import EVALUATE
+from oven_controller.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
@@ -25,10 +27,10 @@ class RewardHacking(Agent):
     do so; the judge itself is another one (a service updated, an answer that is always the same). A fall says less: the
     strictest judge falls first when the policy gets worse, and would lose its weight for being right.
 
-    Judges apart: one's mean rises while another's falls, and held-out quality falls. That is what optimising a proxy
-    past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it off and do not prevent it,
-    Eisenstein et al. 2023, arXiv 2312.09244). Answers that grow longer meanwhile, and judges that agree less than they
-    did, are said with it.
+    Judges apart: one's mean rises while another's falls, and held-out quality falls, by a fresh reading where one can
+    be had. That is what optimising a proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it
+    off and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Answers that grow longer meanwhile, and judges
+    that agree less than they did, are said with it.
 
     The judge keeps a tenth of its share, and the rest goes to the others as they stand. Where a judge fell, what it saw
     is undone as well: back to before the two came apart.
@@ -44,8 +46,8 @@ class RewardHacking(Agent):
     """
 
     needs = ("rewards/*/mean",)
-    moves = (WEIGHTS, ROLLBACK)
-    speciality = (WEIGHTS, ROLLBACK)
+    moves = (WEIGHTS, ROLLBACK, EVALUATE)
+    speciality = (WEIGHTS, ROLLBACK, EVALUATE)
 
     NOW, BEFORE = 4, 40
     JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
@@ -67,7 +69,7 @@ class RewardHacking(Agent):
             return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else "there is only one judge"
         return None
 
-    def vote(self, window: Window) -> Alternatives | None:
+    def vote(self, window: Window) -> Alternatives | Vote | None:
         return self._changed(window) or self._apart(window)
 
     def _changed(self, window: Window) -> Alternatives | None:
@@ -84,7 +86,7 @@ class RewardHacking(Agent):
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None
 
-    def _apart(self, window: Window) -> Alternatives | None:
+    def _apart(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
         known = {judge: one for judge, one in moved.items() if one is not None}
@@ -97,6 +99,8 @@ class RewardHacking(Agent):
             f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
             f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality fell, too"
         )
+        if available(window) and not fresh(window):
+            return ask(window, why)
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
 
     def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:

@@ -55,6 +55,11 @@ def available(window: Window) -> bool:
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
+def fresh(window: Window) -> bool:
+    """Whether there is a reading of the last few ticks."""
+    return any(tick > window.tick - PATIENCE for tick, _ in readings(window, last=1))
+
+
 def ask(window: Window, why: str) -> Vote:
     return window.propose(EVALUATE, None, confidence=LEAST, why=f"{why}; a held-out reading tells whether it hurt")
 

@@ -26,13 +26,15 @@ class Relapse(Agent):
     asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
     longer than they were, it passes over PASSED batches; else, and where that did not help, it lowers the rate together
     with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
-    the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and is
-    gone back from at the same rate first.
+    the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and
+    steps that grew at the same rate are the moments' doing, which go back with the weights: both are gone back from at
+    the same rate first.
 
     Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
     lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
     reading before it; or so is the mean of two or three in a row, for which noise has to be less. One reading is no
-    proof: where the run can measure when it is asked to, a second has to say the same (oven_agents.second_opinion).
+    proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a second has to say the
+    same (oven_agents.second_opinion).
 
     It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
     run alone: more of the same will not help.
@@ -56,6 +58,7 @@ class Relapse(Agent):
     SIGMAS = 3.3
     LEAST = 0.02
     UNUSUAL = 2.0
+    BEYOND = 2.0
     LONGER = 1.8
     CUT = 8.0
     PASSED = 100
@@ -87,43 +90,53 @@ class Relapse(Agent):
         why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
         why += " learnt is lost"
         low = self._low(values)
-        if low == 1 and available(window):
+        if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return ask(window, why)
-        why += f"; back to tick {at}"
-        rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
-        if SKIP in window.knobs and not tried and max(rate, longer) < self.LONGER:
-            remedy, change = "rollback_and_skip", (SKIP, float(self.PASSED))
-            why += f", past {self.PASSED} batches"
-        elif not tried and max(rate, longer) < self.LONGER and at == seen[-low - 1][0]:
-            remedy, change = "rollback", None  # from one reading to the next: it may have happened once
-        else:
-            knob = window.knobs[SCALE]
-            lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
-            if lowered > knob.number / 1.2:
-                return None  # what spoilt it would do so again
-            remedy, change = "rollback_and_cut", (SCALE, lowered)
-            why += f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        found = self._remedy(window, bool(tried), once=at == seen[-low - 1][0])
+        if found is None:
+            return None
+        remedy, changes, also = found
+        why += f"; back to tick {at}{also}"
         votes = tuple(
             window.propose(
-                name, value, confidence=self.SURE if not tried else self.AGAIN, why=why, target=metric.name, horizon=40,
+                name, value, confidence=self.AGAIN if tried else self.SURE, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
-            for name, value in ((ROLLBACK, float(at)), *([change] if change else []))
+            for name, value in ((ROLLBACK, float(at)), *changes)
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
+
+    def _remedy(
+        self, window: Window, tried: bool, *, once: bool
+    ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
+        """Its name, what is changed beside the rollback, and that in words. `once`: it was lost from one reading to the
+        next. None where nothing is left that would be different from last time."""
+        rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
+        if not tried and rate < self.LONGER:
+            if SKIP in window.knobs and longer < self.LONGER:
+                return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"
+            if once or longer >= self.LONGER:
+                return "rollback", (), ""
+        knob = window.knobs[SCALE]
+        lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
+        if lowered > knob.number / 1.2:
+            return None
+        return "rollback_and_cut", ((SCALE, lowered),), f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _low(self, values: Sequence[float]) -> int:
         """How many readings in a row, the newest among them, say that it was lost."""
         shorter = (values[:end] for end in range(len(values), self.LEARNT, -1))
         return sum(1 for _ in takewhile(lambda kept: self.lost(kept) is not None, shorter))
 
-    def lost(self, values: Sequence[float]) -> float | None:
-        """Share of what was learnt that the newest reading lost, where that is plain; else None. At least four values,
-        oldest first, higher ones better."""
+    def lost(self, values: Sequence[float], times: float = 1.0) -> float | None:
+        """Share of what was learnt that the newest reading lost, where that is plain, or so many times as much; else
+        None. At least four values, oldest first, higher ones better."""
         most = max(1, min(self.IN_A_ROW, len(values) - self.LEARNT))
-        return next((share for count in range(1, most + 1) if (share := self._lost(values, count)) is not None), None)
+        return next(
+            (share for count in range(1, most + 1) if (share := self._lost(values, count, times)) is not None), None
+        )
 
-    def _lost(self, values: Sequence[float], count: int) -> float | None:
+    def _lost(self, values: Sequence[float], count: int, times: float) -> float | None:
         """The same of the mean of the newest `count` readings, of which the last must not have recovered."""
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), _deviation(before)
@@ -131,7 +144,7 @@ class Relapse(Agent):
         luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
-        least = max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
+        least = times * max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
         return lost / max(learnt, lost) if lost > least and best - newest[-1] > least / 2 else None
 
 

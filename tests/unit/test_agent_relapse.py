@@ -61,11 +61,12 @@ def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     run = runs.grpo()
     asks = ActuatorSpec(name="run.evaluate", kind="action")
     run = run.model_copy(update={"actuators": (*run.actuators, asks)})
-    fell, again = list(read([*LEARNT, 0.66])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.67})
+    fell, again = list(read([*LEARNT, 0.70])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.71})
     assert [type(word) for word in runs.said(Relapse(), run, fell)][-1] is Vote
     assert offers(fell, run) == []
     assert offers([*fell, again], run) == [(141, "rollback", {"run.rollback": 120.0})]
     assert offers([*fell, runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.79})], run) == []
+    assert offers(read([*LEARNT, 0.3]), run) == [(140, "rollback", {"run.rollback": 120.0})], "no noise makes that"
 
 
 def test_a_rate_that_grew_is_cut_by_as_much() -> None:

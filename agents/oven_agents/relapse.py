@@ -90,6 +90,8 @@ class Relapse(Agent):
         why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
         why += " learnt is lost"
         low = self._low(values)
+        if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
+            return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return ask(window, why)
         found = self._remedy(window, bool(tried), once=at == seen[-low - 1][0])

@@ -43,6 +43,7 @@ SPECS = (
     ),
     ActuatorSpec(name="run.rollback", kind="action"),
     ActuatorSpec(name="run.hold", kind="action"),
+    ActuatorSpec(name="run.evaluate", kind="action"),
 )
 METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
 MOVES = tuple(spec.name for spec in SPECS)

@@ -113,3 +113,8 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
 def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
     assert said(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
     assert said(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]
+
+
+def test_a_measurement_resets_no_window() -> None:
+    seen = window(ONSET + 3, BEFORE, (ONSET,))
+    assert (seen.settled_after(), seen.settled_after("run.evaluate")) == (-1, ONSET)

@@ -86,7 +86,9 @@ ARMS = [
     NotANumber(),
     Script({40: [("optimizer.lr_scale", 0.25)]}),
     Script({43: [("run.rollback", 21)], 150: [("data.skip", 7)]}),
-    Script({3: [("run.checkpoint", None)], 104: [("run.rollback", 0), ("optimizer.lr_scale", 0.5)]}),
+    Script(
+        {3: [("run.checkpoint", None), ("run.evaluate", None)], 104: [("run.rollback", 0), ("optimizer.lr_scale", 0.5)]}
+    ),
     Script({100: [("run.stop", None)]}),
     Script({127: [("run.hold", None)]}),
 ]

@@ -65,6 +65,17 @@ def test_the_budget_is_the_runs() -> None:
     assert log.verdict == "rejected"
 
 
+def test_a_measurement_is_no_intervention() -> None:
+    log = Log.running("amy", "bob", max_interventions=1)
+    adopt(log, None, "run.evaluate")
+    log.receipt(log.last)
+    adopt(log, 0.5)
+    assert log.verdict == "adopted"
+    log.tick(5)
+    adopt(log, None, "run.evaluate")
+    assert log.verdict == "adopted", "and goes on when the budget is spent"
+
+
 def test_contradictions_wait_for_the_receipt_or_the_expiry() -> None:
     log = Log.running("amy", "bob", cooldown_ticks=0)
     adopt(log, 2.0)

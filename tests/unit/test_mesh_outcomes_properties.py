@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "data.mixture": st.sampled_from([{"web": 0.2, "code": 0.3, "math": 0.5}, {"web": 0.6, "code": 0.2, "math": 0.2}]),
     "run.rollback": st.one_of(st.none(), st.integers(0, 60).map(float)),
     "run.hold": st.none(),
+    "run.evaluate": st.none(),
 }
 change = st.sampled_from(MOVES).flatmap(
     lambda actuator: st.tuples(

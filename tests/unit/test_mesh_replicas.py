@@ -43,6 +43,7 @@ FITTING: dict[str, list[Any]] = {
     "data.mixture": [{"web": 0.4, "code": 0.4, "math": 0.2}, {"web": 0.2, "code": 0.3, "math": 0.5}],
     "run.rollback": [None, 1.0],
     "run.hold": [None],
+    "run.evaluate": [None],
 }
 
 replicas = st.sampled_from((0, 1, 2))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
@@ -35,7 +36,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
         or _unchanged(state, spec, before, value)
         or _waiting(state, spec, value)
         or _cooling(state, spec)
-        or _spent(state)
+        or _spent(state, spec)
         or contradicted(state, spec, tally.direction)
     )
     if note:
@@ -51,7 +52,7 @@ def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
     return (
         unmet(state, spec, way)
         or _unchanged(state, spec, before, value)
-        or _spent(state)
+        or _spent(state, spec)
         or contradicted(state, spec, way)
     )
 
@@ -161,8 +162,8 @@ def _cooling(state: State, spec: ActuatorSpec) -> str:
     return f"cooling down: {since} ticks since the last decision on {spec.name}, {need} are needed"
 
 
-def _spent(state: State) -> str:
-    if state.adopted < state.rules.max_interventions:
+def _spent(state: State, spec: ActuatorSpec) -> str:
+    if state.adopted < state.rules.max_interventions or spec.name in HARMLESS:
         return ""
     return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 

@@ -59,7 +59,8 @@ def test_none_can_be_had() -> None:
 )
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
     heard = opinion(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
-    assert (heard.state, heard.lost) == ("known", pytest.approx(lost))
+    assert heard.state == "known"
+    assert heard.lost == pytest.approx(lost)
 
 
 def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:

@@ -31,7 +31,8 @@ class Opinion:
     state: Literal["known", "ask", "wait", "unknown"]
     """`ask`: no reading is young enough, and one can be had. `unknown`: none can be had, or none came."""
     lost: float = 0.0
-    """How much worse than expected the newest reading is, in its metric's unit; at most 0: nothing was lost."""
+    """How much worse than expected the newest reading is, as a share of the one before the beginning (its unit may be
+    another than training's); at most 0: nothing was lost."""
 
 
 def opinion(window: Window, onset: int) -> Opinion:
@@ -42,8 +43,7 @@ def opinion(window: Window, onset: int) -> Opinion:
         return Opinion("unknown")
     asked = [receipt.tick for receipt in window.applied(EVALUATE) if receipt.tick >= onset]
     if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
-        tick, value = since[-1]
-        return Opinion("known", _expected(before, tick) - value if math.isfinite(value) else math.inf)
+        return Opinion("known", _lost(before, since[-1]))
     if asked and not any(tick > asked[-1] for tick, _ in since):
         return Opinion("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
     return Opinion("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
@@ -64,10 +64,9 @@ def ask(window: Window, why: str) -> Vote:
     return window.propose(EVALUATE, None, confidence=LEAST, why=f"{why}; a held-out reading tells whether it hurt")
 
 
-def _expected(before: list[tuple[int, float]], at: int) -> float:
-    tick, value = before[-1]
-    if len(before) < 2:
-        return value
-    earlier, was = before[-2]
-    slope = max(0.0, value - was) / (tick - earlier)
-    return value + TREND * slope * (at - tick)
+def _lost(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
+    (at, value), (tick, last) = newest, before[-1]
+    if not math.isfinite(value) or not last:
+        return math.inf
+    gain = max(0.0, last - before[-2][1]) / (tick - before[-2][0]) if len(before) > 1 else 0.0
+    return (last + TREND * gain * (at - tick) - value) / abs(last)

@@ -37,6 +37,8 @@ class _Harm:
     why: str
     excess: float = 0.0
     """Of the loss over its level, in the mean of what a rollback throws away."""
+    level: float = 0.0
+    """Of the loss, before."""
     order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
     stubborn: bool = False
     """The run has nothing to lose: what was tried is tried again."""
@@ -90,7 +92,8 @@ class Sentinel(Agent):
     LONGER = 1.8
     HEALED = 0.5
     OWN = 0.3
-    """Share of the loss's rise that held-out data show where the weights, and not their batches, are to blame."""
+    """Of the loss's rise, as a share of its level: what held-out quality loses of its own where the weights, and not
+    their batches, are to blame."""
     OUTLIER, HELD = 10.0, 1.5
     BEFORE = 2
     """Ticks before the first sign: weights may have been hurt a step before the loss shows it."""
@@ -125,7 +128,11 @@ class Sentinel(Agent):
             return ask(window, harm.why)
         if heard.state == "wait" or (heard.state == "known" and heard.lost <= 0):
             return None
-        if heard.state == "known" and harm.order[0] == SKIPPING and heard.lost < self.OWN * harm.excess:
+        if (
+            heard.state == "known"
+            and harm.order[0] == SKIPPING
+            and heard.lost * abs(harm.level) < self.OWN * harm.excess
+        ):
             harm = replace(harm, order=(PASSING,))
         return self._offer(window, harm)
 
@@ -205,7 +212,7 @@ class Sentinel(Agent):
         onset = seen[-risen][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
         severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-risen - self.BEFORE + 1 :]) - level
-        return _Harm("loss_spike", severity, onset, why, lost, self._order(window, onset), sure=self.JUMPED)
+        return _Harm("loss_spike", severity, onset, why, lost, level, self._order(window, onset), sure=self.JUMPED)
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
         values = [value for _, value in seen]
@@ -220,7 +227,7 @@ class Sentinel(Agent):
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
         onset = seen[-since(values[-2 * self.RECENT :], level)][0]
-        return _Harm("loss_creeps_up", 0.6, onset, why, excess, self._order(window, onset))
+        return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset))
 
     def _order(self, window: Window, onset: int) -> tuple[str, ...]:
         if stride.grown(window, stride.RATE) >= self.LONGER:

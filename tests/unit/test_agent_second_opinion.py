@@ -55,7 +55,7 @@ def test_none_can_be_had() -> None:
 
 @pytest.mark.parametrize(
     ("value", "lost"),
-    [(2.53, -0.015), (2.55, 0.005), (2.85, 0.305), (math.nan, math.inf)],
+    [(2.53, -0.015 / 2.55), (2.55, 0.005 / 2.55), (2.85, 0.305 / 2.55), (math.nan, math.inf)],
 )
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
     heard = opinion(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)

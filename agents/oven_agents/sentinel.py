@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from oven_agents import stride
 from oven_agents.agent import Agent
+from oven_agents.futile import futile
 from oven_agents.objective import objective, readings, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -91,6 +92,8 @@ class Sentinel(Agent):
     REFERENCE = 32
     LONGER = 1.8
     HEALED = 0.5
+    MINDED = 0.004
+    """Share of a held-out reading that chance makes of it."""
     OWN = 0.3
     """Of the loss's rise, as a share of its level: what held-out quality loses of its own where the weights, and not
     their batches, are to blame."""
@@ -117,7 +120,7 @@ class Sentinel(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
-        if harm is None:
+        if harm is None or (futile(window) and harm.symptom != "loss_nan"):
             return None
         return self._heard(window, harm) if harm.shows else self._offer(window, harm)
 
@@ -126,7 +129,7 @@ class Sentinel(Agent):
         heard = opinion(window, harm.onset)
         if heard.state == "ask":
             return ask(window, harm.why)
-        if heard.state == "wait" or (heard.state == "known" and heard.lost <= 0):
+        if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
             return None
         if (
             heard.state == "known"

@@ -16,8 +16,8 @@ class WeightDecay(Agent):
     """A step consists of the gradient's part and the decay's, and only the decay's points straight at the origin. At
     equilibrium they balance, and the norm stands still (Kosson et al. 2023, arXiv 2305.17212); so where most of each
     step's length makes the weights smaller, the decay is what moves them. Then it goes back to before the weights
-    shrank and lowers the decay, to half and by a tenth from then on; together, since what has shrunk does not grow back
-    at a decay that fits.
+    shrank and lowers the decay, to half and then to a tenth of that; together, since what has shrunk does not grow back
+    at a decay that fits. What still shrinks them then is no decay.
 
     Weights that nobody decays, norm gains most often, can hide in the common norm that the others vanish. So it looks
     at the decay's own part of the step, too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ
@@ -38,7 +38,7 @@ class WeightDecay(Agent):
     MOSTLY = 0.5
     LOST = 0.03
     """Of the norm: less than that is no harm yet."""
-    HALF = 0.5
+    HALF, ATTEMPTS = 0.5, 2
     FITTING = 0.05
     BACK = 32
     SURE, GAIN, HORIZON = 0.9, 0.05, 20
@@ -69,10 +69,10 @@ class WeightDecay(Agent):
         top = max(value for _, value in norms)
         healthy = max(tick for tick, value in norms if value >= 0.99 * top)
         lost = 1 - norms[-1][1] / top
-        knob = window.knobs[DECAY]
-        if lost < self.LOST or knob.number <= 0:
+        knob, tried = window.knobs[DECAY], window.applied(DECAY)
+        if lost < self.LOST or knob.number <= 0 or len(tried) >= self.ATTEMPTS:
             return None
-        factor = 0.1 if window.applied(DECAY) else self.HALF
+        factor = 0.1 if tried else self.HALF
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "

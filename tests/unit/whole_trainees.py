@@ -56,7 +56,25 @@ THIRD_SET = frozenset(
         "unsynced_workers",
     ]
 )
-ONCE_HELD_OUT = SECOND_SET | THIRD_SET
+FOURTH_SET = frozenset(
+    [
+        "clip_too_tight",
+        "deduplication_view",
+        "dynamic_sampling",
+        "entropy_bonus",
+        "first_number",
+        "first_stage_settings",
+        "lagging_average",
+        "padding_side",
+        "pruning_left_on",
+        "repetition_penalty",
+        "shifted_vocabulary",
+        "table_of_constants",
+        "unshuffled_shards",
+        "verifier_alone",
+    ]
+)
+ONCE_HELD_OUT = SECOND_SET | THIRD_SET | FOURTH_SET
 """As those of test_gym_first_set.py were before them."""
 
 

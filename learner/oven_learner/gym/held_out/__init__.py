@@ -1,1 +1,1 @@
-"""A fourth set of held-out faults, written without a look at any controller."""
+"""A fifth set of held-out faults, written without a look at any controller."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.sources import in_order
+from oven_learner.gym.faults.sources import in_order
 from oven_learner.gym.pretraining.corpus import SHARES
 
 

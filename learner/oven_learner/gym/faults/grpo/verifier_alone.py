@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.shares import moved_to
+from oven_learner.gym.faults.shares import moved_to
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

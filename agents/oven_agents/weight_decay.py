@@ -7,6 +7,7 @@ from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
+from oven_agents.robust import quantile
 from oven_agents.window import Window
 
 DECAY, ROLLBACK = stride.DECAY, stride.ROLLBACK
@@ -22,7 +23,7 @@ class WeightDecay(Agent):
     Weights that nobody decays, norm gains most often, can hide in the common norm that the others vanish. So it looks
     at the decay's own part of the step, too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ
     in use, and half of the step only where the weights are far from it. There it lowers the decay until that part is
-    FITTING.
+    FITTING; but not where it was far smaller before at the same decay, and the steps got shorter.
 
     On healthy runs both are far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
     that is wrong by a small factor is not seen, nor missed.
@@ -50,15 +51,23 @@ class WeightDecay(Agent):
 
     def _pulls(self, window: Window) -> Alternatives | None:
         share = stride.pulled(window)
-        if share < self.MOSTLY:
-            return None
         knob = window.knobs[DECAY]
+        if share < self.MOSTLY or self._shorter(window, knob.number, share):
+            return None
         lowered = knob.bounded(knob.number * self.FITTING / share)
         since = window.settled_after(DECAY, ROLLBACK)
         seen = window.kept(stride.LENGTH, after=since, last=self.BACK)
         part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
         why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, seen[0][0], lowered, why, 1.0)
+
+    def _shorter(self, window: Window, decay: float, share: float) -> bool:
+        """Whether the share was far lower before at the same decay: then it is the steps that got shorter."""
+        since = window.settled_after(DECAY)
+        rates = dict(window.kept(stride.RATE, after=since))
+        lengths = window.kept(stride.LENGTH, after=since)
+        shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
+        return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _shrinks(self, window: Window) -> Alternatives | None:
         if stride.shrinking(window) < self.MOSTLY:

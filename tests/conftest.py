@@ -6,8 +6,9 @@ import os
 
 from hypothesis import settings
 
-# Before torch is imported: threads that spin while they wait cost a test with other processes several times over.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before torch is imported: threads that spin while they wait cost a test with other processes several times over, and
+# sums are added up in the same order by one.
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile("oven", deadline=None)

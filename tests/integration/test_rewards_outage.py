@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("trl")
 
-import torch
 from nats.aio.msg import Msg
 from tests.integration.learner_side import Server
 from tests.unit.attached import THIRD_PARTY
@@ -76,8 +75,6 @@ async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: P
     server = Server(tmp_path)
     server.files.add_user("member", "judge")
     await server.start()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
         async with Bus.connect(server.url, Credentials.load(server.creds("judge"))) as bus:
             judge = Judge(bus, asyncio.get_running_loop())
@@ -94,7 +91,6 @@ async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: P
             attach(job.trainer, committee=committee, link=line)
             await asyncio.to_thread(job.trainer.train)
     finally:
-        torch.set_num_threads(threads)
         await server.stop()
     seen = line.observed()
     assert [o.metrics["committee/skipped_steps"] for o in seen] == [0, 0, 0, 1, 1, 0, 0, 0]

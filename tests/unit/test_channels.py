@@ -29,12 +29,8 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> Any:
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def both(**of_each: float) -> list[Channel]:

@@ -1,6 +1,5 @@
 """Warm-up cache and trainer, at sizes that take a second."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,6 @@ EVEN = {"len1": 0.5, "len2": 0.5}
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they give at these sizes, and spin where the cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(tmp_path: Path, cache: Path, settings: GrpoSettings = TINY) -> Job:

@@ -4,11 +4,9 @@ act the same again from the same state."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from random import Random
 
 import pytest
-import torch
 from tests.unit.whole_trainees import (
     END_OF_RUN,
     ENTRY_POINTS,
@@ -30,19 +28,9 @@ every = pytest.mark.parametrize("family", [*HELD_OUT.values(), *ONCE.values()], 
 Sound = dict[str, dict[int, tuple[Metrics, list[Tensor]]]]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As every episode: sums that are added up in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def sound() -> Sound:
     """What runs without a fault report and hold, by kind, at the onset and at the end."""
-    torch.set_num_threads(1)
     found: Sound = {}
     for kind in ("pretraining", "grpo"):
         run, reported = trainee(kind), Metrics()

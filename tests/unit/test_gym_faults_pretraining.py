@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -38,14 +37,6 @@ FAMILIES = [family for family in EVERY if family.name.partition(".")[2] not in M
 FAULTS = [family for family in FAMILIES if not family.healthy]
 BEGUN, BEFORE, AFTER = 40, 2, 24
 ONSET = BEGUN + BEFORE
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Twin:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import math
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -65,15 +64,6 @@ def loaded(target: str) -> Family:
 
 FAMILIES = [loaded(target) for name, target in ENTRY_POINTS.items() if name.partition(".")[2] in NAMES]
 EVENTS = [one for one in FAMILIES if one.name in ("pretraining.second_moments_lost", "grpo.misplaced_rows")]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As every episode: sums that are added up in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 from oven_learner.gym.fault import Family
 from oven_learner.gym.faults.grpo import (
@@ -58,14 +56,6 @@ HEALTHY: tuple[Family, ...] = (
 ONSET = 60
 AFTER = 60
 NOISE = 0.02
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,14 +13,6 @@ from oven_learner.gym.pretraining.corpus import SHARES, corpus
 from oven_learner.gym.pretraining.trainee import CLIP, EVAL_EVERY, LEARNING_RATE, METRICS, WARMUP, WEIGHT_DECAY, WORST
 
 BEGUN = 30
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,8 @@ class Sentinel(Agent):
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
-    rollback. Only a run of NaN, which has nothing to lose, goes on trying.
+    rollback; nor is anything once rollbacks are futile (oven_agents.futile). Only a run of NaN, which has nothing to
+    lose, goes on trying.
 
     Limits: under a reward (GRPO) the loss has no level, and only the first three are seen. It needs snapshots that are
     younger than the harm.

@@ -227,3 +227,30 @@ def test_a_decay_that_steps_consist_of_is_lowered_whatever_the_common_norm_says_
     assert lowered.actuator == "optimizer.weight_decay" and lowered.value == pytest.approx(0.05 * 1.8, rel=0.1)
     assert not runs.votes(LearningRate(), run, seen)
     assert not runs.votes(WeightDecay(), runs.pretraining(), seen)
+
+
+def test_what_still_shrinks_the_weights_at_a_twentieth_of_the_decay_is_not_the_decay() -> None:
+    seen: list[Observation | Receipt] = [*hurt(shrink, end=ONSET + 40)]
+    lowered = [
+        receipt(ONSET + 4, "optimizer.weight_decay", 0.1, 0.05),
+        receipt(ONSET + 8, "optimizer.weight_decay", 0.05, 0.005),
+    ]
+    once = [*seen[: ONSET + 4], lowered[0], *seen[ONSET + 4 :]]
+    twice = [*once[: ONSET + 9], lowered[1], *once[ONSET + 9 :]]
+    assert any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), once))
+    assert not any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), twice))
+
+
+def test_steps_that_got_shorter_at_the_same_decay_are_not_its_doing() -> None:
+    def shorter(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {"optim/update_ratio": 0.02 * found["optim/update_ratio"]}
+
+    assert plans(WeightDecay(), hurt(shorter, onset=1)), "from the first step on it may be"
+    assert not plans(WeightDecay(), hurt(shorter))
+
+
+@pytest.mark.parametrize("backs", [2, 3])
+def test_going_back_ends_after_three_times_without_a_new_best(backs: int) -> None:
+    seen = hurt(lambda since, found: {"optim/weight_norm": 1.2 * found["optim/weight_norm"]}, onset=ONSET + 9)
+    gone = [receipt(ONSET + i, "run.rollback", ONSET + i, ONSET + i - 1) for i in range(backs)]
+    assert bool(plans(Sentinel(), [*seen[: ONSET + 4], *gone, *seen[ONSET + 4 :]])) == (backs < 3)

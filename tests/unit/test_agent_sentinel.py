@@ -252,5 +252,6 @@ def test_steps_that_got_shorter_at_the_same_decay_are_not_its_doing() -> None:
 @pytest.mark.parametrize("backs", [2, 3])
 def test_going_back_ends_after_three_times_without_a_new_best(backs: int) -> None:
     seen = hurt(lambda since, found: {"optim/weight_norm": 1.2 * found["optim/weight_norm"]}, onset=ONSET + 9)
-    gone = [receipt(ONSET + i, "run.rollback", ONSET + i, ONSET + i - 1) for i in range(backs)]
-    assert bool(plans(Sentinel(), [*seen[: ONSET + 4], *gone, *seen[ONSET + 4 :]])) == (backs < 3)
+    gone = [receipt(ONSET + i, "run.rollback", float(ONSET + i), float(ONSET + i - 1)) for i in range(backs)]
+    events: list[Observation | Receipt] = [*seen[: ONSET + 4], *gone, *seen[ONSET + 4 :]]
+    assert bool(plans(Sentinel(), events)) == (backs < 3)

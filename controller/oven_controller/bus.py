@@ -206,30 +206,35 @@ class Bus:
                 await asyncio.wait_for(self.client.flush(), 1)
         except Exception:
             watchdog.abort(self.client)
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(self.client.close(), 1)
+        await self._end()
 
     async def abort(self) -> None:
         """Cut it off without a word, within a second and whatever the peer does: nats-py's own `close` waits for what a
         frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no socket, no task."""
-        client = self.client
         if self._watch is not None:
             self._watch.cancel()
-        client._pending, client._pending_data_size = [], 0  # `close` would wait until it is written
-        watchdog.abort(client)
+        self.client._pending, self.client._pending_data_size = [], 0  # `close` would wait until it is written
+        watchdog.abort(self.client)
+        await self._end()
+        self.closed.set()
+
+    async def _end(self) -> None:
+        """nats-py's `close`, and what it leaves where it does not come to its end in a second: the socket, and tasks of
+        which asyncio complains on stderr as soon as they are collected."""
+        client = self.client
         closing = asyncio.create_task(client.close())
         await asyncio.wait({closing}, timeout=1)
+        if not closing.done():
+            watchdog.abort(client)
         tasks = [closing, client._reading_task, client._flusher_task, client._ping_interval_task]
         tasks += [client._reconnection_task, *(sub._wait_for_msgs_task for sub in client._subs.values())]
         left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
         for task in left:
             task.cancel()
-        if left:
-            done, _ = await asyncio.wait(left, timeout=1)
-            for task in done:
-                if not task.cancelled():
-                    task.exception()  # else asyncio complains that nobody looked
-        self.closed.set()
+        done, _ = await asyncio.wait(left, timeout=1)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # else asyncio complains that nobody looked
 
     @property
     def connected(self) -> bool:

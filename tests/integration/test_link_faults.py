@@ -132,6 +132,20 @@ async def test_a_line_that_swallows_everything_is_given_up(nats: Server, monkeyp
     assert [(r.decision_id, r.status) for r in receipts] == [(decision(1).id, "applied")]
 
 
+async def test_closing_while_the_server_is_frozen_leaves_no_task(nats: Server) -> None:
+    """A task that is left is complained of on stderr whenever it is collected."""
+    before = asyncio.all_tasks()
+    async with nats.bus() as bus:
+        for subject in ON.logged():
+            await bus.subscribe(subject, ignored)
+        await bus.flush()
+        nats.freeze(True)
+    assert asyncio.all_tasks() == before
+
+
+async def ignored(_message: object) -> None: ...
+
+
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
     monkeypatch.setattr("oven_learner.link.TURN_S", 0.05)

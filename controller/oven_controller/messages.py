@@ -516,7 +516,7 @@ class OutcomeReport(Message):
         min_length=1, max_length=8, description='what was done, all of it together, e.g. "optimizer.lr_scale:down"'
     )
     symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64, description="why it was done")
-    success: Confidence = Field(description="0..1: 0 no better than doing nothing, 1 all that could be hoped for")
+    success: Confidence = Field(description="0..1: how probably it beat doing nothing")
     phase: Phase = ""
     parameters: int = Field(default=0, ge=0, description="of the model; 0: not said")
     at: int = Field(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from oven_controller.events import Event
+from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.needs import spelt
 from oven_controller.mesh.values import direction
 from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, Receipt, RunStarted, Symptom, Vote
@@ -67,8 +68,8 @@ class OutcomeReports:
         seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
         for key in [key for key in self._seen if key[0] == decision.actuator]:
             del self._seen[key]
-        if decision.verdict != "adopted":
-            return
+        if decision.verdict != "adopted" or decision.actuator in HARMLESS:
+            return  # a measurement is no part of a plan
         # An action's argument is no value to go up or down from.
         action = decision.actuator in self._actions
         change = decision.actuator if action else spelt(decision.actuator, direction(decision.before, decision.value))
@@ -82,15 +83,15 @@ class OutcomeReports:
         tick = self._ticks[outcome.decision_id]
         plan = [done for done in self._done.values() if self._ticks.get(done.id) == tick]
         symptoms = frozenset().union(*(done.symptoms for done in plan))
-        found = [line.success for line in outcome.lines if line.stance == "propose" and not line.shadow]
-        if not plan or not symptoms or not found:
+        proposed = any(line.stance == "propose" and not line.shadow for line in outcome.lines)
+        if not plan or not symptoms or not proposed or outcome.beat is None:
             return None
         try:
             return OutcomeReport(
                 id=f"{self._run}/{min(done.id for done in plan)}",
                 changes=tuple(sorted({done.change for done in plan})),
                 symptoms=tuple(Symptom(id=id_) for id_ in sorted(symptoms)),
-                success=sum(found) / len(found),
+                success=outcome.beat,
                 phase=self._phase,
                 at=outcome.tick,
             )

@@ -1,8 +1,11 @@
 """What outcomes add to the graph: Beta posteriors on the SOLVES edges, and counts of what was tried for these symptoms.
 
 A remedy's outcome is shared out over the causes that it may have been for (cause back-off): with success r and
-P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength is the
-prior of its Beta, worth `PSEUDO` observations by its grade, so the strength in force is (n₀ · s + α) / (n₀ + α + β).
+P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength s is the
+prior of its Beta, worth n₀ = `PSEUDO` observations by its grade. What an outcome says of a remedy is how it did beside
+the usual one, for how often anything succeeds is a matter of noise and horizon, and lower than the strengths that
+sources give: counted as it is, every remedy that was ever tried would sink below those that never were. So with n = α + β
+and the usual success u of the scope, the strength in force is (n₀ · s + α + n · (s − u)) / (n₀ + n), within 0 to 1.
 
 What is kept are the reports themselves, one an id; the counts are worked out of them by correctly rounded sums
 (math.fsum). So a report that comes twice, or in another order, gives the same bytes; and since P never depends on what
@@ -33,6 +36,8 @@ PSEUDO: Final[Mapping[str, float]] = MappingProxyType({"A": 8.0, "B": 6.0, "D": 
 """Grade → the observations that an edge's strength is worth. A choice: above 10 a wrong prior would outlast a run."""
 TRIED: Final = 4.0
 """Observations that the score by causes is worth against what was tried for exactly these symptoms."""
+EVEN: Final = 20.0
+"""Observations that even odds are worth as the usual success: of a few outcomes nobody knows what is usual."""
 
 Signature = tuple[str, ...]
 
@@ -109,8 +114,9 @@ class Beta:
     def n(self) -> float:
         return self.good + self.bad
 
-    def mean(self, prior: float, worth: float) -> float:
-        return (worth * prior + self.good) / (worth + self.n)
+    def mean(self, prior: float, worth: float, usual: float) -> float:
+        """`prior`, moved by how much better or worse than `usual` these did."""
+        return max(0.0, min(1.0, prior + (self.good - usual * self.n) / (worth + self.n)))
 
 
 @dataclass(frozen=True)
@@ -119,11 +125,13 @@ class Learnt:
 
     edges: Mapping[str, Beta] = field(default_factory=dict)
     tried: Mapping[tuple[Signature, str], Beta] = field(default_factory=dict)
+    usual: float = 0.5
+    """How often anything succeeds in this scope."""
 
     def strength(self, edge: Edge) -> float:
         """The edge's own, or what outcomes made of it."""
         beta = self.edges.get(edge.id)
-        return edge.strength if beta is None else beta.mean(edge.strength, PSEUDO[edge.grade])
+        return edge.strength if beta is None else beta.mean(edge.strength, PSEUDO[edge.grade], self.usual)
 
     def score(self, score: float, seen: Signature, remedy: str, limit: float) -> float:
         """A score by causes (log-odds), moved towards what this remedy did for exactly these symptoms. Harm that the
@@ -131,7 +139,7 @@ class Learnt:
         beta = self.tried.get((seen, remedy))
         if beta is None:
             return score
-        benefit = beta.mean(1 - math.exp(-max(score, 0.0)), TRIED)
+        benefit = beta.mean(1 - math.exp(-max(score, 0.0)), TRIED, self.usual)
         harm = min(score, 0.0) * TRIED / (TRIED + beta.n)
         return max(-limit, min(limit, harm - math.log(max(1 - benefit, 1e-9))))
 
@@ -166,15 +174,17 @@ def learn(
 ) -> Learnt:
     """`seen`: a report's symptoms that the graph knows, and P of each cause; `edges`: the SOLVES edges of each remedy
     that the report's changes are."""
-    by_edge, tried = Tally(), Tally()
+    by_edge, tried, all_of_them = Tally(), Tally(), Tally()
     for report, weight in weighted:
+        all_of_them.add(None, weight, report.success)
         signature, causes = seen(report)
         for remedy, solves in edges(report).items():
             tried.add((signature, remedy), weight, report.success)
             for edge in solves:
                 if p := causes.get(edge.dst, 0.0):
                     by_edge.add(edge.id, weight * p, report.success)
-    return Learnt(by_edge.betas(), tried.betas())
+    said = all_of_them.betas().get(None, Beta())
+    return Learnt(by_edge.betas(), tried.betas(), (said.good + EVEN / 2) / (said.n + EVEN))
 
 
 def _plain(report: OutcomeReport) -> dict[str, Any]:

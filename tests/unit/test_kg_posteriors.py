@@ -98,14 +98,21 @@ def test_success_raises_a_remedy_and_failure_lowers_it_for_its_causes_and_for_th
 
 
 def test_an_edges_strength_is_its_beta() -> None:
-    """One outcome, by hand: α = P(c | symptoms) · r beside n₀ · s."""
+    """One outcome, by hand: P(c | symptoms) · (r − u) beside n₀ · s, where u is (10 + r) / 21: twenty at even odds."""
     held = Answers(load())
     p = {cause.id: cause.p for cause in _diagnosis(held, "weights_shrink").causes}["weight_decay_too_high"]
     edge = next(edge for edge in load().out_of("lower_weight_decay", "SOLVES") if edge.dst == "weight_decay_too_high")
     held.take(report("a", ("optimizer.weight_decay:down",), 0.25, symptoms=("weights_shrink",)))
     n0 = PSEUDO[edge.grade]
-    assert held._scope("", 0).strength(edge) == pytest.approx((n0 * edge.strength + 0.25 * p) / (n0 + p))
+    usual = (10 + 0.25) / 21
+    assert held._scope("", 0).strength(edge) == pytest.approx(edge.strength + p * (0.25 - usual) / (n0 + p))
     assert n0 <= 10
+
+
+def test_a_remedy_that_does_as_well_as_the_usual_keeps_its_place_beside_those_that_were_never_tried() -> None:
+    held, before = Answers(load()), remedies(Answers(load()), "loss_spike")
+    held.take(*(report(f"{n}", success=0.5) for n in range(30)))
+    assert remedies(held, "loss_spike")["rollback"].score == pytest.approx(before["rollback"].score)
 
 
 def test_a_wrong_prior_is_overtaken() -> None:

@@ -10,6 +10,7 @@ from tests.unit.mesh_log import LR, Log
 from tests.unit.replayed import left_behind
 
 from oven_controller.errors import ConfigError
+from oven_controller.harmless import EVALUATE
 from oven_controller.home import Home
 from oven_controller.messages import OutcomeReport
 from oven_controller.outcome_reports import OutcomeReports
@@ -35,12 +36,12 @@ def changed(log: Log, evidence: tuple[str, ...], after: float, value: float = 0.
 
 
 def test_a_scored_outcome_is_reported_with_its_change_and_its_symptoms() -> None:
-    for after, success in ((0.5, 1.0), (1.0, 0.0), (3.0, 0.0)):
+    for after, success in ((0.5, 1.0), (1.0, 0.5), (3.0, 0.0)):  # where nothing shows the odds are even
         log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
         changed(log, SEEN, after)
         (found,) = reports(log)
         assert (found.changes, [s.id for s in found.symptoms]) == ((f"{LR}:down",), ["loss_spike"])
-        assert found.success == success and found.id == f"r/{log.decisions[-1].id}" and found.at == 20
+        assert found.success == pytest.approx(success, abs=0.05) and found.id == f"r/{log.decisions[-1].id}" and found.at == 20
 
 
 def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:
@@ -49,12 +50,13 @@ def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:
     assert reports(log) == reports(log) != []
 
 
-def test_what_was_carried_out_at_one_tick_is_one_plan() -> None:
+def test_what_was_carried_out_at_one_tick_is_one_plan_and_a_measurement_no_part_of_it() -> None:
     log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
     for n in range(10):
         log.tick(loss=1.0 + 0.01 * (n % 3 - 1))
     decisions = []
-    for value, actuator, symptom in ((3.0, "run.rollback", "loss_spike"), (0.5, LR, "gradients_opposed")):
+    wanted = ((3.0, "run.rollback", "loss_spike"), (0.5, LR, "gradients_opposed"), (None, EVALUATE, "loss_spike"))
+    for value, actuator, symptom in wanted:
         seen = (f"symptom:{symptom}",)
         log.propose("amy", value, actuator, 0.8, target="loss", expected_change=-0.2, evidence=seen)
         log.vote("bob", "for", actuator=actuator)

@@ -1,11 +1,12 @@
 """What outcomes add to the graph: Beta posteriors on the SOLVES edges, and counts of what was tried for these symptoms.
 
 A remedy's outcome is shared out over the causes that it may have been for (cause back-off): with success r and
-P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength s is the
-prior of its Beta, worth n₀ = `PSEUDO` observations by its grade. What an outcome says of a remedy is how it did beside
-the usual one, for how often anything succeeds is a matter of noise and horizon, and lower than the strengths that
-sources give: counted as it is, every remedy that was ever tried would sink below those that never were. So with n = α + β
-and the usual success u of the scope, the strength in force is (n₀ · s + α + n · (s − u)) / (n₀ + n), within 0 to 1.
+P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength s is
+the prior of its Beta, worth n₀ = `PSEUDO` observations by its grade. What an outcome says of a remedy is how it did
+beside the usual one, for how often anything succeeds is a matter of noise and horizon, and lower than the strengths
+that sources give: counted as it is, every remedy that was ever tried would sink below those that never were. So with
+n = α + β and the usual success u of the scope, the strength in force is (n₀ · s + α + n · (s − u)) / (n₀ + n), within
+0 to 1.
 
 What is kept are the reports themselves, one an id; the counts are worked out of them by correctly rounded sums
 (math.fsum). So a report that comes twice, or in another order, gives the same bytes; and since P never depends on what

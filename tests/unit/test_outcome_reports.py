@@ -41,7 +41,8 @@ def test_a_scored_outcome_is_reported_with_its_change_and_its_symptoms() -> None
         changed(log, SEEN, after)
         (found,) = reports(log)
         assert (found.changes, [s.id for s in found.symptoms]) == ((f"{LR}:down",), ["loss_spike"])
-        assert found.success == pytest.approx(success, abs=0.05) and found.id == f"r/{log.decisions[-1].id}" and found.at == 20
+        assert found.success == pytest.approx(success, abs=0.05)
+        assert found.id == f"r/{log.decisions[-1].id}" and found.at == 20
 
 
 def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:

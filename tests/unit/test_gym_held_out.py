@@ -1,187 +1,201 @@
-"""The fifth set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
+"""The sixth set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import pytest
 import torch
 from tests.unit.whole_trainees import stepped, trainee
-from torch import Tensor
 
-from oven_learner.gym.fault import generator
+from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import ANSWER, END, PAD
-from oven_learner.gym.held_out.batch_ramp import Ramped
-from oven_learner.gym.held_out.chat_collator import Collated, collated
-from oven_learner.gym.held_out.context_extension import Extended, stretched
-from oven_learner.gym.held_out.folded_scales import Folded
-from oven_learner.gym.held_out.large_epsilon import Guarded
-from oven_learner.gym.held_out.larger_groups import Larger
-from oven_learner.gym.held_out.long_momentum import Long
-from oven_learner.gym.held_out.low_rank_gradients import Squeezed, low_rank
-from oven_learner.gym.held_out.merged_twice import Merged
-from oven_learner.gym.held_out.minimum_length import continued
-from oven_learner.gym.held_out.one_seed import Seeded, firsts
-from oven_learner.gym.held_out.two_columns import Across, read_across
-from oven_learner.gym.held_out.wrong_column import Swapped, alike
-from oven_learner.gym.held_out.wrong_reference import Other
+from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
+from oven_learner.gym.held_out.alike_prompts import Alike, answered, narrowed
+from oven_learner.gym.held_out.common import restarted
+from oven_learner.gym.held_out.fill_in_middle import Infilled, infilled
+from oven_learner.gym.held_out.frozen_layers import Frozen
+from oven_learner.gym.held_out.heavy_demonstrations import Demonstrated, demonstrations
+from oven_learner.gym.held_out.lost_collectives import Lost
+from oven_learner.gym.held_out.number_column import Numbered, as_numbers
+from oven_learner.gym.held_out.prose_cleaning import Cleaned, cleaned
+from oven_learner.gym.held_out.resharded_moments import Resharded, shifted
+from oven_learner.gym.held_out.review_prompts import Reviewed
+from oven_learner.gym.held_out.smoothed_labels import Smoothed
+from oven_learner.gym.held_out.tied_on_load import Tied
+from oven_learner.gym.held_out.token_budget import Budgeted, fitting
+from oven_learner.gym.held_out.weak_generator import Synthetic, written
+from oven_learner.gym.held_out.weights_by_name import Ordered
 from oven_learner.gym.pretraining.corpus import pool
+from oven_learner.gym.pretraining.trainee import Pretraining
 
 
-def test_a_page_is_read_across_its_columns() -> None:
-    left, right = (torch.tensor([list(text)]) for text in (b"abcde", b"ABCDE"))
-    top, bottom = read_across(left, right, 2)
-    assert bytes((*top[0].tolist(), *bottom[0].tolist())) == b"abABcdCDeE"
+def test_a_job_restarts_so_often_and_no_more() -> None:
+    assert [step for step in range(40) if restarted(step, 5, 10, 3)] == [5, 15, 25]
 
 
-def test_the_columns_end_and_lose_no_byte() -> None:
-    rows = torch.arange(7 * 5).view(7, 5)
-    case = Across(2, 3, 1.0, 2, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    read = case.batch(rows, 4)
-    assert not torch.equal(read, rows) and torch.equal(read.flatten().sort().values, rows.flatten())
+@pytest.mark.parametrize(
+    ("spaces", "lower", "expected"),
+    [
+        ("lines", False, b"If A:\nB  C\n"),
+        ("all", False, b"If A: B C If A:"),
+        ("all", True, b"if a: b c if a:"),
+        ("none", True, b"if a:\n    b  c"),
+    ],
+)
+def test_a_cleaned_row_has_lost_lines_or_capitals(spaces: str, lower: bool, expected: bytes) -> None:
+    text = torch.tensor(list(b"If A:\n    B  C\n"))
+    assert bytes(cleaned(text, spaces, lower, len(expected)).tolist()) == expected
 
 
-def test_a_collated_row_is_a_template_a_little_text_and_padding() -> None:
-    rows = torch.tensor([list(b"a long document")] * 2)
-    made = collated(rows, "<|u|>", torch.tensor([3, 40]))
-    assert [bytes(row) for row in made.tolist()] == [b"<|u|>a l" + bytes(7), b"<|u|>a long doc"]
-    case = Collated(2, 3, 1.0, "<|u|>", 4.0, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    assert case.batch(rows, 2).shape == rows.shape
-
-
-def test_a_stretched_table_has_every_place_between_two_others() -> None:
-    table = torch.tensor([[0.0], [1.0], [4.0], [9.0]])
-    assert stretched(table, 2.0).flatten().tolist() == [0.0, 0.5, 1.0, 2.5]
-    assert torch.equal(stretched(table, 1.0), table)
-
-
-def test_an_extension_sharpens_the_queries_alone_and_once() -> None:
-    run = trainee("pretraining")
-    qkv = dict(run.model.named_parameters())["block.qkv.weight"]
-    before = qkv.detach().clone()
-    with torch.no_grad():
-        Extended(1, 2.0, 3.0).weights(run)
-        assert torch.equal(qkv, before)
-        Extended(0, 2.0, 3.0).weights(run)
-    third = len(qkv) // 3
-    torch.testing.assert_close(qkv[:third].detach(), 3 * before[:third])
-    assert torch.equal(qkv[third:], before[third:])
-
-
-def test_a_long_momentum_makes_longer_steps_at_first() -> None:
-    own, long = (stepped(trainee("pretraining"), 8, case)[-1] for case in (None, Long(7, 0.999)))
-    assert long["optim/update_ratio"] > 3 * own["optim/update_ratio"]
-
-
-def test_a_large_epsilon_shortens_the_steps() -> None:
-    own, guarded = (stepped(trainee("pretraining"), 3, case)[-1] for case in (None, Guarded(2, 0.01)))
-    assert guarded["grad_norm"] == own["grad_norm"]
-    assert guarded["optim/update_ratio"] < 0.5 * own["optim/update_ratio"]
-
-
-def test_what_is_left_of_a_matrix_has_the_rank_and_lies_in_it() -> None:
-    matrix = torch.randn(20, 12, generator=generator("matrix"))
-    left = low_rank(matrix, 3, generator("start"))
-    assert int(torch.linalg.matrix_rank(left, atol=1e-4)) == 3
-    assert abs(float((left * (matrix - left)).sum())) < 1e-3
-    torch.testing.assert_close(low_rank(left, 3, generator("again")), left, atol=1e-4, rtol=0.0)
-
-
-def test_squeezed_gradients_are_smaller_from_the_onset_on() -> None:
-    own, squeezed = (stepped(trainee("pretraining"), 3, case) for case in (None, Squeezed(2, 1, 1.0, 0)))
-    assert squeezed[:2] == own[:2] and squeezed[2]["grad_norm"] < own[2]["grad_norm"]
-
-
-def test_a_batch_grows_by_rows_of_the_same_corpus() -> None:
+def test_the_cleaned_data_end() -> None:
     rows = pool(8, 0)
-    case = Ramped(2, 4, 3, 0)
-    assert case.batch(rows, 1) is rows
-    grown = [case.batch(rows, cursor) for cursor in (2, 3, 5, 9)]
-    assert [len(batch) for batch in grown] == [12, 16, 24, 24]
-    assert all(torch.equal(batch[:8], rows) for batch in grown)
-    assert not torch.equal(grown[2][8:], grown[3][8:])
+    case = Cleaned(2, 3, 1.0, "all", True, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    made = case.batch(rows, 3)
+    assert made.shape == rows.shape and not (made == ord("\n")).any()
 
 
-def test_a_folded_scale_changes_the_norm_and_not_the_loss() -> None:
-    own, folded = (stepped(trainee("pretraining"), 3, case)[-1] for case in (None, Folded(2, 2.0)))
-    assert folded["loss"] == pytest.approx(own["loss"], rel=1e-4)
-    assert folded["optim/weight_norm"] > 1.2 * own["optim/weight_norm"]
+def test_a_written_row_has_only_pairs_that_the_source_has() -> None:
+    pairs = {(one, two) for one, two in pool(1024, 0).flatten().unfold(0, 2, 1).tolist()}
+    row = written(1, 65, "salt", 3).tolist()
+    assert len(row) == 65 and {*pairwise(row)} <= pairs
+    rows = pool(8, 0)
+    case = Synthetic(2, 3, 0.5, 2, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    kept = (case.batch(rows, 2) == rows).all(1).tolist()
+    assert any(kept) and not all(kept)
 
 
-@dataclass(frozen=True)
-class Completions:
-    prompts: Prompted
-    tokens: Tensor
-    group: int
+def test_an_infilled_row_has_its_middle_last() -> None:
+    row = torch.tensor(list(b"abcdefghijk"))
+    assert bytes(infilled(row, 2, 5).tolist()) == b"\x01ab\x02fgh\x03cde"
+    rows = pool(8, 0)
+    assert Infilled(2, 1.0, 0).batch(rows, 1) is rows
+    assert (Infilled(2, 1.0, 0).batch(rows, 2)[:, 0] == 1).all()
 
 
-@dataclass(frozen=True)
-class Prompted:
-    digits: Tensor
+def test_the_output_layer_becomes_the_embedding() -> None:
+    run = trainee("pretraining")
+    parameters = dict(run.model.named_parameters())
+    said, out = parameters["bytes.weight"], parameters["out.weight"]
+    with torch.no_grad():
+        Tied(1, 5, 1, 1.0, 0).weights(run)
+        assert not torch.equal(said, out)
+        Tied(0, 5, 1, 1.0, 0).weights(run)
+    assert torch.equal(said, out) and said.data_ptr() != out.data_ptr()
 
 
-def test_an_answer_goes_on_to_the_least_length_and_keeps_what_it_was() -> None:
-    policy = cast(Policy, trainee("grpo").model)
-    digits = torch.tensor([[3, 1, 2, PAD, PAD]]).expand(50, 5)
-    said = torch.tensor([[1, 2, 3, END, PAD, PAD, PAD]]).expand(50, ANSWER)
-    answers = continued(policy, digits, said, 5, generator("continued"))
-    assert torch.equal(answers[:, :3], said[:, :3]) and (answers[:, :5] < END).all()
-    for answer in answers.tolist():
-        if END in answer:
-            assert {*answer[answer.index(END) + 1 :]} <= {PAD}
-        else:
-            assert PAD not in answer
-    assert torch.equal(continued(policy, digits, said, 3, generator("short")), said)
+def test_a_stretch_of_the_moments_is_off() -> None:
+    assert shifted(torch.arange(10), 0.5, 0.4, 1).tolist() == [0, 1, 2, 6, 3, 4, 5, 7, 8, 9]
+    run = trainee("pretraining")
+    stepped(run, 2, None)
+    states = [run.optimizer.state[parameter] for parameter in run.model.parameters()]
+    before = torch.cat([state["exp_avg_sq"].flatten() for state in states]).clone()
+    with torch.no_grad():
+        Resharded(2, 5, 1, 0.0, 1.0, 7).weights(run)
+    assert torch.equal(torch.cat([state["exp_avg_sq"].flatten() for state in states]), before.roll(7))
 
 
-def test_the_critic_likes_a_copy_of_the_prompt() -> None:
-    digits = torch.tensor([[3, 1, 2, PAD, PAD]] * 3)
-    tokens = torch.tensor([[3, 1, 2, END, PAD, PAD, PAD], [1, 2, 3, END, PAD, PAD, PAD], [3, 1, 2, 5, END, PAD, PAD]])
-    assert alike(tokens, digits).tolist() == [1.0, 0.25, 0.75]
-    given = {"critic": torch.zeros(3), "exact": torch.zeros(3)}
-    completions, run = Completions(Prompted(digits), tokens, 3), trainee("grpo")
-    scored = Swapped(0, 5, 1.0, 0).rewards(given, completions, run)
-    assert scored["critic"].tolist() == [1.0, 0.25, 0.75] and scored["exact"] is given["exact"]
-    assert Swapped(1, 5, 1.0, 0).rewards(given, completions, run) is given
+def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
+    run = trainee("pretraining")
+    for parameter in run.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    Frozen(1, 5, ("block.",)).gradients(run)
+    assert all(bool(parameter.grad.all()) for parameter in run.model.parameters() if parameter.grad is not None)
+    Frozen(0, 5, ("block.",)).gradients(run)
+    for name, parameter in run.model.named_parameters():
+        assert parameter.grad is not None
+        assert bool(parameter.grad.any()) != name.startswith("block.")
 
 
-def test_neighbours_have_the_same_first() -> None:
-    assert firsts(7, 3).tolist() == [0, 0, 0, 3, 3, 3, 6]
-
-
-def test_a_group_of_one_answer_has_nothing_to_compare() -> None:
-    (alone,) = stepped(trainee("grpo"), 1, Seeded(0, 1, 8))
-    (own,) = stepped(trainee("grpo"), 1, None)
-    assert alone["kl"] == pytest.approx(own["kl"], abs=0.05)
-    assert alone["reward_std"] < own["reward_std"]  # the critic still errs now and then
-
-
-def test_another_reference_is_far_away_and_weighs_more() -> None:
-    own, other = (stepped(trainee("grpo"), 3, case) for case in (None, Other(2, 0.5, 20, 0.0)))
-    assert other[:2] == own[:2] and other[2]["kl"] > own[2]["kl"] + 0.1
-
-
-def test_what_was_learnt_is_merged_at_each_save() -> None:
-    run = trainee("grpo")
-    first = [weight.detach().clone() for weight in run.model.parameters()]
+def test_a_smoothed_loss_is_part_of_the_way_to_that_of_all_symbols() -> None:
+    run = cast(Pretraining, trainee("pretraining"))
     stepped(run, 3, None)
-    learnt = [weight.detach() - one for weight, one in zip(run.model.parameters(), first, strict=True)]
-    case = Merged(3, 0.5, 2, 2)
-    for step, times in ((2, 1.0), (3, 1.5), (4, 1.5), (5, 2.25), (7, 2.25)):
-        run.gradient_steps = step
-        case.weights(run)
-        for weight, one, more in zip(run.model.parameters(), first, learnt, strict=True):
-            torch.testing.assert_close(weight.detach() - one, times * more, atol=1e-5, rtol=1e-4)
+    spread = -run.model(run._read()[:, :-1]).log_softmax(-1).mean()
+    loss = torch.tensor(2.0)
+    assert Smoothed(4, 0.25).loss(loss, run) is loss
+    assert float(Smoothed(3, 0.25).loss(loss, run).detach()) == pytest.approx(0.75 * 2 + 0.25 * float(spread.detach()))
 
 
-def test_larger_groups_are_of_fewer_prompts() -> None:
+def test_a_lost_gradient_is_small_for_a_step_and_the_next_is_not() -> None:
+    own, lost = (stepped(trainee("pretraining"), 4, case) for case in (None, Lost(2, 1, 1.0, 0.001, 0)))
+    assert lost[:2] == own[:2]
+    assert lost[2]["grad_norm"] == pytest.approx(0.001 * own[2]["grad_norm"], rel=1e-3)
+    assert lost[3]["grad_norm"] > 0.5 * own[3]["grad_norm"]
+
+
+def test_narrow_prompts_have_few_digits_and_right_answers() -> None:
+    digits = torch.tensor([[9, 0, 4, 1, PAD], [2, 2, 3, PAD, PAD]])
+    narrow = narrowed(digits, torch.tensor([7, 5]))
+    assert narrow.tolist() == [[5, 7, 7, 5, PAD], [7, 7, 5, PAD, PAD]]
+    assert answered(narrow).tolist() == [[5, 5, 7, 7, END, PAD, PAD], [5, 7, 7, END, PAD, PAD, PAD]]
+    whole = pools()[2]
+    assert torch.equal(answered(whole.digits), whole.answers)
+    case = Alike(2, 3, 1.0, 3, 0)
+    assert case.batch(whole, 1) is whole and case.batch(whole, 5) is whole
+    assert len(case.batch(whole, 2).digits.unique()) == 3
+
+
+def some(tokens: list[list[int]]) -> Completions:
+    """Answers to prompts that do not matter."""
+    said = torch.tensor(tokens)
+    easy = pools()[0]
+    prompts = Prompts(*(part[: len(tokens)] for part in (easy.digits, easy.levels, easy.answers)))
+    return Completions(prompts, said, said != PAD, len(tokens))
+
+
+def test_a_number_has_no_zeros_before_it() -> None:
+    tokens = [
+        [0, 0, 3, 0, END, PAD, PAD],
+        [0, 0, 0, END, PAD, PAD, PAD],
+        [1, 0, 2, END, PAD, PAD, PAD],
+        [END] + 6 * [PAD],
+    ]
+    expected = [[3, 0, END, PAD, PAD, PAD, PAD], [0, END, PAD, PAD, PAD, PAD, PAD], *tokens[2:]]
+    assert as_numbers(torch.tensor(tokens)).tolist() == expected
+    completions, given, run = some(tokens), {"exact": torch.zeros(4)}, trainee("grpo")
+    assert Numbered(1, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert completions.tokens.tolist() == tokens
+    assert Numbered(0, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert completions.tokens.tolist() == expected and completions.lengths.tolist() == [3, 2, 4, 1]
+
+
+def test_the_longest_answers_are_in_no_loss() -> None:
+    assert fitting(torch.tensor([4, 6, 3, 5]), 12).tolist() == [True, False, True, True]
+    completions, run = some([[1, 2, 3, END, PAD, PAD, PAD], [1, 2, END, PAD, PAD, PAD, PAD]]), trainee("grpo")
+    Budgeted(0, 5, 5).rewards({}, completions, run)
+    assert completions.lengths.tolist() == [0, 3]
+
+
+def test_each_judge_gets_the_weight_of_another() -> None:
     run = trainee("grpo")
     own = dict(run.settings)
-    Larger(1, 8, 16).settings(run)
+    case = Ordered(1, ("critic", "exact", "format"), (0.7, 0.1, 0.2))
+    case.settings(run)
     assert run.settings == own
-    Larger(0, 8, 16).settings(run)
-    assert run.settings == {**own, "prompts": 8, "group": 16}
+    run.gradient_steps = 1
+    case.settings(run)
+    weights = {"reward.weights/critic": 0.7, "reward.weights/exact": 0.1, "reward.weights/format": 0.2}
+    assert run.settings == {**own, **weights}
+
+
+def test_a_demonstration_is_an_answer_or_a_copy_and_weighs_in_the_loss() -> None:
+    right, copied = (demonstrations(copies, 0, 1) for copies in (0.0, 1.0))
+    assert torch.equal(right[1], answered(right[0]))
+    assert torch.equal(copied[1].sort(1).values, right[1].sort(1).values) and not torch.equal(copied[1], right[1])
+    run, loss = trainee("grpo"), torch.tensor(0.5)
+    policy = cast(Policy, run.model)
+    assert Demonstrated(1, 2.0, 0.5, 0).loss(loss, run) is loss
+    digits, answers = demonstrations(0.5, 0, 0)
+    nll = -policy(digits, answers).gather(1, answers[answers != PAD].unsqueeze(1)).mean()
+    assert float(Demonstrated(0, 2.0, 0.5, 0).loss(loss, run).detach()) == pytest.approx(0.5 + 2 * float(nll.detach()))
+
+
+def test_easy_prompts_come_on_top() -> None:
+    prompts = pools()[2]
+    case = Reviewed(2, 5, 0, 0)
+    assert case.batch(prompts, 1) is prompts
+    more = case.batch(prompts, 2)
+    assert torch.equal(more.digits[:-5], prompts.digits) and more.levels[-5:].tolist() == [0] * 5

@@ -1,1 +1,1 @@
-"""A fifth set of held-out faults, written without a look at any controller."""
+"""A sixth set of held-out faults, written without a look at any controller."""

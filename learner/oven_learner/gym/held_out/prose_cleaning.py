@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.held_out.common import hit
 from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.unseen.common import hit
 
 SPACES = {"lines": re.compile(rb"(?m)^[ \t]+"), "all": re.compile(rb"\s+"), "none": None}
 """What of the white space goes: the indentation of lines, or every run down to one blank, or nothing."""

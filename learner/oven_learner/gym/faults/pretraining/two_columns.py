@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.chosen import chosen
+from oven_learner.gym.faults.chosen import chosen
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.faults.chosen import chosen
 from oven_learner.gym.grpo.judges import scores
 from oven_learner.gym.grpo.policy import TOKENS, Policy
 from oven_learner.gym.grpo.task import ANSWER, END, PAD
-from oven_learner.gym.held_out.chosen import chosen
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

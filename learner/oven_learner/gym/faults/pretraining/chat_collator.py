@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.chosen import chosen
+from oven_learner.gym.faults.chosen import chosen
 
 PADDING = 0
 TEMPLATES = ("<|user|>", "### Response:\n", "<|im_start|>assistant\n", "Below is a document. Continue.\n\n")

@@ -7,7 +7,7 @@ from statistics import median
 
 from oven_agents.agent import Agent
 from oven_agents.objective import objective, signed
-from oven_agents.odds import odds
+from oven_agents.odds import THUMB, odds
 from oven_agents.robust import quantile, rise
 from oven_agents.window import Window
 from oven_controller.messages import Vote
@@ -25,7 +25,8 @@ class GradientHealth(Agent):
     docs/experiments.md).
 
     Drift: a norm that grew by a factor of three and more, well beyond its noise, while the objective got worse. The
-    clip goes to the 0.9 quantile of before, so that steps are no longer than they were.
+    clip goes to the 0.9 quantile of before, so that steps are no longer than they were. A rule of thumb, for which a
+    second voice is needed: of the outcomes in the gym a third beat doing nothing.
 
     False alarms: norms with a log-normal spread of .5 are five times their median with probability .0006, three of 60
     with 10⁻⁵; the drift is a mean of 20 logarithms above 6 standard errors.
@@ -56,7 +57,7 @@ class GradientHealth(Agent):
         if len(above) < self.OFTEN:
             return None
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
-        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike")
+        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", self.SURE)
 
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
@@ -69,16 +70,17 @@ class GradientHealth(Agent):
         if rise(values, self.LATELY) < 2:
             return None  # larger gradients on the way to something better are no fault
         why = f"the norm of the gradient grew from {before:.3g} to {now:.3g}, and {target.name} got worse"
-        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth")
+        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth", THUMB)
 
-    def _tighten(self, window: Window, clip: float, why: str, symptom: str) -> Vote | None:
+    def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
         """None where the clip that there is holds them already."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
         if lowered > knob.number / 1.2:
             return None
         target = objective(window.run)
-        sure = odds(window, self.SURE, target.name, self.GAIN, self.HORIZON)
+        if sure > THUMB:
+            sure = odds(window, sure, target.name, self.GAIN, self.HORIZON)
         return window.propose(
             CLIP, lowered, confidence=sure, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
             target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,

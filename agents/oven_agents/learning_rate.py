@@ -34,10 +34,10 @@ class LearningRate(Agent):
     successive gradients do not agree; what is left is noise that a lower rate averages out.
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
-    that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above half
-    of a rate that collapsed, nor before a cut that came with a rollback has shown what it does. Gradients that agree
-    while weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it; nor are those
-    that did not agree before, at a rate that was no higher: something else changed. Where the cosine is not measured
+    that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above a
+    quarter of a rate that was gone back from, nor before a cut has shown what it does. Gradients that agree while
+    weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it; nor are those that
+    did not agree before, at a rate that was no higher: something else changed. Where the cosine is not measured
     (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
@@ -60,7 +60,7 @@ class LearningRate(Agent):
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT, REPAIR = 8.0, 20
-    OVERLONG, GONE, ALONG, AGAINST = 0.95, 0.8, 0.95, 0.9
+    OVERLONG, GONE, ALONG, AGAINST = 0.85, 0.75, 0.85, 0.8
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of steps that are
     too long; of a reward that is gone, which may be the reward's own fault; of gradients that agree; that are opposed.
     A plateau may be all that there is to learn, and is a rule of thumb."""
@@ -181,7 +181,7 @@ class LearningRate(Agent):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
-        ceiling = min((scale / 2 for scale in _collapsed_at(window)), default=math.inf)
+        ceiling = min((scale / 4 for scale in _collapsed_at(window)), default=math.inf)
         target = objective(window.run)
         longest = knob.number * room(window) if target.name == "loss" else math.inf
         raised = knob.bounded(min(knob.number * factor, ceiling, longest))
@@ -209,9 +209,8 @@ class LearningRate(Agent):
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
-        """Whether a cut that came with a rollback is still to show what it does."""
-        backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
-        cuts = [receipt.tick for receipt in window.applied(SCALE) if receipt.tick in backs]
+        """Whether a cut, whoever's, is still to show what it does."""
+        cuts = [r.tick for r in window.applied(SCALE) if _number(r.after) < _number(r.before)]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
@@ -344,6 +343,10 @@ def _schedule_moves(window: Window, ticks: int) -> bool:
     since = window.settled_after(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _collapsed_at(window: Window) -> list[float]:

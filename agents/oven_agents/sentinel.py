@@ -108,7 +108,7 @@ class Sentinel(Agent):
     MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
     """In deviations. A norm is 2.5 away by chance in one tick of ten; lengths of successive steps are no independent
     values."""
-    JUMPED, BROKEN, AGAIN = 0.96, 0.6, 0.7
+    JUMPED, BROKEN, AGAIN = 0.85, 0.65, 0.7
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
     jumped; of a run of NaN, which may take several attempts; of a second remedy after a first."""
 

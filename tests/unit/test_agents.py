@@ -146,7 +146,7 @@ def test_a_rate_that_collapsed_is_not_tried_again() -> None:
     for tick in range(20_001, 20_030):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
         said += [message for message in session.react() if isinstance(message, Vote)]
-    assert said and said[0].value == pytest.approx(0.5)
+    assert said and said[0].value == pytest.approx(0.25)
 
 
 def test_a_starved_level_brings_the_mixture_back() -> None:

@@ -1,0 +1,1 @@
+"""A seventh set of held-out faults, written without a look at any controller."""

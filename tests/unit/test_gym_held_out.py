@@ -1,8 +1,7 @@
-"""The sixth set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
+"""The seventh set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -12,190 +11,167 @@ from tests.unit.whole_trainees import stepped, trainee
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.held_out.alike_prompts import Alike, answered, narrowed
-from oven_learner.gym.held_out.common import restarted
-from oven_learner.gym.held_out.fill_in_middle import Infilled, infilled
-from oven_learner.gym.held_out.frozen_layers import Frozen
-from oven_learner.gym.held_out.heavy_demonstrations import Demonstrated, demonstrations
-from oven_learner.gym.held_out.lost_collectives import Lost
-from oven_learner.gym.held_out.number_column import Numbered, as_numbers
-from oven_learner.gym.held_out.prose_cleaning import Cleaned, cleaned
-from oven_learner.gym.held_out.resharded_moments import Resharded, shifted
-from oven_learner.gym.held_out.review_prompts import Reviewed
-from oven_learner.gym.held_out.smoothed_labels import Smoothed
-from oven_learner.gym.held_out.tied_on_load import Tied
-from oven_learner.gym.held_out.token_budget import Budgeted, fitting
-from oven_learner.gym.held_out.weak_generator import Synthetic, written
-from oven_learner.gym.held_out.weights_by_name import Ordered
+from oven_learner.gym.grpo.trainee import Grpo
+from oven_learner.gym.held_out.banned_tokens import Banned, without
+from oven_learner.gym.held_out.canonical_prompts import Canonical
+from oven_learner.gym.held_out.cleared_symbols import Cleared, unused
+from oven_learner.gym.held_out.common import logits, pairs
+from oven_learner.gym.held_out.config_defaults import Defaulted
+from oven_learner.gym.held_out.counted_padding import Filled, filled
+from oven_learner.gym.held_out.growing_weights import Growing
+from oven_learner.gym.held_out.majority_answers import Voted, most
+from oven_learner.gym.held_out.open_mask import Opened, masks
+from oven_learner.gym.held_out.reversed_sync import Drawn
+from oven_learner.gym.held_out.saturated_weights import Saturated
+from oven_learner.gym.held_out.signed_rewards import Signed
+from oven_learner.gym.held_out.sorted_lines import Sorted, by_line
+from oven_learner.gym.held_out.token_price import Priced
+from oven_learner.gym.held_out.z_loss import Normalised
 from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.trainee import Pretraining
 
 
-def test_a_job_restarts_so_often_and_no_more() -> None:
-    assert [step for step in range(40) if restarted(step, 5, 10, 3)] == [5, 15, 25]
-
-
-@pytest.mark.parametrize(
-    ("spaces", "lower", "expected"),
-    [
-        ("lines", False, b"If A:\nB  C\n"),
-        ("all", False, b"If A: B C If A:"),
-        ("all", True, b"if a: b c if a:"),
-        ("none", True, b"if a:\n    b  c"),
-    ],
-)
-def test_a_cleaned_row_has_lost_lines_or_capitals(spaces: str, lower: bool, expected: bytes) -> None:
-    text = torch.tensor(list(b"If A:\n    B  C\n"))
-    assert bytes(cleaned(text, spaces, lower, len(expected)).tolist()) == expected
-
-
-def test_the_cleaned_data_end() -> None:
-    rows = pool(8, 0)
-    case = Cleaned(2, 3, 1.0, "all", True, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    made = case.batch(rows, 3)
-    assert made.shape == rows.shape and not (made == ord("\n")).any()
-
-
-def test_a_written_row_has_only_pairs_that_the_source_has() -> None:
-    pairs = {(one, two) for one, two in pool(1024, 0).flatten().unfold(0, 2, 1).tolist()}
-    row = written(1, 65, "salt", 3).tolist()
-    assert len(row) == 65 and {*pairwise(row)} <= pairs
-    rows = pool(8, 0)
-    case = Synthetic(2, 3, 0.5, 2, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    kept = (case.batch(rows, 2) == rows).all(1).tolist()
-    assert any(kept) and not all(kept)
-
-
-def test_an_infilled_row_has_its_middle_last() -> None:
-    row = torch.tensor(list(b"abcdefghijk"))
-    assert bytes(infilled(row, 2, 5).tolist()) == b"\x01ab\x02fgh\x03cde"
-    rows = pool(8, 0)
-    assert Infilled(2, 1.0, 0).batch(rows, 1) is rows
-    assert (Infilled(2, 1.0, 0).batch(rows, 2)[:, 0] == 1).all()
-
-
-def test_the_output_layer_becomes_the_embedding() -> None:
-    run = trainee("pretraining")
-    parameters = dict(run.model.named_parameters())
-    said, out = parameters["bytes.weight"], parameters["out.weight"]
-    with torch.no_grad():
-        Tied(1, 5, 1, 1.0, 0).weights(run)
-        assert not torch.equal(said, out)
-        Tied(0, 5, 1, 1.0, 0).weights(run)
-    assert torch.equal(said, out) and said.data_ptr() != out.data_ptr()
-
-
-def test_a_stretch_of_the_moments_is_off() -> None:
-    assert shifted(torch.arange(10), 0.5, 0.4, 1).tolist() == [0, 1, 2, 6, 3, 4, 5, 7, 8, 9]
+def test_the_model_computed_in_another_way_is_the_same_without_a_change() -> None:
     run = trainee("pretraining")
     stepped(run, 2, None)
-    states = [run.optimizer.state[parameter] for parameter in run.model.parameters()]
-    before = torch.cat([state["exp_avg_sq"].flatten() for state in states]).clone()
-    with torch.no_grad():
-        Resharded(2, 5, 1, 0.0, 1.0, 7).weights(run)
-    assert torch.equal(torch.cat([state["exp_avg_sq"].flatten() for state in states]), before.roll(7))
+    inputs, _ = pairs(run)
+    own = run.model(inputs)
+    assert torch.allclose(logits(run, inputs), own, atol=1e-4)
+    assert not torch.allclose(logits(run, inputs, dropped=lambda x: x / 2), own, atol=1e-4)
 
 
-def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
+def test_an_open_mask_shows_the_next_place_to_some_rows() -> None:
+    assert masks(2, 1, 3, 1).int().tolist() == [
+        [[[1, 1, 0], [1, 1, 1], [1, 1, 1]]],
+        [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]],
+    ]
+    run, loss = trainee("pretraining"), torch.tensor(2.0)
+    assert Opened(1, 5, 8, 1).loss(loss, run) is loss
+    assert Opened(0, 5, 8, 1).loss(loss, run) is not loss
+
+
+def test_defaults_change_the_loss_and_the_same_draw_gives_it_again() -> None:
+    run, loss = trainee("pretraining"), torch.tensor(2.0)
+    stepped(run, 2, None)
+    assert Defaulted(3, 0.5, True, 0).loss(loss, run) is loss
+    one, again, other = (float(Defaulted(2, 0.5, True, salt).loss(loss, run).detach()) for salt in (0, 0, 1))
+    assert one == again != other
+
+
+def test_a_short_document_is_filled_up() -> None:
+    rows = torch.arange(1, 11).repeat(2, 1)
+    assert filled(rows, torch.tensor([0.3, 0.0])).tolist() == [[1, 2, 3] + 7 * [0], [1, 2] + 8 * [0]]
+    rows = pool(8, 0)
+    case = Filled(2, 3, 0.2, 0.4, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    assert (case.batch(rows, 2)[:, 40:] == 0).all()
+
+
+def test_lines_are_sorted_and_none_comes_twice() -> None:
+    assert by_line(b"if b:\n    a\nelse:\n    a\n") == b"\n    a\nelse:\nif b:"
+    rows = pool(8, 0)
+    case = Sorted(2, 3, 1.0, False, 0)
+    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
+    text = bytes(case.batch(rows, 3).flatten().tolist()).split(b"\n")[1:-1]
+    assert text == sorted(set(text))
+
+
+def test_large_weights_are_cut_off_where_the_format_ends() -> None:
     run = trainee("pretraining")
-    for parameter in run.model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    Frozen(1, 5, ("block.",)).gradients(run)
-    assert all(bool(parameter.grad.all()) for parameter in run.model.parameters() if parameter.grad is not None)
-    Frozen(0, 5, ("block.",)).gradients(run)
-    for name, parameter in run.model.named_parameters():
-        assert parameter.grad is not None
-        assert bool(parameter.grad.any()) != name.startswith("block.")
+    parameters = dict(run.model.named_parameters())
+    with torch.no_grad():
+        Saturated(1, 5, 0.05, ("out.",)).weights(run)
+        assert parameters["out.weight"].abs().max() > 0.05
+        Saturated(0, 5, 0.05, ("out.",)).weights(run)
+    assert float(parameters["out.weight"].detach().abs().max()) == pytest.approx(0.05)
+    assert parameters["block.up.weight"].abs().max() > 0.05
 
 
-def test_a_smoothed_loss_is_part_of_the_way_to_that_of_all_symbols() -> None:
-    run = cast(Pretraining, trainee("pretraining"))
-    stepped(run, 3, None)
-    spread = -run.model(run._read()[:, :-1]).log_softmax(-1).mean()
-    loss = torch.tensor(2.0)
-    assert Smoothed(4, 0.25).loss(loss, run) is loss
-    assert float(Smoothed(3, 0.25).loss(loss, run).detach()) == pytest.approx(0.75 * 2 + 0.25 * float(spread.detach()))
+def test_a_decay_of_the_wrong_sign_makes_the_weights_grow() -> None:
+    own, growing = (stepped(trainee("pretraining"), 6, case) for case in (None, Growing(2, 100.0)))
+    assert growing[:2] == own[:2]
+    assert growing[5]["optim/weight_norm"] > own[5]["optim/weight_norm"]
 
 
-def test_a_lost_gradient_is_small_for_a_step_and_the_next_is_not() -> None:
-    own, lost = (stepped(trainee("pretraining"), 4, case) for case in (None, Lost(2, 1, 1.0, 0.001, 0)))
-    assert lost[:2] == own[:2]
-    assert lost[2]["grad_norm"] == pytest.approx(0.001 * own[2]["grad_norm"], rel=1e-3)
-    assert lost[3]["grad_norm"] > 0.5 * own[3]["grad_norm"]
+def test_the_squared_normaliser_comes_on_top_of_the_loss() -> None:
+    run, loss = trainee("pretraining"), torch.tensor(2.0)
+    squared = float(run.model(pairs(run)[0]).logsumexp(-1).square().mean().detach())
+    assert Normalised(1, 0.1).loss(loss, run) is loss
+    assert float(Normalised(0, 0.1).loss(loss, run).detach()) == pytest.approx(2 + 0.1 * squared)
 
 
-def test_narrow_prompts_have_few_digits_and_right_answers() -> None:
-    digits = torch.tensor([[9, 0, 4, 1, PAD], [2, 2, 3, PAD, PAD]])
-    narrow = narrowed(digits, torch.tensor([7, 5]))
-    assert narrow.tolist() == [[5, 7, 7, 5, PAD], [7, 7, 5, PAD, PAD]]
-    assert answered(narrow).tolist() == [[5, 5, 7, 7, END, PAD, PAD], [5, 7, 7, END, PAD, PAD, PAD]]
-    whole = pools()[2]
-    assert torch.equal(answered(whole.digits), whole.answers)
-    case = Alike(2, 3, 1.0, 3, 0)
-    assert case.batch(whole, 1) is whole and case.batch(whole, 5) is whole
-    assert len(case.batch(whole, 2).digits.unique()) == 3
+def test_only_symbols_that_do_not_occur_are_cleared() -> None:
+    gone = unused(256, 0)
+    assert gone[0] and not gone[ord("e")]
+    run = trainee("pretraining")
+    out = dict(run.model.named_parameters())["out.weight"]
+    with torch.no_grad():
+        Cleared(1, 256, 0).weights(run)
+        assert out.any(1).all()
+        Cleared(0, 256, 0).weights(run)
+    assert torch.equal(out.any(1), ~gone)
+
+
+def test_a_canonical_prompt_is_its_own_answer() -> None:
+    prompts = pools()[1]
+    case = Canonical(2, 3, 1.0, 0)
+    assert case.batch(prompts, 1) is prompts and case.batch(prompts, 5) is prompts
+    made = case.batch(prompts, 2)
+    assert torch.equal(made.digits[:, :4], prompts.answers[:, :4]) and (made.digits[:, 4] == PAD).all()
+    assert made.answers is prompts.answers
 
 
 def some(tokens: list[list[int]]) -> Completions:
-    """Answers to prompts that do not matter."""
+    """Answers of one group to prompts that do not matter."""
     said = torch.tensor(tokens)
     easy = pools()[0]
-    prompts = Prompts(*(part[: len(tokens)] for part in (easy.digits, easy.levels, easy.answers)))
+    prompts = Prompts(*(part[: len(tokens)].clone() for part in (easy.digits, easy.levels, easy.answers)))
     return Completions(prompts, said, said != PAD, len(tokens))
 
 
-def test_a_number_has_no_zeros_before_it() -> None:
-    tokens = [
-        [0, 0, 3, 0, END, PAD, PAD],
-        [0, 0, 0, END, PAD, PAD, PAD],
-        [1, 0, 2, END, PAD, PAD, PAD],
-        [END] + 6 * [PAD],
-    ]
-    expected = [[3, 0, END, PAD, PAD, PAD, PAD], [0, END, PAD, PAD, PAD, PAD, PAD], *tokens[2:]]
-    assert as_numbers(torch.tensor(tokens)).tolist() == expected
-    completions, given, run = some(tokens), {"exact": torch.zeros(4)}, trainee("grpo")
-    assert Numbered(1, 5, 1.0, 0).rewards(given, completions, run) is given
-    assert completions.tokens.tolist() == tokens
-    assert Numbered(0, 5, 1.0, 0).rewards(given, completions, run) is given
-    assert completions.tokens.tolist() == expected and completions.lengths.tolist() == [3, 2, 4, 1]
-
-
-def test_the_longest_answers_are_in_no_loss() -> None:
-    assert fitting(torch.tensor([4, 6, 3, 5]), 12).tolist() == [True, False, True, True]
-    completions, run = some([[1, 2, 3, END, PAD, PAD, PAD], [1, 2, END, PAD, PAD, PAD, PAD]]), trainee("grpo")
-    Budgeted(0, 5, 5).rewards({}, completions, run)
-    assert completions.lengths.tolist() == [0, 3]
-
-
-def test_each_judge_gets_the_weight_of_another() -> None:
+def test_a_banned_digit_is_never_said_and_the_policy_stays_as_it_is() -> None:
     run = trainee("grpo")
-    own = dict(run.settings)
-    case = Ordered(1, ("critic", "exact", "format"), (0.7, 0.1, 0.2))
-    case.settings(run)
-    assert run.settings == own
-    run.gradient_steps = 1
-    case.settings(run)
-    weights = {"reward.weights/critic": 0.7, "reward.weights/exact": 0.1, "reward.weights/format": 0.2}
-    assert run.settings == {**own, **weights}
-
-
-def test_a_demonstration_is_an_answer_or_a_copy_and_weighs_in_the_loss() -> None:
-    right, copied = (demonstrations(copies, 0, 1) for copies in (0.0, 1.0))
-    assert torch.equal(right[1], answered(right[0]))
-    assert torch.equal(copied[1].sort(1).values, right[1].sort(1).values) and not torch.equal(copied[1], right[1])
-    run, loss = trainee("grpo"), torch.tensor(0.5)
     policy = cast(Policy, run.model)
-    assert Demonstrated(1, 2.0, 0.5, 0).loss(loss, run) is loss
-    digits, answers = demonstrations(0.5, 0, 0)
-    nll = -policy(digits, answers).gather(1, answers[answers != PAD].unsqueeze(1)).mean()
-    assert float(Demonstrated(0, 2.0, 0.5, 0).loss(loss, run).detach()) == pytest.approx(0.5 + 2 * float(nll.detach()))
+    bias = policy.head.bias.detach().clone()
+    draws = torch.Generator().manual_seed(0)
+    tokens = without((3, 7), policy, pools()[2].digits, 1.0, draws)
+    assert not ((tokens == 3) | (tokens == 7)).any() and (tokens == 5).any()
+    assert torch.equal(policy.head.bias, bias)
+    completions, given = some(8 * [[3, 3, 3, END, PAD, PAD, PAD]]), {"exact": torch.zeros(8)}
+    assert Banned(1, 5, (3,), 0).rewards(given, completions, run) is given
+    assert {*Banned(0, 5, (3,), 0).rewards(given, completions, run)} == {"exact", "format", "critic"}
+    assert not (completions.tokens == 3).any() and torch.equal(completions.mask, completions.tokens != PAD)
 
 
-def test_easy_prompts_come_on_top() -> None:
-    prompts = pools()[2]
-    case = Reviewed(2, 5, 0, 0)
-    assert case.batch(prompts, 1) is prompts
-    more = case.batch(prompts, 2)
-    assert torch.equal(more.digits[:-5], prompts.digits) and more.levels[-5:].tolist() == [0] * 5
+def test_what_most_say_is_taken_to_be_right() -> None:
+    common, rare = [4, 3, 1, END, PAD, PAD, PAD], [1, 3, 4, END, PAD, PAD, PAD]
+    assert most(torch.tensor([rare, common, common])).tolist() == common
+    completions, given, run = some([rare, common, common]), {"exact": torch.zeros(3)}, trainee("grpo")
+    assert Voted(1, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert Voted(0, 5, 1.0, 0).rewards(given, completions, run)["exact"].tolist() == [0, 1, 1]
+
+
+def test_the_policy_goes_a_part_of_the_way_to_its_reference() -> None:
+    run = cast(Grpo, trainee("grpo"))
+    stepped(run, 2, None)
+    before = [one.detach().clone() for one in run.model.parameters()]
+    Drawn(1, 5, 4, 0.25).weights(run)
+    assert all(torch.equal(one, was) for one, was in zip(run.model.parameters(), before, strict=True))
+    Drawn(2, 5, 4, 0.25).weights(run)
+    for one, was, its in zip(run.model.parameters(), before, run._reference.parameters(), strict=True):
+        assert torch.allclose(one, 0.75 * was + 0.25 * its)
+
+
+def test_each_token_has_its_price_and_the_form_has_no_weight() -> None:
+    completions, run = some([[1, 2, 3, END, PAD, PAD, PAD], [1, END] + 5 * [PAD]]), trainee("grpo")
+    given = {"exact": torch.tensor([1.0, 0.0])}
+    assert Priced(1, 0.1, 0.0).rewards(given, completions, run) is given
+    assert Priced(0, 0.1, 0.0).rewards(given, completions, run)["exact"].tolist() == pytest.approx([0.6, -0.2])
+    Priced(0, 0.1, 0.0).settings(run)
+    assert run.settings["reward.weights/format"] == 0
+
+
+def test_another_scale_of_the_rewards_is_nothing_to_the_policy() -> None:
+    own, signed = (stepped(trainee("grpo"), 4, case) for case in (None, Signed(2, 2.0, -1.0)))
+    assert signed[:2] == own[:2]
+    assert signed[2]["reward"] < own[2]["reward"] - 0.1
+    assert signed[3]["entropy"] == pytest.approx(own[3]["entropy"], rel=1e-2)

@@ -1,1 +1,1 @@
-"""A sixth set of held-out faults, written without a look at any controller."""
+"""A seventh set of held-out faults, written without a look at any controller."""

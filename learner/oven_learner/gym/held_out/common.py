@@ -1,11 +1,20 @@
-"""What several of these faults share: which rows are hit, and when a job restarts."""
+"""What several of these faults share: which rows are hit, and the language model computed in another way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from oven_learner.gym.fault import generator
+from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
+
+if TYPE_CHECKING:
+    from oven_learner.gym.pretraining.trainee import Pretraining
+    from oven_learner.gym.trainee import Trainee
 
 
 def hit(count: int, share: float, *seed: object) -> Tensor:
@@ -13,7 +22,30 @@ def hit(count: int, share: float, *seed: object) -> Tensor:
     return torch.rand(count, generator=generator(*seed)) < share
 
 
-def restarted(step: int, onset: int, every: int, times: int) -> bool:
-    """Whether the job comes up again at this step: at the onset, and so many times in all."""
-    number, since = divmod(step - onset, every)
-    return since == 0 and 0 <= number < times
+def pairs(trainee: Trainee) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of this step of pretraining, each int64 [B, LENGTH]."""
+    rows = cast("Pretraining", trainee)._read()
+    return rows[:, :-1], rows[:, 1:]
+
+
+def logits(
+    trainee: Trainee,
+    tokens: Tensor,
+    *,
+    seen: Tensor | None = None,
+    activation: Callable[[Tensor], Tensor] = F.relu,
+    dropped: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
+    """The model's logits [B, T, BYTES], with another mask (bool, true where a place is seen), another activation, or a
+    dropout of what each part adds."""
+    model = cast(ByteModel, trainee.model)
+    block, (B, T) = model.block, tokens.shape
+    seen = torch.ones(T, T, dtype=torch.bool).tril() if seen is None else seen
+    x = dropped(model.bytes(tokens) + model.positions.weight[:T])
+    split = block.qkv(F.layer_norm(x, (WIDTH,))).view(B, T, 3, HEADS, WIDTH // HEADS)
+    q, k, v = split.permute(2, 0, 3, 1, 4)
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    x = x + dropped(block.mix(attended.transpose(1, 2).reshape(B, T, WIDTH)))
+    x = x + dropped(block.down(activation(block.up(F.layer_norm(x, (WIDTH,))))))
+    out: Tensor = model.out(F.layer_norm(x, (WIDTH,)))
+    return out

@@ -10,7 +10,7 @@ import torch
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.grpo.task import Prompts
-from oven_learner.gym.unseen.common import hit
+from oven_learner.gym.held_out.common import hit
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.grpo.judges import scores
-from oven_learner.gym.unseen.common import hit
+from oven_learner.gym.held_out.common import hit
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

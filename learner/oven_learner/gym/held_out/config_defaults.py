@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.unseen.common import logits, pairs
+from oven_learner.gym.held_out.common import logits, pairs
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.held_out.common import hit
 from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.unseen.common import hit
 
 ROWS = 4096
 """Of text, whose lines are sorted together."""

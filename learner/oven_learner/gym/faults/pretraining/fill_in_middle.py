@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.common import hit
+from oven_learner.gym.faults.common import hit
 
 PREFIX, SUFFIX, MIDDLE = 1, 2, 3
 """Bytes that no source has."""

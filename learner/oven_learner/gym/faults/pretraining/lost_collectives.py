@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.common import hit
+from oven_learner.gym.faults.common import hit
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.task import ANSWER, END, PAD, Prompts
-from oven_learner.gym.held_out.common import hit
 
 
 @dataclass(frozen=True)

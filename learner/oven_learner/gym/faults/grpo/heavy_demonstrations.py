@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.task import ANSWER, END, PAD, pools
-from oven_learner.gym.held_out.common import hit
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

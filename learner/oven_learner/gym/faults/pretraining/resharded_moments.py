@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.common import restarted
+from oven_learner.gym.faults.common import restarted
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -1,1 +1,0 @@
-"""A seventh set of held-out faults, written without a look at any controller."""

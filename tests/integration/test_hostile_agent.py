@@ -6,6 +6,8 @@ agent that joins has a vote, and may use it badly: docs/security.md says what th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from tests.integration.attack import (
     plain,
     unchanged,
 )
-from tests.integration.honest_run import HOSTILE, ON, TICKS, HonestRun, Hostile, Played, running
+from tests.integration.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile, Played, running
 from tests.integration.learner_side import until
 
 from oven_controller.messages import (
@@ -278,7 +280,22 @@ async def test_headers_that_mean_something_to_a_server(tmp_path: Path, plain: Pl
 async def test_floods_of_statuses_and_votes(tmp_path: Path, plain: Played) -> None:
     """Without joining: done, left, cannot fire; thousands of knobs that nobody has; rationales as long as they get."""
 
+    async def one_of_each(run: HonestRun, evil: Hostile) -> None:
+        """Until they are in the log. Of a flood the server keeps some for a second, which may be too short for any."""
+        said = [
+            (ON.vote(HOSTILE), VOTE),
+            (ON.agent(HOSTILE), AgentStatus(state="done").wire()),
+            (ON.agent(HOSTILE), b"x"),
+        ]
+        for subject, data in said:
+            await evil.say(subject, data)
+        async with run.bus() as admin, contextlib.aclosing(admin.read(RUN, subjects=[*ALLOWED])) as log:
+            for _ in said:
+                await asyncio.wait_for(anext(log), 30)
+
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:
+        if step == 1:
+            await one_of_each(run, evil)
         for n in range(100):
             knob = f"knob.{step}.{n}" + "x" * (n * 20)
             long = Vote(actuator=knob, stance="propose", value=1e300, tick=0, confidence=1, rationale="é" * 2000)

@@ -39,7 +39,8 @@ def svg(arms: Mapping[str, Standing], title: str) -> str:
             bottom = TOP + ROW * len(arms)
             parts.append(f'<line x1="{x(value)}" x2="{x(value)}" y1="{TOP - 6}" y2="{bottom}" stroke="{colour}"/>')
             parts.append(f'<text x="{x(value)}" y="{bottom + 16}" text-anchor="middle" fill="#444">{value:g}</text>')
-    parts.append(f'<text x="{x(0)}" y="{height - 6}" text-anchor="middle" fill="#444">{CAPTION}</text>')
+    below = f'x="{WIDTH / 2}" y="{height - 6}" text-anchor="middle"'
+    parts.append(f'<text {below} font-size="11" fill="#444">{CAPTION}</text>')
     for index, (arm, each) in enumerate(arms.items()):
         middle = TOP + ROW * index + ROW / 2
         begin, end = sorted((x(0), x(each.score.mean)))

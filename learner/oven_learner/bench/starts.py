@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from oven_learner.bench.episode import Episode, Result, run
+from oven_learner.progress import progress
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
 RULES = ("swarm", "alone", "blind", "plateau")
@@ -112,15 +112,11 @@ class Starts:
 
 
 def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TimeRemainingColumn())  # fmt: skip
     results = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("runs", total=len(episodes))
+    with progress("runs", len(episodes)) as advance:
         for result in measure(episodes, jobs):
             results.append(result)
-            at = f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}"
-            progress.update(task, advance=1, description=at)
+            advance(1, f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}")
     return results
 
 

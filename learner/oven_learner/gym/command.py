@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
@@ -21,6 +20,7 @@ from oven_learner.gym.plot import svg
 from oven_learner.gym.report import Report, plain, report
 from oven_learner.gym.results import Row
 from oven_learner.gym.runner import Task, missing, played
+from oven_learner.progress import progress
 
 SUBJECT = "mesh+kg"
 """The arm that the verdict is on, unless another is named: the controller as it is shipped."""
@@ -133,17 +133,13 @@ class Gym:
     def _run(self, tasks: Sequence[Task]) -> list[Row]:
         if not tasks:
             return []
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TimeRemainingColumn())  # fmt: skip
         found: list[Row] = []
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            bar = progress.add_task("episodes", total=sum(len(task.arms) for task in tasks))
+        with progress("episodes", sum(len(task.arms) for task in tasks)) as advance:
             for rows, failures in played(tasks, self._jobs):
                 results.append(self._folder, rows)
                 found += rows
                 self.failures += failures
-                at = f"{rows[-1].family} {rows[-1].seed}" if rows else "failed"
-                progress.update(bar, advance=len(rows) + len(failures), description=at)
+                advance(len(rows) + len(failures), f"{rows[-1].family} {rows[-1].seed}" if rows else "failed")
         return found
 
 

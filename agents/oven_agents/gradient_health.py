@@ -26,7 +26,7 @@ class GradientHealth(Agent):
 
     Drift: a norm that grew by a factor of three and more, well beyond its noise, while the objective got worse. The
     clip goes to the 0.9 quantile of before, so that steps are no longer than they were. A rule of thumb, for which a
-    second voice is needed: of the outcomes in the gym a third beat doing nothing.
+    second voice is needed: of twelve outcomes in the gym a quarter beat doing nothing.
 
     False alarms: norms with a log-normal spread of .5 are five times their median with probability .0006, three of 60
     with 10⁻⁵; the drift is a mean of 20 logarithms above 6 standard errors.
@@ -57,7 +57,8 @@ class GradientHealth(Agent):
         if len(above) < self.OFTEN:
             return None
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
-        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", self.SURE)
+        sure = odds(window, self.SURE, objective(window.run).name, self.GAIN, self.HORIZON)
+        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", sure)
 
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
@@ -79,8 +80,6 @@ class GradientHealth(Agent):
         if lowered > knob.number / 1.2:
             return None
         target = objective(window.run)
-        if sure > THUMB:
-            sure = odds(window, sure, target.name, self.GAIN, self.HORIZON)
         return window.propose(
             CLIP, lowered, confidence=sure, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
             target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,

@@ -11,7 +11,7 @@ from oven_controller.mesh.effect import sigma
 THUMB: Final = 0.55
 """Of a rule of thumb, which nothing was measured of: a second voice, or a person, has to agree."""
 LEAST: Final = 0.65
-"""Of what an agent stands behind, however little of it will be seen: a specialist's quorum, by default."""
+"""Of what an agent stands behind, however little of it will be seen: above a specialist's quorum, by default."""
 ENOUGH: Final = 8
 """Measurements that a spread is taken from."""
 

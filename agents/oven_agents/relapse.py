@@ -69,7 +69,7 @@ class Relapse(Agent):
     CUT = 8.0
     PASSED = 100
     ATTEMPTS = 2
-    SURE, AGAIN = 0.8, 0.65
+    SURE, AGAIN, STALLED = 0.8, 0.65, 0.65
     READINGS, IN_A_ROW = 40, 3
     STALE, STILL = 2, 0.05
 
@@ -119,11 +119,12 @@ class Relapse(Agent):
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _stalled(self, window: Window, metric: MetricSpec, seen: Sequence[tuple[int, float]]) -> Vote | None:
+        """A cut alone, where a policy was learning until STALE of the usual intervals ago."""
         values = [value for _, value in seen]
         index = max(range(len(values)), key=values.__getitem__)
         (at, best), stale = seen[index], values[index + 1 :]
         gained = best - values[max(0, index - self.IN_A_ROW)]
-        every = max(after - tick for (tick, _), (after, _) in pairwise(seen))  # not those asked for
+        every = max(after - tick for (tick, _), (after, _) in pairwise(seen))  # what was asked for came sooner
         if window.tick - at < self.STALE * every or gained < self.STILL * abs(best):
             return None
         if _changed(window, at, SCALE, ROLLBACK):
@@ -139,7 +140,7 @@ class Relapse(Agent):
             f"{SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
         return window.propose(
-            SCALE, lowered, confidence=self.AGAIN, why=why, target=metric.name, horizon=40,
+            SCALE, lowered, confidence=self.STALLED, why=why, target=metric.name, horizon=40,
             expected_change=signed(metric, self.LEAST * abs(best)), evidence=("symptom:reward_plateau",),
         )  # fmt: skip
 

@@ -216,7 +216,6 @@ class Bus:
         self.client._pending, self.client._pending_data_size = [], 0  # `close` would wait until it is written
         watchdog.abort(self.client)
         await self._end()
-        self.closed.set()
 
     async def _end(self) -> None:
         """nats-py's `close`, and what it leaves where it does not come to its end in a second: the socket, and tasks of
@@ -235,6 +234,7 @@ class Bus:
         for task in done:
             if not task.cancelled():
                 task.exception()  # else asyncio complains that nobody looked
+        self.closed.set()
 
     @property
     def connected(self) -> bool:

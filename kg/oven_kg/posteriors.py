@@ -175,17 +175,18 @@ def learn(
 ) -> Learnt:
     """`seen`: a report's symptoms that the graph knows, and P of each cause; `edges`: the SOLVES edges of each remedy
     that the report's changes are."""
-    by_edge, tried, all_of_them = Tally(), Tally(), Tally()
+    by_edge, tried = Tally(), Tally()
+    weights, successes = [EVEN], [EVEN / 2]
     for report, weight in weighted:
-        all_of_them.add(None, weight, report.success)
+        weights.append(weight)
+        successes.append(weight * report.success)
         signature, causes = seen(report)
         for remedy, solves in edges(report).items():
             tried.add((signature, remedy), weight, report.success)
             for edge in solves:
                 if p := causes.get(edge.dst, 0.0):
                     by_edge.add(edge.id, weight * p, report.success)
-    said = all_of_them.betas().get(None, Beta())
-    return Learnt(by_edge.betas(), tried.betas(), (said.good + EVEN / 2) / (said.n + EVEN))
+    return Learnt(by_edge.betas(), tried.betas(), math.fsum(successes) / math.fsum(weights))
 
 
 def _plain(report: OutcomeReport) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from oven_agents import Agent, Alternatives, Window
 from oven_agents.data_health import DataHealth
 from oven_agents.gradient_health import GradientHealth
 from oven_agents.learning_rate import LearningRate
+from oven_agents.odds import THUMB
 from oven_agents.sentinel import CUTTING, RETURNING, SKIPPING, Sentinel
 from oven_agents.weight_decay import WeightDecay
-from oven_controller.messages import Observation, Receipt, Value
+from oven_controller.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
 Change = Callable[[int, dict[str, float]], dict[str, float]]
@@ -181,13 +182,26 @@ def test_data_that_come_again_are_passed_over_once() -> None:
     assert [said.tick for said in runs.votes(DataHealth(), runs.pretraining(), events)] == [vote.tick]
 
 
+def loose(run: RunStarted) -> RunStarted:
+    """With a clip that lets everything pass."""
+    specs = [s.model_copy(update={"value": 50.0}) if s.name == "grad.clip" else s for s in run.actuators]
+    return run.model_copy(update={"actuators": tuple(specs)})
+
+
 def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
-    loose = runs.pretraining()
-    specs = [s.model_copy(update={"value": 50.0}) if s.name == "grad.clip" else s for s in loose.actuators]
+    tight = runs.pretraining()
     spiky = hurt(lambda since, found: {"grad_norm": found["grad_norm"] * (20 if since % 5 == 0 else 1)})
-    vote = runs.votes(GradientHealth(), loose.model_copy(update={"actuators": tuple(specs)}), spiky)[0]
+    vote = runs.votes(GradientHealth(), loose(tight), spiky)[0]
     assert vote.actuator == "grad.clip" and isinstance(vote.value, float) and 1 < vote.value < 5
-    assert not runs.votes(GradientHealth(), loose, spiky), "a clip of 1 held them"
+    assert not runs.votes(GradientHealth(), tight, spiky), "a clip of 1 held them"
+
+
+def test_a_norm_that_drifts_needs_a_second_voice() -> None:
+    def grown(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {"grad_norm": 4 * found["grad_norm"], "loss": found["loss"] + 0.5}
+
+    voted = runs.votes(GradientHealth(), loose(runs.pretraining()), hurt(grown, end=ONSET + 40))
+    assert voted and {vote.confidence for vote in voted} == {THUMB}
 
 
 @given(st.lists(st.integers(0, 12), max_size=4), st.integers(1, 10))

@@ -149,6 +149,17 @@ def test_a_rate_that_collapsed_is_not_tried_again() -> None:
     assert said and said[0].value == pytest.approx(0.25)
 
 
+def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
+    session = Session(LearningRate(), "me")
+    session.absorb(started())
+    session.absorb(receipt(6, "optimizer.lr_scale", 1.0, 0.2))
+    said: list[Vote] = []
+    for tick in range(7, 40):
+        session.absorb(observe(tick, reward=0.3, cos=0.6))
+        said += [message for message in session.react() if isinstance(message, Vote)]
+    assert said and said[0].tick == 6 + LearningRate.REPAIR
+
+
 def test_a_starved_level_brings_the_mixture_back() -> None:
     only_easy = {"len3": 1.0, "len4": 0.0, "len5": 0.0}
     said = votes(Curriculum(), [observe(t, reward=0.6, reward__len3=0.6) for t in range(1, 10)], started(only_easy))

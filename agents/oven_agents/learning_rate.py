@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
+from oven_agents.off_policy import foreign
 from oven_agents.policy import moved
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.second_opinion import ask, opinion
@@ -113,7 +114,7 @@ class LearningRate(Agent):
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
             return []  # the cut would be turned down, and a rollback alone would only collapse again
         lost = self._lost(window, since) if objective(window.run).name == "reward" else []
-        if not lost:
+        if not lost or foreign(window):
             return []
         onset = _last_healthy(window, since) + EASED + 1
         heard = opinion(window, onset).state

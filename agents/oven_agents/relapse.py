@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, takewhile
 from statistics import fmean, median
 
 from oven_agents import stride
 from oven_agents.agent import Agent
-from oven_agents.objective import REWARD, held_out, objective, readings, signed
+from oven_agents.objective import held_out, readings, signed
+from oven_agents.off_policy import foreign
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.second_opinion import ask, available
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
-from oven_controller.messages import MetricSpec, RunStarted, Vote
+from oven_controller.messages import RunStarted, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
@@ -36,11 +37,9 @@ class Relapse(Agent):
     proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a second has to say the
     same (oven_agents.second_opinion).
 
-    A policy that was learning, and no longer does, is dragged off by what its gradient has of noise, or by a reward
-    that means something else by now; at a lower rate more slowly. So of a run with a reward whose best reading is STALE
-    readings old, as they usually come, after gains of STILL of it, and a deviation better than the newest, it lowers
-    the rate, once, and goes nowhere. (For a loss the same costs more than it brings: docs/experiments.md.) Where the
-    rate came down since the best reading, what is lost after all is gone back from without another cut.
+    Where the rate came down since the best reading, what is lost after all is gone back from without another cut. Where
+    completions were not the policy's own since then (oven_agents.off_policy), what is lost comes again after each
+    rollback, and is left to the policy to get used to.
 
     It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
     run alone: more of the same will not help.
@@ -69,9 +68,8 @@ class Relapse(Agent):
     CUT = 8.0
     PASSED = 100
     ATTEMPTS = 2
-    SURE, AGAIN, STALLED = 0.8, 0.65, 0.65
+    SURE, AGAIN = 0.8, 0.65
     READINGS, IN_A_ROW = 40, 3
-    STALE, STILL = 2, 0.05
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -92,9 +90,7 @@ class Relapse(Agent):
         share = self.lost(values)
         at, best = max(seen[:-1], key=lambda reading: reading[1])
         tried = [receipt.tick for receipt in window.applied(ROLLBACK) if receipt.tick > at]
-        if share is None:
-            return self._stalled(window, metric, seen) if objective(window.run).name == REWARD.name else None
-        if len(tried) >= self.ATTEMPTS:
+        if share is None or len(tried) >= self.ATTEMPTS or foreign(window, at):
             return None
         why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
         why += " learnt is lost"
@@ -103,7 +99,7 @@ class Relapse(Agent):
             return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return ask(window, why)
-        slowed = not tried and _changed(window, at, SCALE)
+        slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
         found = self._remedy(window, bool(tried), once=slowed or at == seen[-low - 1][0])
         if found is None:
             return None
@@ -117,32 +113,6 @@ class Relapse(Agent):
             for name, value in ((ROLLBACK, float(at)), *changes)
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
-
-    def _stalled(self, window: Window, metric: MetricSpec, seen: Sequence[tuple[int, float]]) -> Vote | None:
-        """A cut alone, where a policy was learning until STALE of the usual intervals ago."""
-        values = [value for _, value in seen]
-        index = max(range(len(values)), key=values.__getitem__)
-        (at, best), stale = seen[index], values[index + 1 :]
-        gained = best - values[max(0, index - self.IN_A_ROW)]
-        every = max(after - tick for (tick, _), (after, _) in pairwise(seen))  # what was asked for came sooner
-        if window.tick - at < self.STALE * every or gained < self.STILL * abs(best):
-            return None
-        if _changed(window, at, SCALE, ROLLBACK):
-            return None
-        if best - fmean(stale[-self.STALE :]) < _deviation(values[: -self.STALE]):
-            return None
-        knob = window.knobs[SCALE]
-        lowered = knob.bounded(knob.number / self.CUT)
-        if lowered > knob.number / 1.2:
-            return None
-        why = (
-            f"{metric.name} rose to {abs(best):.4g} until tick {at}, and no further in {len(stale)} readings: "
-            f"{SCALE} {knob.number:.3g} → {lowered:.3g}"
-        )
-        return window.propose(
-            SCALE, lowered, confidence=self.STALLED, why=why, target=metric.name, horizon=40,
-            expected_change=signed(metric, self.LEAST * abs(best)), evidence=("symptom:reward_plateau",),
-        )  # fmt: skip
 
     def _remedy(
         self, window: Window, tried: bool, *, once: bool
@@ -184,10 +154,6 @@ class Relapse(Agent):
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = times * max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
         return lost / max(learnt, lost) if lost > least and best - newest[-1] > least / 2 else None
-
-
-def _changed(window: Window, at: int, *actuators: str) -> bool:
-    return any(receipt.tick > at for name in actuators for receipt in window.applied(name))
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -35,13 +35,14 @@ class Opinion:
     another than training's); at most 0: nothing was lost."""
 
 
-def opinion(window: Window, onset: int) -> Opinion:
-    """What held-out readings say of what began at tick `onset`."""
+def opinion(window: Window, onset: int, answered: int = -1) -> Opinion:
+    """What held-out readings say of what began at tick `onset`: those that are younger than what was done about it at
+    tick `answered`, too."""
     before = [reading for reading in readings(window) if reading[0] < onset]
-    since = [reading for reading in readings(window) if reading[0] >= onset]
+    since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
     if not before or (not since and not available(window)):
         return Opinion("unknown")
-    asked = [receipt.tick for receipt in window.applied(EVALUATE) if receipt.tick >= onset]
+    asked = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
     if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
         return Opinion("known", _lost(before, since[-1]))
     if asked and not any(tick > asked[-1] for tick, _ in since):

@@ -127,7 +127,7 @@ class Sentinel(Agent):
 
     def _heard(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """What follows from a held-out reading, or the question for one."""
-        heard = opinion(window, harm.onset)
+        heard = opinion(window, harm.onset, self._passed(window, harm.onset))
         if heard.state == "ask":
             return ask(window, harm.why)
         if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
@@ -139,6 +139,11 @@ class Sentinel(Agent):
         ):
             harm = replace(harm, order=(PASSING,))
         return self._offer(window, harm)
+
+    def _passed(self, window: Window, onset: int) -> int:
+        """The tick at which batches were passed over for what began at `onset`, with no rollback; −1 if none were."""
+        backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
+        return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in backs), default=-1)
 
     def _broken(self, window: Window) -> _Harm | None:
         gauge = next((g for g in GAUGES if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
@@ -163,6 +168,8 @@ class Sentinel(Agent):
     def _poisoned(self, window: Window) -> _Harm | None:
         """For a few ticks after it, since a rollback may have to wait; not in the newest, in which the gauge of the
         length may not show it yet."""
+        if objective(window.run).name != LOSS:
+            return None
         norms = window.kept(stride.NORM, last=self.REFERENCE + self.RECENT)
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from oven_agents.agent import Agent
+from oven_agents.off_policy import foreign
 from oven_agents.policy import worsened
 from oven_agents.robust import noise
 from oven_agents.window import Window
@@ -105,7 +106,9 @@ class TeacherEscalation(Agent):
         return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
 
     def _tighten(self, window: Window, seen: _Reading) -> Vote | None:
-        if seen.growth < self.RUNAWAY or seen.kl < self.TELLING or seen.rise > 0 or worsened(window) is False:
+        if seen.growth < self.RUNAWAY or seen.kl < self.TELLING or seen.rise > 0:
+            return None
+        if worsened(window) is False or foreign(window):
             return None
         knob = window.knobs[BETA]
         raised = knob.bounded(knob.number * self.STEP)

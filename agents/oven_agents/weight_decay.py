@@ -36,7 +36,7 @@ class WeightDecay(Agent):
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
 
-    MOSTLY = 0.5
+    MOSTLY, ALL = 0.5, 1.1
     LOST = 0.03
     """Of the norm: less than that is no harm yet."""
     HALF, ATTEMPTS = 0.5, 2
@@ -70,7 +70,7 @@ class WeightDecay(Agent):
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _shrinks(self, window: Window) -> Alternatives | None:
-        if stride.shrinking(window) < self.MOSTLY:
+        if not self.MOSTLY <= stride.shrinking(window) <= self.ALL:
             return None
         norms = window.kept(stride.WEIGHTS, after=window.settled_after(DECAY, ROLLBACK), last=self.BACK)
         if len(norms) < stride.NOW:

@@ -69,31 +69,6 @@ def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     assert offers(read([*LEARNT, 0.3]), run) == [(140, "rollback", {"run.rollback": 120.0})], "no noise makes that"
 
 
-def cuts(events: Events, run: RunStarted | None = None) -> list[tuple[int, Value]]:
-    said = runs.said(Relapse(), run or runs.grpo(), events)
-    return [
-        (vote.tick, vote.value) for vote in said if isinstance(vote, Vote) and vote.actuator == "optimizer.lr_scale"
-    ]
-
-
-def test_a_policy_that_stops_learning_goes_on_more_slowly() -> None:
-    assert cuts(read([*LEARNT, 0.77, 0.77])) == [(160, 0.125)]
-    assert cuts(read([*LEARNT, 0.77])) == [], "one reading is luck"
-    assert cuts(read([*LEARNT, 0.799, 0.799])) == [], "within the noise of the readings"
-    assert cuts(read([*LEARNT, 0.805, 0.81, 0.80, 0.82, 0.80, 0.80])) == [], "it had learnt next to nothing any more"
-
-
-def test_readings_that_were_asked_for_are_not_taken_for_time() -> None:
-    asked = [runs.seen(tick, {"reward": 0.7, "eval/accuracy": 0.77}) for tick in (124, 128)]
-    events = sorted([*(e for e in read([*LEARNT, 0.77]) if e.tick not in (124, 128)), *asked], key=lambda e: e.tick)
-    assert cuts(events) == []
-
-
-def test_a_loss_that_stalls_is_left_alone() -> None:
-    losses = [3.4, 2.9, 2.75, 2.68, 2.63, 2.60, 2.61, 2.61, 2.61]
-    assert cuts(read(losses, "eval/loss"), runs.pretraining()) == []
-
-
 def test_what_is_lost_although_the_rate_came_down_is_gone_back_for_at_that_rate() -> None:
     slowed = runs.receipt(141, "optimizer.lr_scale", 1.0, 0.125)
     events = [*read([*LEARNT, 0.77, 0.66])]

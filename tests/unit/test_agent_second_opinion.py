@@ -107,6 +107,24 @@ def test_a_jump_of_the_data_alone_is_passed_over_and_no_step_is_thrown_away() ->
     assert said(events(hurt=0.1)) == ["run.evaluate", PASSING]
 
 
+def test_what_stays_after_its_batches_were_passed_over_needs_a_reading_of_its_own() -> None:
+    def after_skipping(hurt: float) -> list[str]:
+        first = events(hurt=0.1)
+        passed = next(i for i, event in enumerate(first) if event.tick == ONSET + 4)
+        later = [
+            event.model_copy(update={"metrics": {**event.metrics, "eval/loss": 2.55 + hurt}})
+            if isinstance(event, Observation) and event.tick == ONSET + 6
+            else event
+            for event in first[passed + 1 :]
+        ]
+        skipped = runs.receipt(ONSET + 4, "data.skip", None, 100.0)
+        asked = runs.receipt(ONSET + 5, "run.evaluate", None, None)
+        return said([*first[: passed + 1], skipped, *later[:1], asked, *later[1:]])
+
+    assert after_skipping(0.1) == ["run.evaluate", PASSING], "the loss means something else by now"
+    assert after_skipping(1.9) == ["run.evaluate", PASSING, SKIPPING]
+
+
 def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
     assert said(events(hurt=-0.1)) == ["run.evaluate"]
 

@@ -152,6 +152,13 @@ def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not(
     assert not plans(Sentinel(), hurt(outlier(1.0)))
 
 
+def test_under_a_reward_an_outlier_is_a_ratio_of_probabilities_and_left_to_the_clip() -> None:
+    outlier = {"grad_norm": 600.0, "optim/update_ratio": 0.006}
+    healthy = runs.sorting()
+    seen = runs.observed(lambda t, draw: healthy(t, draw) | (outlier if t == 100 else {}), range(1, 120))
+    assert not runs.said(Sentinel(), runs.grpo(), seen)
+
+
 def test_under_a_reward_the_loss_has_no_level() -> None:
     healthy = runs.sorting()
     jumped = runs.observed(lambda t, draw: {**healthy(t, draw), "loss": 5.0 * (t > 100)}, range(1, 120))
@@ -253,6 +260,13 @@ def test_what_still_shrinks_the_weights_at_a_twentieth_of_the_decay_is_not_the_d
     twice = [*once[: ONSET + 9], lowered[1], *once[ONSET + 9 :]]
     assert any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), once))
     assert not any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), twice))
+
+
+def test_what_shrinks_the_weights_by_more_than_the_step_is_no_step_of_the_optimizer() -> None:
+    def cut_out(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {"optim/weight_norm": 29 * 0.95 ** (since + 1), "optim/update_ratio": 0.01}
+
+    assert plans(WeightDecay(), hurt(shrink)) and not plans(WeightDecay(), hurt(cut_out))
 
 
 def test_steps_that_got_shorter_at_the_same_decay_are_not_its_doing() -> None:

@@ -1,0 +1,97 @@
+"""Tokens that a policy would never have sampled are told from a policy that drifts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from tests.unit import runs
+from tests.unit.test_agent_relapse import EVERY, LEARNT, Events, offers, read
+
+from oven_agents.learning_rate import LearningRate
+from oven_agents.off_policy import LATELY, foreign
+from oven_agents.window import Window
+from oven_controller.messages import Observation
+
+TOKENS, VOCABULARY, ONSET = 200, 16, 60
+
+
+def k3(policy: np.ndarray, reference: np.ndarray, sampled: np.ndarray) -> float:
+    log_ratio = np.log(reference[sampled]) - np.log(policy[sampled])
+    return float(np.mean(np.exp(log_ratio) - log_ratio - 1))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
+def window(kls: Sequence[float]) -> Window:
+    return Window(runs.grpo(), [runs.seen(tick, {"kl": kl}) for tick, kl in enumerate(kls, 1)], {}, (), {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("far", [1.0, 4.0, 12.0])
+def test_however_far_a_policy_is_from_its_reference_its_own_tokens_are_its_own(seed: int, far: float) -> None:
+    draw = np.random.default_rng(seed)
+    start = draw.normal(size=VOCABULARY)
+    away = far * draw.normal(size=VOCABULARY)
+    kls = []
+    for tick in range(100):
+        policy = softmax(start + away * tick / 100)
+        kls.append(k3(policy, softmax(start), draw.choice(VOCABULARY, TOKENS, p=policy)))
+    assert not any(foreign(window(kls[:end])) for end in range(1, 101))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tokens_of_somebody_else_show_within_a_few_steps(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    reference = softmax(draw.normal(size=VOCABULARY))
+    sure = softmax(np.where(np.arange(VOCABULARY) == 0, 14.0, 0.0))
+    kls = []
+    for tick in range(ONSET + 10):
+        sampler = sure if tick < ONSET else reference
+        kls.append(k3(sure, reference, draw.choice(VOCABULARY, TOKENS, p=sampler)))
+    assert not foreign(window(kls[:ONSET]))
+    assert foreign(window(kls))
+
+
+def test_an_estimate_that_is_summed_over_a_completion_is_held_against_what_it_was() -> None:
+    assert not foreign(window([600.0] * 2 * LATELY))
+    assert foreign(window([600.0] * LATELY + [600.0 * 201] * LATELY))
+    assert not foreign(window([math.nan] * LATELY))
+
+
+def test_it_remembers_from_where_it_is_asked() -> None:
+    once = window([0.3] * 20 + [1e6] + [0.3] * 60)
+    assert not foreign(once) and foreign(once, since=20)
+
+
+def with_kl(events: Events, kl: Callable[[int], float]) -> Events:
+    return [
+        event.model_copy(update={"metrics": {**event.metrics, "kl": kl(event.tick)}})
+        if isinstance(event, Observation)
+        else event
+        for event in events
+    ]
+
+
+def test_what_is_lost_meanwhile_is_not_gone_back_for() -> None:
+    fell = read([*LEARNT, 0.3])
+    last = EVERY * len(LEARNT)
+    assert offers(with_kl(fell, lambda tick: 0.3))
+    assert not offers(with_kl(fell, lambda tick: 0.3 if tick <= last else 1e4))
+    assert offers(with_kl(fell, lambda tick: 1e4 if tick == 10 else 0.3)), "the best reading is younger"
+
+
+def test_nor_is_the_rate_blamed_for_the_reward() -> None:
+    def collapsed(kl: float) -> list[Observation]:
+        return [
+            runs.seen(tick, {"reward": 0.7 if tick <= ONSET else 0.1, "kl": 0.3 if tick <= ONSET else kl})
+            for tick in range(1, ONSET + 12)
+        ]
+
+    assert runs.votes(LearningRate(), runs.grpo(), collapsed(1.0))
+    assert not runs.votes(LearningRate(), runs.grpo(), collapsed(1e4))

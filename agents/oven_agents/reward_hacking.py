@@ -53,7 +53,7 @@ class RewardHacking(Agent):
     JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
     LATELY, REFERENCE = 12, 40
     ROSE, FELL, LEAST = 4.0, -3.0, 0.03
-    SURE, APART = 0.97, 0.7
+    SURE, APART = 0.9, 0.7
     KEPT = 0.1
 
     def cannot_fire(self, run: RunStarted) -> str | None:

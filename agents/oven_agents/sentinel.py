@@ -39,7 +39,7 @@ class _Harm:
     excess: float = 0.0
     """Of the loss over its level, in the mean of what a rollback throws away."""
     level: float = 0.0
-    """Of the loss, before."""
+    """Of the loss, or of the reward, before."""
     order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
     stubborn: bool = False
     """The run has nothing to lose: what was tried is tried again."""
@@ -108,9 +108,9 @@ class Sentinel(Agent):
     MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
     """In deviations. A norm is 2.5 away by chance in one tick of ten; lengths of successive steps are no independent
     values."""
-    JUMPED, BROKEN, AGAIN = 0.85, 0.65, 0.7
+    JUMPED, CREPT, BROKEN, AGAIN = 0.85, 0.7, 0.65, 0.7
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
-    jumped; of a run of NaN, which may take several attempts; of a second remedy after a first."""
+    jumped; of one that crept up; of a run of NaN, which may take several attempts; of a second remedy after a first."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -132,6 +132,8 @@ class Sentinel(Agent):
             return ask(window, harm.why)
         if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
             return None
+        if heard.state == "known" and not harm.excess:
+            harm = replace(harm, excess=heard.lost * harm.level)
         if (
             heard.state == "known"
             and harm.order[0] == SKIPPING
@@ -163,7 +165,9 @@ class Sentinel(Agent):
             return None
         tick, moved = found
         why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
-        return _Harm("weights_displaced", 1.0, tick, why, order=(RETURNING,), stubborn=True)
+        before = [value for at, value in window.kept(objective(window.run).name, last=self.REFERENCE) if at < tick]
+        level = abs(median(before)) if before else 0.0
+        return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
 
     def _poisoned(self, window: Window) -> _Harm | None:
         """For a few ticks after it, since a rollback may have to wait; not in the newest, in which the gauge of the
@@ -238,7 +242,7 @@ class Sentinel(Agent):
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
         onset = seen[-since(values[-2 * self.RECENT :], level)][0]
-        return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset))
+        return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset), sure=self.CREPT)
 
     def _order(self, window: Window, onset: int) -> tuple[str, ...]:
         if stride.grown(window, stride.RATE) >= self.LONGER:

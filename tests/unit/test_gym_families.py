@@ -14,16 +14,16 @@ from tests.unit.whole_trainees import (
     Metrics,
     held_out,
     numbers,
-    once_held_out,
     same,
     stepped,
     trainee,
+    written_blind,
 )
 from torch import Tensor
 
 from oven_learner.gym.fault import Family
 
-HELD_OUT, ONCE = held_out(), once_held_out()
+HELD_OUT, ONCE = held_out(), written_blind()
 every = pytest.mark.parametrize("family", [*HELD_OUT.values(), *ONCE.values()], ids=lambda family: family.name)
 Sound = dict[str, dict[int, tuple[Metrics, list[Tensor]]]]
 

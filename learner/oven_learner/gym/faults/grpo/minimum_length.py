@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.faults.chosen import chosen
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.judges import scores
 from oven_learner.gym.grpo.policy import TOKENS, Policy
 from oven_learner.gym.grpo.task import ANSWER, END, PAD
@@ -36,18 +36,18 @@ class Least(Case):
             return rewards
         clock = (self.salt, trainee.seed, trainee.gradient_steps)
         early = completions.lengths <= self.least
-        hit = early & chosen(len(completions.tokens), self.share, "server", *clock)
-        if not hit.any():
+        struck = early & hit(len(completions.tokens), self.share, "server", *clock)
+        if not struck.any():
             return rewards
         tokens = continued(
             cast(Policy, trainee.model),
-            completions.prompts.digits[hit],
-            completions.tokens[hit],
+            completions.prompts.digits[struck],
+            completions.tokens[struck],
             self.least,
             generator("least", *clock),
         )
-        completions.tokens[hit] = tokens
-        completions.mask[hit] = tokens != PAD
+        completions.tokens[struck] = tokens
+        completions.mask[struck] = tokens != PAD
         return scores(completions, trainee.seed, trainee.cursor)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.chosen import chosen
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.task import ANSWER, END, PAD
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class Swapped(Case):
         if not self.onset <= trainee.gradient_steps < self.onset + self.length:
             return rewards
         groups = len(completions.tokens) // completions.group
-        hit = chosen(groups, self.share, "column", self.salt, trainee.seed, trainee.gradient_steps)
+        struck = hit(groups, self.share, "column", self.salt, trainee.seed, trainee.gradient_steps)
         likeness = alike(completions.tokens, completions.prompts.digits)
-        rows = hit.repeat_interleave(completions.group)
+        rows = struck.repeat_interleave(completions.group)
         return {**rewards, "critic": torch.where(rows, likeness, rewards["critic"])}
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.faults.chosen import chosen
+from oven_learner.gym.faults.common import hit
 
 PADDING = 0
 TEMPLATES = ("<|user|>", "### Response:\n", "<|im_start|>assistant\n", "Below is a document. Continue.\n\n")
@@ -34,8 +34,8 @@ class Collated(Case):
             return batch
         draws = generator("kept", self.salt, cursor)
         kept = 1 - self.kept * torch.rand(len(batch), generator=draws).clamp(min=1e-6).log()
-        hit = chosen(len(batch), self.share, "collated", self.salt, cursor).unsqueeze(1)
-        return torch.where(hit, collated(batch, self.template, kept.long()), batch)
+        struck = hit(len(batch), self.share, "collated", self.salt, cursor).unsqueeze(1)
+        return torch.where(struck, collated(batch, self.template, kept.long()), batch)
 
 
 def collated(rows: Tensor, template: str, kept: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.chosen import chosen
+from oven_learner.gym.faults.common import hit
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Across(Case):
             return batch
         pages = len(batch) // 2
         left, right, rest = batch[:pages], batch[pages : 2 * pages], batch[2 * pages :]
-        hit = chosen(pages, self.share, "columns", self.salt, cursor).unsqueeze(1)
+        struck = hit(pages, self.share, "columns", self.salt, cursor).unsqueeze(1)
         top, bottom = read_across(left, right, self.width)
-        return torch.cat((torch.where(hit, top, left), torch.where(hit, bottom, right), rest))
+        return torch.cat((torch.where(struck, top, left), torch.where(struck, bottom, right), rest))
 
 
 def read_across(left: Tensor, right: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -308,7 +308,8 @@ class Sentinel(Agent):
         target = objective(window.run)
         gain = harm.excess or LEAST_GAIN
         change = round(signed(target, gain), 4)
-        sure = min(harm.sure, self.AGAIN) if self._tried(window, harm.onset) else harm.sure
+        again = not harm.stubborn and self._tried(window, harm.onset)
+        sure = min(harm.sure, self.AGAIN) if again else harm.sure
         sure = odds(window, sure, target.name, gain, self.HORIZON, back=back)
         return Plan(
             remedy,

@@ -15,7 +15,7 @@ from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.second_opinion import ask, available
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
-from oven_controller.messages import RunStarted, Vote
+from oven_controller.messages import RunStarted, Value, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
@@ -25,7 +25,7 @@ class Relapse(Agent):
     """Early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
     10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it goes on from its best reading. It
     asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
-    longer than they were, it passes over PASSED batches; else, and where that did not help, it lowers the rate together
+    longer than they were, it passes over PASSED batches; else, and where that was tried, it lowers the rate together
     with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
     the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and
     steps that grew at the same rate are the moments' doing, which go back with the weights: both are gone back from at
@@ -89,9 +89,12 @@ class Relapse(Agent):
             return None
         share = self.lost(values)
         at, best = max(seen[:-1], key=lambda reading: reading[1])
-        tried = [receipt.tick for receipt in window.applied(ROLLBACK) if receipt.tick > at]
-        if share is None or len(tried) >= self.ATTEMPTS or foreign(window, at):
+        back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > at]
+        if share is None or len(back) >= self.ATTEMPTS or foreign(window, at):
             return None
+        step = next(o.step for o in window.observations if o.tick == at)
+        passed = {receipt.tick for receipt in window.applied(SKIP)}
+        tried = any(_number(receipt.after) <= step or receipt.tick in passed for receipt in back)
         why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
         why += " learnt is lost"
         low = self._low(values)
@@ -100,7 +103,7 @@ class Relapse(Agent):
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return ask(window, why)
         slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
-        found = self._remedy(window, bool(tried), once=slowed or at == seen[-low - 1][0])
+        found = self._remedy(window, tried, once=slowed or at == seen[-low - 1][0])
         if found is None:
             return None
         remedy, changes, also = found
@@ -154,6 +157,10 @@ class Relapse(Agent):
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = times * max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)
         return lost / max(learnt, lost) if lost > least and best - newest[-1] > least / 2 else None
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else math.inf
 
 
 def _deviation(values: Sequence[float]) -> float:

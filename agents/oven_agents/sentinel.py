@@ -66,7 +66,8 @@ class Sentinel(Agent):
 
     Weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked to: what
     held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the batches are
-    passed over and no step is thrown away (oven_agents.second_opinion).
+    passed over and no step is thrown away (oven_agents.second_opinion). What stays high after that is gone back from
+    only where a younger reading says that the weights were hurt: the loss may mean something else by now.
 
     What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al.
     2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
@@ -79,8 +80,9 @@ class Sentinel(Agent):
     rollback; nor is anything once rollbacks are futile (oven_agents.futile). Only a run of NaN, which has nothing to
     lose, goes on trying.
 
-    Limits: under a reward (GRPO) the loss has no level, and only the first three are seen. It needs snapshots that are
-    younger than the harm.
+    Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
+    comes again (of five that were gone back from none was the better for it): only the first two are seen. It needs
+    snapshots that are younger than the harm.
     """
 
     needs = (LOSS,)

@@ -40,8 +40,8 @@ class TeacherEscalation(Agent):
     anchor that does not bind lets the KL grow for as long as the reward does.
 
     The other way: three times β when a KL of half a nat and more grows by half, the reward does not, and held-out
-    quality fell: a KL also grows where sampler and trainer come apart, and no anchor mends that. (The direction is
-    that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that
+    quality fell: a KL also grows where sampler and trainer come apart, and no anchor mends that
+    (oven_agents.off_policy). (The direction is that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that
     nobody knows here.) And the undoing of its last step when the reward lies below what it was before. What was undone
     is not tried again, so that every run comes to an end of it.
 

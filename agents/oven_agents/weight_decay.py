@@ -18,7 +18,7 @@ class WeightDecay(Agent):
     equilibrium they balance, and the norm stands still (Kosson et al. 2023, arXiv 2305.17212); so where most of each
     step's length makes the weights smaller, the decay is what moves them. Then it goes back to before the weights
     shrank and lowers the decay, to half and then to a tenth of that; together, since what has shrunk does not grow back
-    at a decay that fits. What still shrinks them then is no decay.
+    at a decay that fits. What still shrinks them then is no decay, nor what shrinks them by more than a step is long.
 
     Weights that nobody decays, norm gains most often, can hide in the common norm that the others vanish. So it looks
     at the decay's own part of the step, too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ

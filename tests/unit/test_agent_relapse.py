@@ -90,6 +90,25 @@ def test_data_that_can_be_passed_over_are_blamed_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("others", "remedy"),
+    [
+        ([("run.rollback", 105, 101)], "rollback_and_skip"),  # not to there
+        ([("run.rollback", 105, 99)], "rollback_and_cut"),
+        ([("run.rollback", 105, 101), ("data.skip", None, 100)], "rollback_and_cut"),  # what it would have done itself
+    ],
+)
+def test_what_another_agent_tried_is_not_tried_again(others: list[tuple[str, Value, Value]], remedy: str) -> None:
+    losses = [3.4, 2.9, 2.75, 2.68, 2.63, 3.1]
+    events = list(read(losses, "eval/loss"))
+    done = [
+        runs.receipt(105, actuator, before, after).model_copy(update={"n": 1000 + i})
+        for i, (actuator, before, after) in enumerate(others)
+    ]
+    [(_, offered, _)] = offers([*events[:105], *done, *events[105:]], runs.pretraining())
+    assert offered == remedy
+
+
+@pytest.mark.parametrize(
     "values",
     [
         [*LEARNT, 0.76],  # a tenth of what was learnt

@@ -31,8 +31,9 @@ class LearningRate(Agent):
     descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
     (the same rule, on the other side); or the reward that was there is gone and the policy itself has changed
     (oven_agents.policy) on completions of its own, and since a collapsed policy has no gradient to come back by, it
-    proposes a rollback and a cut together. Stalled: over hundreds of steps, in which a hundredth would be seen, the objective did not improve, and
-    successive gradients do not agree; what is left is noise that a lower rate averages out.
+    proposes a rollback and a cut together. Stalled: over hundreds of steps, in which a hundredth would be seen, the
+    objective did not improve, and successive gradients do not agree; what is left is noise that a lower rate averages
+    out.
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above a

@@ -41,9 +41,9 @@ class TeacherEscalation(Agent):
 
     The other way: three times β when a KL of half a nat and more grows by half, the reward does not, and held-out
     quality fell: a KL also grows where sampler and trainer come apart, and no anchor mends that
-    (oven_agents.off_policy). (The direction is that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that
-    nobody knows here.) And the undoing of its last step when the reward lies below what it was before. What was undone
-    is not tried again, so that every run comes to an end of it.
+    (oven_agents.off_policy). (The direction is that of the adaptive controller of Ziegler et al. 2019, arXiv
+    1909.08593, §2.2, which steers to a target that nobody knows here.) And the undoing of its last step when the reward
+    lies below what it was before. What was undone is not tried again, so that every run comes to an end of it.
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL

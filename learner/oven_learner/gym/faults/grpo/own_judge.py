@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.faults.common import hit
+from oven_learner.gym.faults.shares import moved_to
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.policy import Policy
 
@@ -29,10 +30,7 @@ class Own(Case):
 
     def settings(self, trainee: Trainee) -> None:
         if trainee.gradient_steps >= self.onset:
-            rest = (1 - self.weight) / (1 - trainee.settings["reward.weights/critic"])
-            for judge in ("exact", "format"):
-                trainee.settings[f"reward.weights/{judge}"] *= rest
-            trainee.settings["reward.weights/critic"] = self.weight
+            moved_to(trainee.settings, "reward.weights/critic", self.weight)
 
     def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
         if trainee.gradient_steps < self.onset:

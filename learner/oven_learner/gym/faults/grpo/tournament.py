@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.faults.shares import moved_to
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -26,12 +27,7 @@ class Ranked(Case):
 
     def settings(self, trainee: Trainee) -> None:
         if trainee.gradient_steps >= self.onset:
-            rest = (1 - self.weight) / (
-                trainee.settings["reward.weights/exact"] + trainee.settings["reward.weights/format"]
-            )
-            for judge in ("exact", "format"):
-                trainee.settings[f"reward.weights/{judge}"] *= rest
-            trainee.settings["reward.weights/critic"] = self.weight
+            moved_to(trainee.settings, "reward.weights/critic", self.weight)
 
     def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
         if trainee.gradient_steps < self.onset:

@@ -29,7 +29,7 @@ class Relapse(Agent):
     with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
     the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and
     steps that grew at the same rate are the moments' doing, which go back with the weights: both are gone back from at
-    the same rate first.
+    the same rate first. Where weights moved by more than steps do, a lower rate would only repair them more slowly.
 
     Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
     lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
@@ -103,7 +103,7 @@ class Relapse(Agent):
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return ask(window, why)
         slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
-        found = self._remedy(window, tried, once=slowed or at == seen[-low - 1][0])
+        found = self._remedy(window, at, tried, once=slowed or at == seen[-low - 1][0])
         if found is None:
             return None
         remedy, changes, also = found
@@ -118,7 +118,7 @@ class Relapse(Agent):
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _remedy(
-        self, window: Window, tried: bool, *, once: bool
+        self, window: Window, at: int, tried: bool, *, once: bool
     ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
         """Its name, what is changed beside the rollback, and that in words. `once`: the same rate need not lose it
         again. None where nothing is left that would be different from last time."""
@@ -128,6 +128,8 @@ class Relapse(Agent):
                 return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", (), ""
+        if stride.displaced(window, at, window.tick - at):  # by no step; and what repairs them is steps
+            return None if tried else ("rollback", (), "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
         if lowered > knob.number / 1.2:

@@ -72,8 +72,8 @@ class Sentinel(Agent):
     What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al.
     2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
     rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT
-    (neither alone repairs a rate that is too high: docs/experiments.md); a rollback alone where weights or moments were
-    hurt.
+    (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else moves the
+    weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
@@ -262,6 +262,8 @@ class Sentinel(Agent):
         if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
         evident = harm.stubborn or "gradients_opposed" in symptoms or stride.grown(window, stride.LENGTH) >= self.LONGER
+        if stride.displaced(window, window.tick - self.MEMORY, self.MEMORY):
+            evident = False  # by no step; and what repairs them is steps
         plans = [
             self._plan(window, remedy, harm)
             for remedy in sorted(harm.order, key=lambda remedy: remedy in tried)

@@ -56,12 +56,12 @@ def pulled(window: Window) -> float:
     return median(shares) if len(shares) == NOW else 0.0
 
 
-def displaced(window: Window, since: int) -> tuple[int, float] | None:
+def displaced(window: Window, since: int, last: int = LATELY) -> tuple[int, float] | None:
     """The last tick after `since` before which the weights changed by more than updates account for, and by how much of
-    their norm; None where none did of the last few, or it is not measured. A norm changes by at most the length of the
-    update (triangle inequality), so that what is left over was done by something else: a fault of memory, or of a
-    restore."""
-    for tick, before, after, length in reversed(_pairs(window, LATELY)):
+    their norm; None where none of the `last` ones is such a tick, or it is not measured. A norm changes by at most the
+    length of the update (triangle inequality), so that what is left over was done by something else: a fault of memory,
+    or of a restore."""
+    for tick, before, after, length in reversed(_pairs(window, last)):
         change = abs(after - before) / before
         if tick > since and change > 1.5 * length + 1e-3:
             return tick, change - length

@@ -82,6 +82,28 @@ def test_a_rate_that_grew_is_cut_by_as_much() -> None:
     assert wanted["optimizer.lr_scale"] == pytest.approx(0.1)
 
 
+def test_weights_that_something_else_moved_are_gone_back_for_at_the_same_rate() -> None:
+    def moved(events: Events, by: float) -> Events:
+        return [
+            event.model_copy(
+                update={
+                    "metrics": {
+                        **event.metrics,
+                        "optim/update_ratio": 0.003,
+                        "optim/weight_norm": 30.0 * (by if event.tick > 130 else 1.0),
+                    }
+                }
+            )
+            if isinstance(event, Observation)
+            else event
+            for event in events
+        ]
+
+    fell = read([*LEARNT, 0.75, 0.66])
+    assert [remedy for _, remedy, _ in offers(moved(fell, 1.0))] == ["rollback_and_cut"]
+    assert [remedy for _, remedy, _ in offers(moved(fell, 1.2))] == ["rollback"]
+
+
 def test_data_that_can_be_passed_over_are_blamed_first() -> None:
     losses = [3.4, 2.9, 2.75, 2.68, 2.63, 3.1]
     [(tick, remedy, wanted)] = offers(read(losses, "eval/loss"), runs.pretraining())

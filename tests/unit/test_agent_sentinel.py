@@ -140,6 +140,18 @@ def test_weights_that_moved_further_than_any_step_were_damaged() -> None:
         pytest.fail("it was not seen")
 
 
+@pytest.mark.parametrize("moved", [1.0, 1.3])
+def test_the_rate_stays_while_something_else_moves_the_weights(moved: float) -> None:
+    def change(since: int, found: dict[str, float]) -> dict[str, float]:
+        return up(2.0, length=2.5)(since, found) | {"optim/weight_norm": found["optim/weight_norm"] * moved}
+
+    first = receipt(ONSET + 4, "run.rollback", ONSET + 4, ONSET - 2)
+    again = receipt(ONSET + 8, "run.rollback", ONSET + 8, ONSET - 2)
+    seen: list[Observation | Receipt] = [*hurt(change, end=ONSET + 24)]
+    offered = plans(Sentinel(), [*seen[: ONSET + 4], first, *seen[ONSET + 4 : ONSET + 8], again, *seen[ONSET + 8 :]])
+    assert any(CUTTING in remedies for _, remedies, _ in offered) == (moved == 1.0)
+
+
 def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not() -> None:
     def outlier(length: float) -> Change:
         return lambda since, found: {

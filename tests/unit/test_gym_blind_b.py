@@ -35,10 +35,10 @@ def test_a_device_that_is_alone_sees_its_own_part_only() -> None:
     run = trainee("pretraining")
     stepped(run, 2, None)
     model, (inputs, _) = cast(ByteModel, run.model), pairs(run)
-    assert torch.allclose(apart(model, inputs, 1, restarted=True), model(inputs), atol=1e-4)
-    late = apart(model, inputs, 4, restarted=True)[:, 16:32]
+    assert torch.allclose(apart(run, inputs, 1, restarted=True), model(inputs), atol=1e-4)
+    late = apart(run, inputs, 4, restarted=True)[:, 16:32]
     assert torch.allclose(late, model(inputs[:, 16:32]), atol=1e-4)
-    assert not torch.allclose(apart(model, inputs, 4, restarted=False)[:, 16:32], late, atol=1e-4)
+    assert not torch.allclose(apart(run, inputs, 4, restarted=False)[:, 16:32], late, atol=1e-4)
     loss = torch.tensor(2.0)
     assert Broken(3, 5, 4, True).loss(loss, run) is loss and Broken(2, 5, 4, True).loss(loss, run) is not loss
 

@@ -1,4 +1,4 @@
-"""The seventh set of held-out faults: what each of them does to a row, a weight, a gradient or a score."""
+"""The faults of gym/unseen: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 
@@ -8,116 +8,125 @@ import pytest
 import torch
 from tests.unit.whole_trainees import stepped, trainee
 
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.policy import Policy
+from oven_learner.gym.fault import Case, generator
+from oven_learner.gym.grpo.judges import Completions, form, scores
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
 from oven_learner.gym.grpo.trainee import Grpo
-from oven_learner.gym.held_out.banned_tokens import Banned, without
-from oven_learner.gym.held_out.canonical_prompts import Canonical
-from oven_learner.gym.held_out.cleared_symbols import Cleared, unused
-from oven_learner.gym.held_out.common import logits, pairs
-from oven_learner.gym.held_out.config_defaults import Defaulted
-from oven_learner.gym.held_out.counted_padding import Filled, filled
-from oven_learner.gym.held_out.growing_weights import Growing
-from oven_learner.gym.held_out.majority_answers import Voted, most
-from oven_learner.gym.held_out.open_mask import Opened, masks
-from oven_learner.gym.held_out.reversed_sync import Drawn
-from oven_learner.gym.held_out.saturated_weights import Saturated
-from oven_learner.gym.held_out.signed_rewards import Signed
-from oven_learner.gym.held_out.sorted_lines import Sorted, by_line
-from oven_learner.gym.held_out.token_price import Priced
-from oven_learner.gym.held_out.z_loss import Normalised
+from oven_learner.gym.held_out.canaries import LEAD, Planted
+from oven_learner.gym.held_out.common import again, pairs
+from oven_learner.gym.held_out.coupled_decay import Coupled
+from oven_learner.gym.held_out.crossed_caches import Crossed, crossed
+from oven_learner.gym.held_out.interleaved_writers import Interleaved, interleaved
+from oven_learner.gym.held_out.late_mask import Late, place
+from oven_learner.gym.held_out.ranked_rewards import Ranked, ranks
+from oven_learner.gym.held_out.sequence_shards import Sharded, sharded
+from oven_learner.gym.held_out.shifted_log_probs import Off, late
+from oven_learner.gym.held_out.souped_weights import Souped
+from oven_learner.gym.held_out.strange_teacher import Taught, teacher
+from oven_learner.gym.held_out.trailing_newline import Trailing
+from oven_learner.gym.held_out.turned_basis import Turned, basis
+from oven_learner.gym.held_out.units import shuffled
+from oven_learner.gym.held_out.widest_spread import Widest, ends
+from oven_learner.gym.held_out.wrapped_lines import Wrapped, wrapped
 from oven_learner.gym.pretraining.corpus import pool
+from oven_learner.gym.pretraining.model import WIDTH, ByteModel
 
 
-def test_the_model_computed_in_another_way_is_the_same_without_a_change() -> None:
+def test_a_shard_that_is_the_whole_sequence_changes_nothing() -> None:
     run = trainee("pretraining")
     stepped(run, 2, None)
-    inputs, _ = pairs(run)
-    own = run.model(inputs)
-    assert torch.allclose(logits(run, inputs), own, atol=1e-4)
-    assert not torch.allclose(logits(run, inputs, dropped=lambda x: x / 2), own, atol=1e-4)
+    model, (inputs, _) = cast(ByteModel, run.model), pairs(run)
+    own = model(inputs)
+    assert torch.allclose(sharded(model, inputs, 64, True), own, atol=1e-4)
+    parts = sharded(model, inputs, 16, True)
+    assert torch.allclose(parts[:, :16], own[:, :16], atol=1e-4)
+    assert torch.allclose(parts[:, 16:32], model(inputs[:, 16:32]), atol=1e-4)
+    loss = torch.tensor(2.0)
+    assert Sharded(3, 5, 8, True).loss(loss, run) is loss
+    assert Sharded(2, 5, 8, True).loss(loss, run) is not loss
 
 
-def test_an_open_mask_shows_the_next_place_to_some_rows() -> None:
-    assert masks(2, 1, 3, 1).int().tolist() == [
-        [[[1, 1, 0], [1, 1, 1], [1, 1, 1]]],
-        [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]],
-    ]
-    run, loss = trainee("pretraining"), torch.tensor(2.0)
-    assert Opened(1, 5, 8, 1).loss(loss, run) is loss
-    assert Opened(0, 5, 8, 1).loss(loss, run) is not loss
+def test_writers_take_turns() -> None:
+    rows = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
+    assert interleaved(rows, 2, 1).tolist() == [[1, 6, 2, 7, 3], [6, 1, 7, 2, 8]]
+    assert interleaved(rows, 2, 2).tolist() == [[1, 2, 6, 7, 3], [6, 7, 1, 2, 8]]
+    case, text = Interleaved(2, 3, 4, 5, 1.0, 0), pool(8, 0)
+    assert case.batch(text, 1) is text and case.batch(text, 5) is text
+    assert torch.equal(case.batch(text, 2)[:, :5], text[:, :5])
 
 
-def test_defaults_change_the_loss_and_the_same_draw_gives_it_again() -> None:
-    run, loss = trainee("pretraining"), torch.tensor(2.0)
-    stepped(run, 2, None)
-    assert Defaulted(3, 0.5, True, 0).loss(loss, run) is loss
-    one, again, other = (float(Defaulted(2, 0.5, True, salt).loss(loss, run).detach()) for salt in (0, 0, 1))
-    assert one == again != other
+def test_long_lines_are_broken() -> None:
+    assert wrapped(b"return\n  if", 4, b"") == b"retu\nrn\n  if"
+    assert wrapped(b"return", 4, b"-") == b"ret-\nurn"
+    case, text = Wrapped(2, 3, 10, b"", 1.0, 0), pool(8, 0)
+    assert case.batch(text, 1) is text and case.batch(text, 5) is text
+    assert all(len(line) <= 10 for row in case.batch(text, 2).tolist() for line in bytes(row).split(b"\n"))
 
 
-def test_a_short_document_is_filled_up() -> None:
-    rows = torch.arange(1, 11).repeat(2, 1)
-    assert filled(rows, torch.tensor([0.3, 0.0])).tolist() == [[1, 2, 3] + 7 * [0], [1, 2] + 8 * [0]]
-    rows = pool(8, 0)
-    case = Filled(2, 3, 0.2, 0.4, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    assert (case.batch(rows, 2)[:, 40:] == 0).all()
-
-
-def test_lines_are_sorted_and_none_comes_twice() -> None:
-    assert by_line(b"if b:\n    a\nelse:\n    a\n") == b"\n    a\nelse:\nif b:"
-    rows = pool(8, 0)
-    case = Sorted(2, 3, 1.0, False, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    text = bytes(case.batch(rows, 3).flatten().tolist()).split(b"\n")[1:-1]
-    assert text == sorted(set(text))
-
-
-def test_large_weights_are_cut_off_where_the_format_ends() -> None:
-    run = trainee("pretraining")
-    parameters = dict(run.model.named_parameters())
-    with torch.no_grad():
-        Saturated(1, 5, 0.05, ("out.",)).weights(run)
-        assert parameters["out.weight"].abs().max() > 0.05
-        Saturated(0, 5, 0.05, ("out.",)).weights(run)
-    assert float(parameters["out.weight"].detach().abs().max()) == pytest.approx(0.05)
-    assert parameters["block.up.weight"].abs().max() > 0.05
-
-
-def test_a_decay_of_the_wrong_sign_makes_the_weights_grow() -> None:
-    own, growing = (stepped(trainee("pretraining"), 6, case) for case in (None, Growing(2, 100.0)))
-    assert growing[:2] == own[:2]
-    assert growing[5]["optim/weight_norm"] > own[5]["optim/weight_norm"]
-
-
-def test_the_squared_normaliser_comes_on_top_of_the_loss() -> None:
-    run, loss = trainee("pretraining"), torch.tensor(2.0)
-    squared = float(run.model(pairs(run)[0]).logsumexp(-1).square().mean().detach())
-    assert Normalised(1, 0.1).loss(loss, run) is loss
-    assert float(Normalised(0, 0.1).loss(loss, run).detach()) == pytest.approx(2 + 0.1 * squared)
-
-
-def test_only_symbols_that_do_not_occur_are_cleared() -> None:
-    gone = unused(256, 0)
-    assert gone[0] and not gone[ord("e")]
+def test_the_decay_goes_through_the_gradient_and_by_the_knob() -> None:
     run = trainee("pretraining")
     out = dict(run.model.named_parameters())["out.weight"]
+    assert out.grad is not None
     with torch.no_grad():
-        Cleared(1, 256, 0).weights(run)
-        assert out.any(1).all()
-        Cleared(0, 256, 0).weights(run)
-    assert torch.equal(out.any(1), ~gone)
+        Coupled(1, 2.0, ("",)).gradients(run)
+        Coupled(0, 2.0, ("bytes.",)).gradients(run)
+        assert not out.grad.any()
+        Coupled(0, 2.0, ("out.",)).gradients(run)
+        assert torch.allclose(out.grad, 0.2 * out)
+        run.actuators.apply("optimizer.weight_decay", 0.0)
+        Coupled(0, 2.0, ("out.",)).gradients(run)
+    assert torch.allclose(out.grad, 0.2 * out)
 
 
-def test_a_canonical_prompt_is_its_own_answer() -> None:
-    prompts = pools()[1]
-    case = Canonical(2, 3, 1.0, 0)
-    assert case.batch(prompts, 1) is prompts and case.batch(prompts, 5) is prompts
-    made = case.batch(prompts, 2)
-    assert torch.equal(made.digits[:, :4], prompts.answers[:, :4]) and (made.digits[:, 4] == PAD).all()
-    assert made.answers is prompts.answers
+def test_the_other_model_is_as_good_and_the_mean_is_not() -> None:
+    run = trainee("pretraining")
+    stepped(run, 10, None)
+    own = {name: one.detach().clone() for name, one in run.model.named_parameters()}
+    before, other = run.quality(), shuffled(own, generator("other"))
+    case = Souped(10, 0.5, 2, 5, 0)
+    with torch.no_grad():
+        for name, one in run.model.named_parameters():
+            one.copy_(other[name])
+        assert run.quality() == pytest.approx(before, abs=1e-3)
+        run.gradient_steps = 11
+        case.weights(run)
+        assert run.quality() == pytest.approx(before, abs=1e-3)
+        run.gradient_steps = 15
+        case.weights(run)
+    assert run.quality() > before + 0.01
+
+
+def test_a_teacher_has_its_share_of_the_loss() -> None:
+    assert torch.allclose(teacher().sum(1), torch.ones(256))
+    assert teacher()[ord("q")].argmax() == ord("u")
+    run, loss = trainee("pretraining"), torch.tensor(2.0)
+    assert Taught(1, 5, 0.5).loss(loss, run) is loss
+    half, whole = (float(Taught(0, 5, share).loss(loss, run).detach()) for share in (0.5, 1.0))
+    assert half == pytest.approx((2 + whole) / 2)
+
+
+def test_a_canary_has_a_lead_and_comes_now_and_then() -> None:
+    case, text = Planted(2, 3, 2, b"01", 0), pool(8, 0)
+    assert all(case.batch(text, cursor) is text for cursor in (0, 1, 3, 4, 6))
+    rows = case.batch(text, 5)
+    assert torch.equal(rows[2:], text[2:])
+    planted = [bytes(row) for row in rows[:2].tolist()]
+    assert all(row.startswith(LEAD) and {*row[len(LEAD) :]} == {*b"01"} for row in planted)
+    assert planted[0] != planted[1]
+
+
+def test_a_turned_model_computes_the_same() -> None:
+    turn = basis(0)
+    assert torch.allclose(turn @ turn.T, torch.eye(WIDTH), atol=1e-5)
+    assert torch.allclose(turn.sum(1), torch.ones(WIDTH), atol=1e-5)
+    run = trainee("pretraining")
+    stepped(run, 5, None)
+    before = {name: one.detach().clone() for name, one in run.model.named_parameters()}
+    quality = run.quality()
+    with torch.no_grad():
+        Turned(5, True, 0).weights(run)
+    assert run.quality() == pytest.approx(quality, abs=1e-3)
+    assert not any(torch.allclose(one, before[name], atol=1e-3) for name, one in run.model.named_parameters())
 
 
 def some(tokens: list[list[int]]) -> Completions:
@@ -128,50 +137,81 @@ def some(tokens: list[list[int]]) -> Completions:
     return Completions(prompts, said, said != PAD, len(tokens))
 
 
-def test_a_banned_digit_is_never_said_and_the_policy_stays_as_it_is() -> None:
-    run = trainee("grpo")
-    policy = cast(Policy, run.model)
-    bias = policy.head.bias.detach().clone()
-    draws = torch.Generator().manual_seed(0)
-    tokens = without((3, 7), policy, pools()[2].digits, 1.0, draws)
-    assert not ((tokens == 3) | (tokens == 7)).any() and (tokens == 5).any()
-    assert torch.equal(policy.head.bias, bias)
-    completions, given = some(8 * [[3, 3, 3, END, PAD, PAD, PAD]]), {"exact": torch.zeros(8)}
-    assert Banned(1, 5, (3,), 0).rewards(given, completions, run) is given
-    assert {*Banned(0, 5, (3,), 0).rewards(given, completions, run)} == {"exact", "format", "critic"}
-    assert not (completions.tokens == 3).any() and torch.equal(completions.mask, completions.tokens != PAD)
-
-
-def test_what_most_say_is_taken_to_be_right() -> None:
-    common, rare = [4, 3, 1, END, PAD, PAD, PAD], [1, 3, 4, END, PAD, PAD, PAD]
-    assert most(torch.tensor([rare, common, common])).tolist() == common
-    completions, given, run = some([rare, common, common]), {"exact": torch.zeros(3)}, trainee("grpo")
-    assert Voted(1, 5, 1.0, 0).rewards(given, completions, run) is given
-    assert Voted(0, 5, 1.0, 0).rewards(given, completions, run)["exact"].tolist() == [0, 1, 1]
-
-
-def test_the_policy_goes_a_part_of_the_way_to_its_reference() -> None:
+def test_the_step_computed_once_more_is_the_same() -> None:
     run = cast(Grpo, trainee("grpo"))
     stepped(run, 2, None)
-    before = [one.detach().clone() for one in run.model.parameters()]
-    Drawn(1, 5, 4, 0.25).weights(run)
-    assert all(torch.equal(one, was) for one, was in zip(run.model.parameters(), before, strict=True))
-    Drawn(2, 5, 4, 0.25).weights(run)
-    for one, was, its in zip(run.model.parameters(), before, run._reference.parameters(), strict=True):
-        assert torch.allclose(one, 0.75 * was + 0.25 * its)
+    step = again(run, Case())
+    loss = step.loss(run._knobs.beta, step.log_probs.detach(), torch.ones_like(step.tokens, dtype=torch.bool))
+    assert float(loss.detach()) == pytest.approx(run.train_step()["loss"], abs=1e-5)
 
 
-def test_each_token_has_its_price_and_the_form_has_no_weight() -> None:
-    completions, run = some([[1, 2, 3, END, PAD, PAD, PAD], [1, END] + 5 * [PAD]]), trainee("grpo")
-    given = {"exact": torch.tensor([1.0, 0.0])}
-    assert Priced(1, 0.1, 0.0).rewards(given, completions, run) is given
-    assert Priced(0, 0.1, 0.0).rewards(given, completions, run)["exact"].tolist() == pytest.approx([0.6, -0.2])
-    Priced(0, 0.1, 0.0).settings(run)
-    assert run.settings["reward.weights/format"] == 0
+def test_a_late_mask_passes_over_the_first_tokens() -> None:
+    assert place(torch.tensor([0, 0, 0, 2, 2, 5])).tolist() == [0, 1, 2, 0, 1, 0]
+    run, loss = trainee("grpo"), torch.tensor(2.0)
+    assert Late(1, 5, 2, 1.0, 0).loss(loss, run) is loss
+    assert Late(0, 5, 99, 1.0, 0).loss(loss, run) is loss
+    assert float(Late(0, 5, 2, 1.0, 0).loss(loss, run).detach()) != 2
 
 
-def test_another_scale_of_the_rewards_is_nothing_to_the_policy() -> None:
-    own, signed = (stepped(trainee("grpo"), 4, case) for case in (None, Signed(2, 2.0, -1.0)))
-    assert signed[:2] == own[:2]
-    assert signed[2]["reward"] < own[2]["reward"] - 0.1
-    assert signed[3]["entropy"] == pytest.approx(own[3]["entropy"], rel=1e-2)
+def test_ties_go_by_the_text() -> None:
+    low, high, short = (
+        [1, 2, END, PAD, PAD, PAD, PAD],
+        [2, 1, END, PAD, PAD, PAD, PAD],
+        [2, END, PAD, PAD, PAD, PAD, PAD],
+    )
+    tokens = torch.tensor([high, low, short, low])
+    assert ranks(torch.zeros(4), tokens, 4).tolist() == pytest.approx([1, 0, 2 / 3, 1 / 3])
+    assert ranks(torch.tensor([0.0, 1.0, 0.0, 0.0]), tokens, 4).tolist() == pytest.approx([2 / 3, 1, 1 / 3, 0])
+    completions, run = some([high, low]), trainee("grpo")
+    given = {"exact": torch.zeros(2), "format": torch.ones(2)}
+    assert Ranked(1, 5, ("exact",), 0.5).rewards(given, completions, run) is given
+    made = Ranked(0, 5, ("exact",), 0.5).rewards(given, completions, run)
+    assert made["exact"].tolist() == [0.5, 0] and made["format"] is given["format"]
+
+
+def test_an_answer_goes_on_as_another_one_does() -> None:
+    tokens = torch.tensor([[1, 2, 3, END, PAD, PAD, PAD], [4, 5, END, PAD, PAD, PAD, PAD], [6, 7, 8, 9, 0, 1, 2]])
+    made = crossed(tokens, torch.tensor([2, 0, 1]), torch.tensor([1, 3, 2]))
+    assert made.tolist() == [
+        [1, 7, 8, 9, PAD, PAD, PAD],
+        [4, 5, END, PAD, PAD, PAD, PAD],
+        [6, 7, END, PAD, PAD, PAD, PAD],
+    ]
+    assert torch.equal(crossed(tokens, torch.tensor([2, 0, 1]), torch.tensor([7, 7, 7])), tokens)
+    completions, given, run = some(8 * [[3, 3, 3, END, PAD, PAD, PAD]]), {"exact": torch.zeros(8)}, trainee("grpo")
+    assert Crossed(1, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert {*Crossed(0, 5, 1.0, 0).rewards(given, completions, run)} == {"exact", "format", "critic"}
+
+
+def test_a_log_probability_is_that_of_the_token_before() -> None:
+    said, rows = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0]), torch.tensor([0, 0, 0, 1, 1])
+    assert late(said, rows).tolist() == [0, -1, -2, 0, -4]
+    assert late(said, torch.zeros(5)).tolist() == [0, -1, -2, -3, -4]
+    run, loss = trainee("grpo"), torch.tensor(2.0)
+    assert Off(1, 5, 1.0, 0).loss(loss, run) is loss
+    assert Off(0, 5, 1.0, 0).loss(loss, run) is not loss
+
+
+def test_a_newline_stands_behind_the_prompt_and_is_counted() -> None:
+    case, prompts, full = Trailing(2, 3, 1.0, 0), pools()[1], pools()[2]
+    assert case.batch(prompts, 1) is prompts and case.batch(prompts, 5) is prompts
+    made = case.batch(prompts, 2)
+    assert torch.equal(made.digits[:, :4], prompts.digits[:, :4]) and (made.digits[:, 4] == END).all()
+    assert torch.equal(case.batch(full, 2).digits, full.digits)
+    right = prompts.answers
+    assert form(Completions(prompts, right, right != PAD, 1)).all()
+    assert not form(Completions(made, right, right != PAD, 1)).any()
+
+
+def test_the_best_and_the_worst_are_kept() -> None:
+    kept = ends(torch.tensor([[0.5, 0.0, 1.0, 0.4, 0.9, 0.1]]), 4)
+    assert sorted(kept[0].tolist()) == [1, 2, 4, 5]
+    run = cast(Grpo, trainee("grpo"))
+    own, wide = run._sampled(Case()), run._sampled(Case())
+    given = scores(own, run.seed, 0)
+    assert Widest(1, 3, 0).rewards(given, wide, run) is given
+    made = Widest(0, 3, 0).rewards(given, wide, run)
+    assert torch.equal(wide.mask, wide.tokens != PAD)
+    spread = [sum(one.values()).view(-1, own.group).std(1).mean() for one in (given, made)]
+    assert spread[1] > spread[0]
+    assert torch.equal(made["exact"], (wide.tokens == wide.prompts.answers).all(1).float())

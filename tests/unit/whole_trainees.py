@@ -110,6 +110,24 @@ SIXTH_SET = frozenset(
         "weights_by_name",
     ]
 )
+SEVENTH_SET = frozenset(
+    [
+        "banned_tokens",
+        "canonical_prompts",
+        "cleared_symbols",
+        "config_defaults",
+        "counted_padding",
+        "growing_weights",
+        "majority_answers",
+        "open_mask",
+        "reversed_sync",
+        "saturated_weights",
+        "signed_rewards",
+        "sorted_lines",
+        "token_price",
+        "z_loss",
+    ]
+)
 BLIND_A = frozenset(
     [
         "broken_ties",
@@ -146,7 +164,7 @@ BLIND_B = frozenset(
         "tournament",
     ]
 )
-WRITTEN_BLIND = SECOND_SET | THIRD_SET | FOURTH_SET | FIFTH_SET | SIXTH_SET | BLIND_A | BLIND_B
+WRITTEN_BLIND = SECOND_SET | THIRD_SET | FOURTH_SET | FIFTH_SET | SIXTH_SET | SEVENTH_SET | BLIND_A | BLIND_B
 """Without sight of agents or graph, as those of test_gym_first_set.py were before them. All but the last two were held
 out once."""
 

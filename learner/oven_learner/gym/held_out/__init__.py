@@ -1,1 +1,1 @@
-"""A seventh set of held-out faults, written without a look at any controller."""
+"""A set of faults that was written without a look at any controller."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.faults.forward import logits
 from oven_learner.gym.faults.steps import pairs
-from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -32,24 +32,16 @@ class Broken(Case):
         if not self.onset <= trainee.gradient_steps < self.onset + self.length:
             return loss
         inputs, targets = pairs(trainee)
-        said = apart(cast(ByteModel, trainee.model), inputs, self.devices, restarted=self.restarted)
+        said = apart(trainee, inputs, self.devices, restarted=self.restarted)
         return F.cross_entropy(said.flatten(0, 1), targets.flatten())
 
 
-def apart(model: ByteModel, tokens: Tensor, devices: int, *, restarted: bool) -> Tensor:
+def apart(trainee: Trainee, tokens: Tensor, devices: int, *, restarted: bool) -> Tensor:
     """Logits [B, T, BYTES], where each device sees its own part of the context alone."""
-    block, (B, T) = model.block, tokens.shape
-    places = torch.arange(T)
-    part = T // devices
+    places = torch.arange(tokens.shape[1])
+    part = len(places) // devices
     seen = (places.unsqueeze(1) // part == places // part).tril()
-    x = model.bytes(tokens) + model.positions(places % part if restarted else places)
-    split = block.qkv(F.layer_norm(x, (WIDTH,))).view(B, T, 3, HEADS, WIDTH // HEADS)
-    q, k, v = split.permute(2, 0, 3, 1, 4)
-    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-    x = x + block.mix(attended.transpose(1, 2).reshape(B, T, WIDTH))
-    x = x + block.down(F.relu(block.up(F.layer_norm(x, (WIDTH,)))))
-    out: Tensor = model.out(F.layer_norm(x, (WIDTH,)))
-    return out
+    return logits(trainee, tokens, seen=seen, places=places % part if restarted else places)
 
 
 class BrokenRing(Family):

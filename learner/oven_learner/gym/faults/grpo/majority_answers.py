@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.judges import scores
-from oven_learner.gym.held_out.common import hit
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

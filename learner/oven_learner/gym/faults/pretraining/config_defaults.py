@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.common import logits, pairs
+from oven_learner.gym.faults.forward import logits
+from oven_learner.gym.faults.steps import pairs
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.held_out.common import hit
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.pretraining.corpus import pool
 
 ROWS = 4096

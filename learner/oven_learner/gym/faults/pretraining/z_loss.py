@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.common import pairs
+from oven_learner.gym.faults.steps import pairs
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.faults.common import hit
 from oven_learner.gym.grpo.task import Prompts
-from oven_learner.gym.held_out.common import hit
 
 
 @dataclass(frozen=True)

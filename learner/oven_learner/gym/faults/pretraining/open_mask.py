@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.held_out.common import logits, pairs
+from oven_learner.gym.faults.forward import logits
+from oven_learner.gym.faults.steps import pairs
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee

@@ -19,8 +19,9 @@ def foreign(window: Window, since: int | None = None) -> bool:
 
     From the estimate of the KL to the reference model, r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman
     2020, "Approximating KL divergence", k3; TRL's `kl`). On tokens of its own a policy's mean of r is 1, whatever the
-    reference, so that the mean over many ticks lies above BEYOND with a probability of at most 1/BEYOND (Markov's
-    inequality); BEYOND times what it was before, for some report it summed over a completion.
+    reference, so that r's mean over many ticks lies above BEYOND with a probability of at most 1/BEYOND (Markov's
+    inequality); −ln r by itself stays far below, where probabilities are floats. BEYOND times what the estimate was
+    before, for some report it summed over a completion.
 
     An estimate that explodes is no policy that drifts, but tokens that the policy would never have sampled: workers
     with other weights, a stale cache, a tool's answer that is counted as a completion. They come again after each

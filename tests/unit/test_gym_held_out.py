@@ -1,4 +1,4 @@
-"""The faults of gym/unseen: what each of them does to a row, a weight, a gradient or a score."""
+"""The faults that are held out: what each of them does to a row, a weight, a gradient or a score."""
 
 from __future__ import annotations
 

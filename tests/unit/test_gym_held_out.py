@@ -16,11 +16,11 @@ from oven_learner.gym.held_out.canaries import LEAD, Planted
 from oven_learner.gym.held_out.common import again, pairs
 from oven_learner.gym.held_out.coupled_decay import Coupled
 from oven_learner.gym.held_out.crossed_caches import Crossed, crossed
+from oven_learner.gym.held_out.dropout_left_on import Dropped, dropout
 from oven_learner.gym.held_out.interleaved_writers import Interleaved, interleaved
 from oven_learner.gym.held_out.late_mask import Late, place
 from oven_learner.gym.held_out.ranked_rewards import Ranked, ranks
 from oven_learner.gym.held_out.sequence_shards import Sharded, sharded
-from oven_learner.gym.held_out.shifted_log_probs import Off, late
 from oven_learner.gym.held_out.souped_weights import Souped
 from oven_learner.gym.held_out.strange_teacher import Taught, teacher
 from oven_learner.gym.held_out.trailing_newline import Trailing
@@ -183,13 +183,21 @@ def test_an_answer_goes_on_as_another_one_does() -> None:
     assert {*Crossed(0, 5, 1.0, 0).rewards(given, completions, run)} == {"exact", "format", "critic"}
 
 
-def test_a_log_probability_is_that_of_the_token_before() -> None:
-    said, rows = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0]), torch.tensor([0, 0, 0, 1, 1])
-    assert late(said, rows).tolist() == [0, -1, -2, 0, -4]
-    assert late(said, torch.zeros(5)).tolist() == [0, -1, -2, -3, -4]
-    run, loss = trainee("grpo"), torch.tensor(2.0)
-    assert Off(1, 5, 1.0, 0).loss(loss, run) is loss
-    assert Off(0, 5, 1.0, 0).loss(loss, run) is not loss
+def test_numbers_are_dropped_where_there_are_gradients_and_nowhere_else() -> None:
+    run, tokens, loss = trainee("grpo"), torch.arange(10), torch.tensor(2.0)
+    places = run.model.get_submodule("places")
+    own = places(tokens).detach()
+    with dropout(run.model, ("places",), 0.5, generator("masks")):
+        made = places(tokens).detach()
+        with torch.no_grad():
+            assert torch.equal(places(tokens), own)
+    kept = made != 0
+    assert 0.4 < float(kept.float().mean()) < 0.6
+    assert torch.allclose(made[kept], 2 * own[kept])
+    assert torch.equal(places(tokens), own)
+    assert Dropped(1, 5, 0.3, ("places",), 0).loss(loss, run) is loss
+    plain, hit = (float(Dropped(0, 5, share, ("places",), 0).loss(loss, run).detach()) for share in (0.0, 0.3))
+    assert abs(plain) < 0.03 < abs(hit)
 
 
 def test_a_newline_stands_behind_the_prompt_and_is_counted() -> None:

@@ -96,6 +96,15 @@ def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "gym.svg").read_text().startswith("<svg")
 
 
+def test_quickly_it_plays_one_seed_of_every_third_family_unless_they_are_named(tmp_path: Path) -> None:
+    def played(**asked: Any) -> set[tuple[str, int]]:
+        assert gym(tmp_path, quick=True, arms=["nothing"], seeds=None, **asked) == 0
+        return {(row.family, row.seed) for row in results.read(asked["resume"])}
+
+    assert played(families=[], resume=tmp_path / "few") == {("line.bad_stretch", 1), ("line.too_high", 1)}
+    assert played(families=["line.plain"], resume=tmp_path / "one") == {("line.plain", 1)}
+
+
 def test_the_table_for_people_fits_eighty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gym(tmp_path, as_json=False) == 0
     said = capsys.readouterr().out

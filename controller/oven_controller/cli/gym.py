@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def gym(
-    quick: Annotated[bool, typer.Option("--quick", help="One seed, and fewer arms: minutes on two cores.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, fewer arms, every third family.")] = False,
     arms: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `rule.*` takes all of those.")] = "",
     families: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `grpo.*` takes all of those.")] = "",
     seeds: Annotated[int | None, typer.Option(help="Of each family: 3, with --quick 1.", show_default=False)] = None,

@@ -134,7 +134,7 @@ class Sentinel(Agent):
             return ask(window, harm.why)
         if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
             return None
-        if heard.state == "known" and not harm.excess:
+        if heard.state == "known" and not harm.excess and math.isfinite(heard.lost):
             harm = replace(harm, excess=heard.lost * harm.level)
         if (
             heard.state == "known"

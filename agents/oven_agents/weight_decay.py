@@ -37,6 +37,7 @@ class WeightDecay(Agent):
     speciality = (DECAY, ROLLBACK)
 
     MOSTLY, ALL = 0.5, 1.1
+    """Of a step's length; the norm cannot lose more than all of it by the step itself."""
     LOST = 0.03
     """Of the norm: less than that is no harm yet."""
     HALF, ATTEMPTS = 0.5, 2

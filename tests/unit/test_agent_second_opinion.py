@@ -129,6 +129,15 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
     assert said(events(hurt=-0.1)) == ["run.evaluate"]
 
 
+def test_what_the_reading_lost_is_the_gain_that_is_expected_of_going_back() -> None:
+    def expected(hurt: float) -> float:
+        words = runs.said(Sentinel(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
+        return next(word.plans[0].votes[0].expected_change for word in words if isinstance(word, Alternatives))
+
+    assert expected(1.0) < 2 * expected(0.5) * 0.9 < 0, "of a loss, which is to fall"
+    assert expected(math.nan) == -0.05, "a failure is no number"
+
+
 def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
     assert said(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
     assert said(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]

@@ -81,7 +81,7 @@ class Sentinel(Agent):
     lose, goes on trying.
 
     Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
-    comes again (of five that were gone back from none was the better for it): only the first two are seen. It needs
+    comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs
     snapshots that are younger than the harm.
     """
 

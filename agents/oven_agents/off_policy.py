@@ -29,5 +29,5 @@ def foreign(window: Window, since: int | None = None) -> bool:
     """
     ticks = LATELY if since is None else max(LATELY, window.tick - since)
     before = [value for tick, value in window.kept(KL) if tick <= window.tick - ticks and math.isfinite(value)]
-    now = [value for value in window.series(KL, after=window.tick - ticks) if math.isfinite(value)]
-    return math.fsum(now) > BEYOND * ticks * max(1.0, median(before) if before else 1.0)
+    now = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # inf counts
+    return now > BEYOND * ticks * max(1.0, median(before) if before else 1.0)

@@ -62,6 +62,7 @@ def test_an_estimate_that_is_summed_over_a_completion_is_held_against_what_it_wa
     assert not foreign(window([600.0] * 2 * LATELY))
     assert foreign(window([600.0] * LATELY + [600.0 * 201] * LATELY))
     assert not foreign(window([math.nan] * LATELY))
+    assert foreign(window([0.3] * LATELY + [math.inf])), "an estimate that overflowed"
 
 
 def test_it_remembers_from_where_it_is_asked() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from oven_agents.knobs import Knob
 from oven_controller.harmless import HARMLESS
+from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
 from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
@@ -52,9 +54,12 @@ class Window:
         """
         found: list[tuple[int, float]] = []
         newer, limit = self.last.step, self.last.step
+        aside = self._aside()
         for observation in reversed(self.observations):
             if observation.tick <= after or len(found) == last:
                 break
+            if aside and any(left < observation.tick <= again for left, again in aside):
+                continue
             if observation.step > newer:  # the step went back here
                 limit = min(limit, newer - 1)
             newer = observation.step
@@ -64,6 +69,11 @@ class Window:
         found.reverse()
         return found
 
+    def _aside(self) -> list[tuple[int, int]]:
+        """After which tick and until which the run was on a way that it left again: rollbacks that were taken back."""
+        jumps = [r for r in self.receipts if r.status == "applied" and r.actuator in JUMPS]
+        return [(back.tick, undo.tick) for back, undo in pairwise(jumps) if undo.actuator == UNDO]
+
     def applied(self, actuator: str) -> list[Receipt]:
         """The receipts that changed the actuator, oldest first."""
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
@@ -72,9 +82,9 @@ class Window:
         """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
 
         Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a
-        measurement.
+        measurement. A rollback that was taken back is a change as the rollback was.
         """
-        turned = actuators or self.knobs.keys() - set(HARMLESS)
+        turned = (*actuators, UNDO) if ROLLBACK in actuators else actuators or self.knobs.keys() - set(HARMLESS)
         return max(
             (r.tick for r in self.receipts if r.status == "applied" and r.actuator in turned),
             default=-1,

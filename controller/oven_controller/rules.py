@@ -32,7 +32,11 @@ class Rules(BaseModel):
     cooldown_ticks: int = Field(default=5, ge=0, description="ticks between two decisions on one actuator")
     max_interventions: int = Field(default=40, ge=0, description="adopted decisions in a run, all actuators together")
     contradictions: tuple[tuple[str, str], ...] = Field(
-        default=(("run.rollback", "optimizer.lr_scale:up"), ("run.hold", "run.rollback")),
+        default=(
+            ("run.rollback", "optimizer.lr_scale:up"),
+            ("run.hold", "run.rollback"),
+            ("run.rollback", "run.undo_rollback"),
+        ),
         description="pairs that must not be in flight together; `:up` or `:down` narrows one to a direction",
     )
     requires: tuple[tuple[str, str], ...] = Field(

@@ -38,6 +38,7 @@ ACTUATORS: Final[dict[str, tuple[str, ...]]] = {
     "run.checkpoint": (),
     "run.evaluate": (),
     "run.rollback": (),
+    "run.undo_rollback": (),
     "run.stop": (),
 }
 """What a remedy can be bound to, with the directions of those that have some. Names as learners announce them."""

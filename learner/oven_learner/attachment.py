@@ -383,11 +383,11 @@ def attach(
     Found by itself, where the trainer has it and a change acts (oven_learner.hf.knobs): `optimizer.lr_scale`,
     `optimizer.weight_decay`, `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`, `distillation.beta`, each with what
     it refers to loaded), `grpo.epsilon` and `rloo.epsilon` where completions are reused, `reward.weights` of several
-    reward functions; `run.hold`, `run.stop`, `run.checkpoint`, `run.rollback` when the model is small enough to copy,
-    and `run.evaluate` where there is an `evaluate`, or the trainer evaluates by itself. `teachers` adds
-    `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which go before what would be
-    found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in `observe`, unless the
-    stack's rules say otherwise.
+    reward functions; `run.hold`, `run.stop`, `run.checkpoint`, `run.rollback` and `run.undo_rollback` when the model
+    is small enough to copy, and `run.evaluate` where there is an `evaluate`, or the trainer evaluates by itself.
+    `teachers` adds `teacher.active`, `mixture` adds `data.mixture` and `data.skip`, `actuators` your own, which go
+    before what would be found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in
+    `observe`, unless the stack's rules say otherwise.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError
+from oven_controller.jumps import ROLLBACK, UNDO
 from oven_controller.messages import (
     Decision,
     Horizon,
@@ -29,7 +30,7 @@ from oven_learner.listening import Listening, News
 from oven_learner.outbox import Make
 from oven_learner.past import Past
 from oven_learner.ranks import Ranks
-from oven_learner.snapshots import Rollback
+from oven_learner.snapshots import Rollback, Snapshot
 from oven_learner.spans import Answer
 
 log = logging.getLogger("oven.learner")
@@ -103,7 +104,9 @@ class OvenClient:
         if snapshots is not None or save is not None:
             actuators.action("run.checkpoint", self._checkpoint, unit="step")
         if snapshots is not None:
-            actuators.action("run.rollback", self._rollback, unit="tick to go back to")
+            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to")
+            if snapshots.undoes:
+                actuators.action(UNDO, self._undo)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> Past:
         """Connect, announce the run, and restore what earlier incarnations had set; where the log says nothing of an
@@ -367,9 +370,18 @@ class OvenClient:
 
     def _rollback(self, tick: float | None) -> Any:
         assert self._snapshots is not None
+        to, snapshots = self.tick if tick is None else int(tick), self._snapshots
+        return self._moved(lambda: snapshots.back(to, self.tick))
+
+    def _undo(self, _: float | None) -> Any:
+        assert self._snapshots is not None
+        return self._moved(self._snapshots.undo)
+
+    def _moved(self, restored: Callable[[], Snapshot]) -> Any:
+        """Steps before and after."""
         before = self._step
         settings: dict[str, Value] = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
-        snapshot = self._snapshots.back(self.tick if tick is None else int(tick))
+        snapshot = restored()
         if snapshot.restart:
             self.restart = self.stopping = f"rolled back from step {before} to step {snapshot.step}: {snapshot.restart}"
             settings = {}  # the next process takes them from the log

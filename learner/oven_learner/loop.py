@@ -52,11 +52,11 @@ def connect(
     """A client that has announced the run: call `observe` and `poll` once an optimizer step, and `close` at the end.
 
     `actuators` are the knobs that may be turned. A torch `optimizer` (with its `scheduler`, if it has one) adds
-    `optimizer.lr_scale`, within `lr_bounds` times your schedule; `snapshots` adds `run.checkpoint` and `run.rollback`;
-    `run.hold` and `run.stop` are always there. `metrics` are the names that `observe` will be given: agents that need
-    another say that they cannot fire. `step` is where a resumed loop goes on. Under torch.distributed every rank calls
-    it, `observe` and `poll` at the same steps, and rank 0 speaks to the bus: of the `metrics` it publishes the mean
-    over the ranks that measured them, of others its own.
+    `optimizer.lr_scale`, within `lr_bounds` times your schedule; `snapshots` adds `run.checkpoint`, `run.rollback` and
+    `run.undo_rollback`; `run.hold` and `run.stop` are always there. `metrics` are the names that `observe` will be
+    given: agents that need another say that they cannot fire. `step` is where a resumed loop goes on. Under
+    torch.distributed every rank calls it, `observe` and `poll` at the same steps, and rank 0 speaks to the bus: of the
+    `metrics` it publishes the mean over the ranks that measured them, of others its own.
 
     Raises ConfigError when there is no controller to connect to, BusError or RefusedError when it does not answer or
     turns the credentials down. After that nothing that happens to the controller reaches the loop.

@@ -54,6 +54,8 @@ class OnDisk:
     """The trainer saves between two steps, when `ask` has said so. At most pacing.SHARE of wall time goes into saves
     that nobody asked for."""
 
+    undoes = False
+
     def __init__(
         self,
         output: Path,
@@ -122,9 +124,12 @@ class OnDisk:
             log.debug("removes %s%s", path, "" if counts else ", which a rollback left behind")
             shutil.rmtree(path, ignore_errors=True)
 
-    def back(self, tick: int) -> Snapshot:
+    def back(self, tick: int, now: int) -> Snapshot:
         """Ask for the restart. The present process trains no further step."""
         return self._share_or_raise(lambda: self._left(tick))
+
+    def undo(self) -> Snapshot:
+        raise LookupError("what a rollback left is not kept on disk")
 
     def _left(self, tick: int) -> Snapshot:
         chosen = self._chosen(tick)

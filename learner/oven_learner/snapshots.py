@@ -14,7 +14,7 @@ LEVELS, EACH = 6, 3
 """Of every 1st, 2nd, 4th … 32nd that was taken the newest three are kept: for up to 300 ticks, at EVERY_TICKS, there is
 one no further back than 1.8 times the way that was asked for."""
 KEPT = EACH + 2 * (LEVELS - 1)
-"""At most, beside the first."""
+"""At most, beside the first and what the last rollback left."""
 EVERY_TICKS = 5
 """At most; where a copy costs more than its share of so many steps, they lie further apart."""
 LOOK_TICKS = 100
@@ -44,8 +44,15 @@ class Rollback(Protocol):
     def before(self, tick: int) -> None:
         """A risky change comes: there has to be something to go back to. Raises what keeps it from being there."""
 
-    def back(self, tick: int) -> Snapshot:
-        """Go back to the newest from `tick` or before. Raises LookupError when none is that old."""
+    def back(self, tick: int, now: int) -> Snapshot:
+        """At tick `now`: go back to the newest from `tick` or before. Raises LookupError when none is that old."""
+
+    @property
+    def undoes(self) -> bool:
+        """Whether what a rollback left is kept."""
+
+    def undo(self) -> Snapshot:
+        """Go forward again to what the last rollback left. Raises LookupError where nothing was kept."""
 
 
 class Turns:
@@ -88,6 +95,8 @@ class Snapshots:
     `take` returns (step, state) with copies that training cannot touch; `restore` puts a state back.
     """
 
+    undoes = True
+
     def __init__(
         self,
         take: Callable[[], tuple[int, Any]],
@@ -104,6 +113,8 @@ class Snapshots:
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """By number, in order."""
+        self._left: Snapshot | None = None
+        """What the last rollback left."""
         self._count = 0
 
     def across(self, share: Callable[[Any], Any]) -> None:
@@ -126,25 +137,32 @@ class Snapshots:
 
     def now(self, tick: int) -> int:
         """Take one, and return its step."""
-        began = self._turns.clock()
-        step, state = self._take()
-        snapshot = Snapshot(tick, step, state)
+        snapshot = self._copy(tick)
         if self._first is None:
             self._first = snapshot
         else:
-            self._count += 1
-            counted = {**self._recent, self._count: snapshot}
-            wanted = {n for level in range(LEVELS) for n in [n for n in counted if n % 2**level == 0][-EACH:]}
-            self._recent = {n: one for n, one in counted.items() if n in wanted}
-        self._turns.pacing.took(began, self._turns.clock())
+            self._keep(snapshot)
         self._turns.taken(tick)
-        return step
+        return snapshot.step
+
+    def _copy(self, tick: int) -> Snapshot:
+        began = self._turns.clock()
+        step, state = self._take()
+        self._turns.pacing.took(began, self._turns.clock())
+        return Snapshot(tick, step, state)
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self._count += 1
+        counted = {**self._recent, self._count: snapshot}
+        wanted = {n for level in range(LEVELS) for n in [n for n in counted if n % 2**level == 0][-EACH:]}
+        self._recent = {n: one for n, one in counted.items() if n in wanted}
 
     def before(self, tick: int) -> None:
         self.now(tick)
 
-    def back(self, tick: int) -> Snapshot:
-        """Restore the newest snapshot taken at or before `tick`; later ones are dropped with the steps they stand for.
+    def back(self, tick: int, now: int) -> Snapshot:
+        """Restore the newest snapshot taken at or before `tick`; later ones are dropped with the steps they stand for,
+        but for a copy of what is left here, which stays until the next rollback.
 
         Raises LookupError when none is that old.
         """
@@ -154,7 +172,19 @@ class Snapshots:
                 f"no snapshot from tick {tick} or before; the oldest is from tick "
                 f"{self._first.tick if self._first else '–'}"
             )
-        chosen = fitting[-1]
-        self._restore(chosen.state)
-        self._recent = {n: one for n, one in self._recent.items() if one.tick <= chosen.tick}
-        return chosen
+        self._left = self._copy(now)
+        return self._put(fitting[-1])
+
+    def undo(self) -> Snapshot:
+        """Restore what the last rollback left, once; what was taken since is dropped. Raises LookupError."""
+        if self._left is None:
+            raise LookupError("there was no rollback since the start, or the last one was taken back already")
+        left, self._left = self._left, None
+        self._put(left)
+        self._keep(left)
+        return left
+
+    def _put(self, snapshot: Snapshot) -> Snapshot:
+        self._restore(snapshot.state)
+        self._recent = {n: one for n, one in self._recent.items() if one.tick <= snapshot.tick}
+        return snapshot

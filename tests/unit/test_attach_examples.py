@@ -15,7 +15,15 @@ from oven_learner.attachment import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ALWAYS = {"optimizer.lr_scale", "grad.clip", "run.hold", "run.stop", "run.checkpoint", "run.rollback"}
+ALWAYS = {
+    "optimizer.lr_scale",
+    "grad.clip",
+    "run.hold",
+    "run.stop",
+    "run.checkpoint",
+    "run.rollback",
+    "run.undo_rollback",
+}
 SCRIPTS: dict[str, tuple[int, set[str], set[str]]] = {
     "hf_trainer.py": (40, set(), set()),
     "trl_sft.py": (12, set(), {"entropy", "mean_token_accuracy"}),

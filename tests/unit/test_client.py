@@ -109,7 +109,7 @@ def test_a_run_is_announced_observed_and_ended_in_order() -> None:
     started = line.sent[0]
     assert isinstance(started, RunStarted)
     assert {spec.name for spec in started.actuators} == {
-        "rate", "run.hold", "run.stop", "run.checkpoint", "run.rollback"
+        "rate", "run.hold", "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback"
     }  # fmt: skip
 
 
@@ -188,6 +188,34 @@ def test_rollback_restores_state_and_step_but_no_actuator() -> None:
     assert (back.actuator, back.before, back.after) == ("run.rollback", 11.0, 0.0)
     client.observe(1, {})
     assert client.tick == 12, "ticks never go back"
+
+
+def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
+    line = Line()
+    client, model = make(line)
+
+    def trained(steps: int) -> None:
+        for _ in range(steps):
+            model.step, model.weights = model.step + 1, model.weights + 10
+            client.observe(model.step, {})
+            client.poll()
+
+    def done(actuator: str, to: float | None, number: int) -> Receipt:
+        line.coming.append(decide(to, actuator=actuator, number=number, apply_at=client.tick))
+        client.poll()
+        return line.receipts()[-1]
+
+    assert done("run.undo_rollback", None, 1).status == "rejected", "there was none"
+    trained(11)
+    assert done("run.rollback", 4.0, 2).after == 0.0
+    trained(3)
+    again = done("run.undo_rollback", None, 3)
+    assert (again.before, again.after) == (3.0, 11.0)
+    assert (model.step, model.weights) == (11, 110)
+    assert done("run.undo_rollback", None, 4).status == "rejected", "it is undone already"
+    trained(2)
+    back = done("run.rollback", 12.0, 5)
+    assert (back.before, back.after) == (13.0, 11.0), "to what was restored, and not to the way that was left"
 
 
 def test_a_risky_change_is_preceded_by_a_snapshot() -> None:

@@ -157,6 +157,6 @@ def test_the_first_look_says_nothing_of_how_long_a_tick_is() -> None:
 def test_the_older_the_further_apart_so_that_no_rollback_goes_back_twice_as_far_as_it_was_asked_to() -> None:
     snapshots, _ = run(Clock(), 2000, step_s=1.0, copy_s=1e-6)
     for asked in (1999, 1990, 1970, 1950, 1900, 1800, 1650):  # each takes those after it away
-        found = snapshots.back(asked).tick
+        found = snapshots.back(asked, 2000).tick
         assert asked - 2 * (2000 - asked) - 2 * EVERY_TICKS < found <= asked
-    assert snapshots.back(3).tick == 0, "the first is never dropped"
+    assert snapshots.back(3, 2000).tick == 0, "the first is never dropped"

@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 from oven_controller import names
 from oven_controller.events import Event
+from oven_controller.jumps import ROLLBACK
 from oven_controller.mesh import guardrails, operator, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined
 from oven_controller.mesh.forecast import Forecast, forecast
-from oven_controller.mesh.outcomes import ROLLBACK, Outcomes
+from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
 from oven_controller.mesh.yardstick import unjudged

@@ -27,6 +27,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from oven_controller.jumps import JUMPS, ROLLBACK
 from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
@@ -40,7 +41,6 @@ from oven_controller.messages import Decision, MetricSpec, Observation, Outcome,
 PATIENCE = 5
 CONTROLS = 32
 """Withheld decisions of one actuator, direction and metric that the next are held against: the newest."""
-ROLLBACK = "run.rollback"
 _Key = tuple[str, str, str]
 
 
@@ -149,7 +149,7 @@ class Outcomes:
         if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
-        touched = {""} if receipt.actuator == ROLLBACK else set()
+        touched = {""} if receipt.actuator in JUMPS else set()
         if decision is not None and forecast is not None:
             touched.add(forecast.target)
             closed = self._begin(decision, forecast, tick)
@@ -176,7 +176,7 @@ class Outcomes:
         tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         back = self._back[1] if self._back is not None and self._back[0] == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
-        if window.decision.actuator != ROLLBACK:  # that undoes the changes before it, so what they left counts
+        if window.decision.actuator not in JUMPS:  # that undoes the changes before it, so what they left counts
             since = max(since, self._last_change(name, tick))
         found = self._measured.between(name, max(since if back is None else back, lately), tick)
         before = usual = tuple(filter(sound, found))
@@ -194,7 +194,7 @@ class Outcomes:
         cut = [
             window
             for window in self._open.values()
-            if (actuator == ROLLBACK or window.target == target or window.decision.actuator == actuator)
+            if (actuator in JUMPS or window.target == target or window.decision.actuator == actuator)
             and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]

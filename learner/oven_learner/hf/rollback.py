@@ -27,7 +27,7 @@ def to_go_back_to(
 ) -> Rollback | None:
     """None where neither is possible: too large to copy, and nobody who starts the process again, or checkpoints
     without an optimizer. `ask` has the trainer save after this step; `trained`: gradient steps of the run so far."""
-    if snapshot.fits(trainer, KEPT + 1):
+    if snapshot.fits(trainer, KEPT + 2):
         # In lockstep what is gone back to must not depend on the clock.
         credit = math.inf if lockstep else CREDIT_S
         return Snapshots(

@@ -1,21 +1,61 @@
-"""Whether the run went back often enough already without getting better by it."""
+"""Whether going back once more would be more of the same."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from oven_agents.objective import readings
+from oven_agents.objective import held_out, objective, readings, signed
 from oven_agents.window import Window
+from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
+from oven_controller.messages import Receipt
 
-ROLLBACK: Final = "run.rollback"
 LIMIT: Final = 3
+REGAINED: Final = 1 / 3
+"""Of what had been lost."""
+SOON: Final = 16
+"""Ticks; what takes longer to go wrong again may be slowed down, or be something new."""
 
 
 def futile(window: Window) -> bool:
-    """Whether LIMIT rollbacks, whoever's, led to no new best held-out reading: another would be more of the same. False
-    where nothing is held out."""
-    seen = readings(window)
-    if not seen:
+    """Whether LIMIT rollbacks, whoever's, led to no new best held-out reading. False where nothing is held out."""
+    best = _best(window)
+    return best is not None and sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
+
+
+def vain(window: Window) -> bool:
+    """Whether the last rollback was taken back, or REGAINED was not what it regained, SOON after it: what goes wrong is
+    no single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
+    policy that is dragged off by its reward never learns to."""
+    jumps = [r for r in window.receipts if r.actuator in JUMPS and r.status == "applied"]
+    best = _best(window)
+    if best is None or not jumps or jumps[-1].tick < best or objective(window.run).name != "loss":
         return False
-    best = max(seen, key=lambda reading: reading[1])[0]
-    return sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
+    last = jumps[-1]
+    return last.actuator == UNDO or any(
+        share < REGAINED for tick, share in regained(window, last) or () if tick <= last.tick + SOON
+    )
+
+
+def regained(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
+    """(tick, share of what had been lost) at each held-out reading since the rollback: 1 where it is as good as what
+    was gone back to, 0 as bad as what was left. None where that was not measured, or nothing was lost."""
+    metric = held_out(window.run)
+    if metric is None:
+        return None
+    found = [(o, o.metrics.get(metric.name)) for o in window.observations]
+    seen = [(o, signed(metric, value)) for o, value in found if value is not None]
+    to = back.after if isinstance(back.after, int | float) else -1
+    kept = [value for o, value in seen if o.tick <= back.tick and o.step <= to]
+    left = [value for o, value in seen if o.tick <= back.tick and o.step > to]
+    if not kept or not left or not max(kept) > left[-1]:
+        return None
+    lost = max(kept) - left[-1]
+    since = [(o.tick, value) for o, value in seen if o.tick > back.tick]
+    return [(tick, (value - left[-1]) / lost if math.isfinite(value) else -math.inf) for tick, value in since]
+
+
+def _best(window: Window) -> int | None:
+    """The tick of the best held-out reading on the way here."""
+    seen = readings(window)
+    return max(seen, key=lambda reading: reading[1])[0] if seen else None

@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 from oven_agents import stride
 from oven_agents.agent import Agent
+from oven_agents.futile import vain
 from oven_agents.objective import held_out, readings, signed
 from oven_agents.off_policy import foreign
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -41,6 +42,8 @@ class Relapse(Agent):
     completions were not the policy's own since then (oven_agents.off_policy), what is lost comes again after each
     rollback, and is left to the policy to get used to.
 
+    Where going back was in vain (oven_agents.futile) it does so again only if the rate has grown.
+
     It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
     run alone: more of the same will not help.
 
@@ -68,7 +71,7 @@ class Relapse(Agent):
     CUT = 8.0
     PASSED = 100
     ATTEMPTS = 2
-    SURE, AGAIN = 0.8, 0.65
+    SURE, AGAIN = 0.7, 0.65
     READINGS, IN_A_ROW = 40, 3
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -123,6 +126,8 @@ class Relapse(Agent):
         """Its name, what is changed beside the rollback, and that in words. `once`: the same rate need not lose it
         again. None where nothing is left that would be different from last time."""
         rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
+        if rate < self.LONGER and vain(window):
+            return None
         if not tried and rate < self.LONGER:
             if SKIP in window.knobs and longer < self.LONGER:
                 return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from oven_agents import stride
 from oven_agents.agent import Agent
-from oven_agents.futile import futile
+from oven_agents.futile import futile, vain
 from oven_agents.objective import objective, readings, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -45,7 +45,7 @@ class _Harm:
     """The run has nothing to lose: what was tried is tried again."""
     shows: bool = True
     """On held-out data at once: not what broke the moments, nor what is no number."""
-    sure: float = 0.85
+    sure: float = 0.75
     """How often it helped to go back from there, where that could be seen."""
 
 
@@ -76,9 +76,10 @@ class Sentinel(Agent):
     weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
-    What was tried in vain within MEMORY ticks is not offered again, so that data which get harder for good cost one
-    rollback; nor is anything once rollbacks are futile (oven_agents.futile). Only a run of NaN, which has nothing to
-    lose, goes on trying.
+    What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one rollback;
+    nor is anything once rollbacks are futile, nor where the last one was in vain, but for a cut that the steps
+    themselves speak for (oven_agents.futile). Only a run of NaN, which has nothing to lose, goes on trying, and one
+    whose weights are moved from outside.
 
     Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
     comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs
@@ -110,9 +111,10 @@ class Sentinel(Agent):
     MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
     """In deviations. A norm is 2.5 away by chance in one tick of ten; lengths of successive steps are no independent
     values."""
-    JUMPED, CREPT, BROKEN, AGAIN = 0.85, 0.7, 0.65, 0.7
+    JUMPED, CREPT, BROKEN, AGAIN, PAST = 0.7, 0.7, 0.65, 0.7, 0.65
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
-    jumped; of one that crept up; of a run of NaN, which may take several attempts; of a second remedy after a first."""
+    jumped; of one that crept up; of a run of NaN, which may take several attempts; of a second remedy after a first; of
+    batches that are passed over, which may go on behind."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -141,7 +143,7 @@ class Sentinel(Agent):
             and harm.order[0] == SKIPPING
             and heard.lost * abs(harm.level) < self.OWN * harm.excess
         ):
-            harm = replace(harm, order=(PASSING,))
+            harm = replace(harm, order=(PASSING,), sure=self.PAST)
         return self._offer(window, harm)
 
     def _passed(self, window: Window, onset: int) -> int:
@@ -180,7 +182,7 @@ class Sentinel(Agent):
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
             return None
-        before = max(values[: -self.RECENT])
+        before = max(values[: -self.RECENT] + self._thrown_away(window))
         tick, norm = next(((t, v) for t, v in norms[-self.RECENT : -1] if v > self.OUTLIER * before), (0, 0.0))
         if not norm or stride.grown(window, stride.LENGTH) < self.HELD:
             return None
@@ -188,6 +190,12 @@ class Sentinel(Agent):
         why += f" at tick {tick}"
         order = (RETURNING, SKIPPING)
         return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, shows=False)
+
+    def _thrown_away(self, window: Window) -> list[float]:
+        """Norms from before the last rollback: what comes again after it is no single event."""
+        back = window.settled_after(ROLLBACK)
+        lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
+        return [norm for o in lately if math.isfinite(norm := o.metrics.get(stride.NORM, math.nan))]
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the
@@ -264,10 +272,13 @@ class Sentinel(Agent):
         evident = harm.stubborn or "gradients_opposed" in symptoms or stride.grown(window, stride.LENGTH) >= self.LONGER
         if stride.displaced(window, window.tick - self.MEMORY, self.MEMORY):
             evident = False  # by no step; and what repairs them is steps
+        again = vain(window) and not harm.stubborn
         plans = [
             self._plan(window, remedy, harm)
             for remedy in sorted(harm.order, key=lambda remedy: remedy in tried)
-            if (harm.stubborn or remedy not in tried) and (evident or remedy != CUTTING)
+            if (harm.stubborn or remedy not in tried)
+            and (evident or remedy != CUTTING)
+            and not (again and remedy not in (CUTTING, PASSING))
         ]
         return offer(plans, symptoms)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from tests.unit import runs
 
-from oven_agents.futile import LIMIT, futile
+from oven_agents.futile import LIMIT, SOON, futile, regained, vain
 from oven_agents.window import Window
 
 FALLEN = {20: 2.9, 40: 2.6, 60: 3.1}
@@ -27,3 +30,39 @@ def test_a_new_best_begins_anew() -> None:
 
 def test_where_nothing_is_held_out_nobody_knows() -> None:
     assert not futile(window(LIMIT, {}))
+
+
+def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = False) -> Window:
+    """A run that went back from tick 60 to 40, read 2.6, 3.0 and then what `readings` say."""
+    known = {40: 2.6, 60: 3.0, **readings}
+    run, name = (runs.grpo(), "eval/accuracy") if reward else (runs.pretraining(), "eval/loss")
+    steps = [tick if tick <= 60 else tick - 20 for tick in range(1, 100)]
+    seen = [
+        runs.seen(tick, {name: -known[tick] if reward else known[tick]} if tick in known else {}, step)
+        for tick, step in enumerate(steps, 1)
+        if tick <= max(known)
+    ]
+    done = {"run.rollback": (60.0, 40.0), "run.undo_rollback": (46.0, 60.0)}
+    receipts = [runs.receipt(tick, name, *done[name]) for tick, name in jumps or ((60, "run.rollback"),)]
+    return Window(run, seen, {}, receipts, {})
+
+
+def test_the_share_that_a_rollback_regained_is_of_what_had_been_lost() -> None:
+    window = after({65: 2.9, 70: 2.6, 75: math.nan})
+    found = regained(window, window.receipts[-1]) or []
+    assert [tick for tick, _ in found] == [65, 70, 75]
+    assert [share for _, share in found] == pytest.approx([0.25, 1.0, -math.inf])
+    assert regained(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
+
+
+def test_what_goes_wrong_again_soon_goes_on() -> None:
+    assert vain(after({65: 2.7, 72: 2.95}))
+    assert not vain(after({65: 2.7, 72: 2.8}))
+    assert not vain(after({65: 2.7, 61 + SOON: 2.95})), "a while is worth something"
+    assert not vain(after({65: 2.95}, reward=True)), "a policy that is dragged off does not get used to it"
+
+
+def test_after_a_rollback_was_taken_back_nobody_goes_back_until_there_is_a_new_best() -> None:
+    undone = ((60, "run.rollback"), (66, "run.undo_rollback"))
+    assert vain(after({65: 2.95, 80: 2.9}, *undone))
+    assert not vain(after({65: 2.95, 80: 2.5}, *undone))

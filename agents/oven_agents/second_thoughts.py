@@ -1,0 +1,81 @@
+"""Looks whether a rollback brought anything, and takes back one that did not."""
+
+from __future__ import annotations
+
+from oven_agents.agent import Agent
+from oven_agents.futile import REGAINED, regained
+from oven_agents.objective import held_out, objective, signed
+from oven_agents.second_opinion import PATIENCE, ask, available
+from oven_agents.window import Window
+from oven_controller.harmless import EVALUATE
+from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
+from oven_controller.messages import Receipt, RunStarted, Value, Vote
+
+SCALE = "optimizer.lr_scale"
+
+
+class SecondThoughts(Agent):
+    """A rollback repairs what happened once, to weights or moments. Where it is the data, the code or the machine that
+    changed, and stays so, it happens again, and what the run had learnt about living with it is lost: then it is better
+    to go on from where one was. Which of both it is a held-out reading says, AFTER ticks after the rollback, whoever
+    made it: where not a third is regained of what had been lost, although it began from before the loss, the rest will
+    go, too. Then it takes the rollback back, and a rate that was cut with it, and nobody goes back after that
+    (oven_agents.futile).
+
+    False alarms: a rollback that helps brings back at once what was lost, which is what it was made for; a third of it
+    lies far outside the readings' noise (docs/experiments.md).
+
+    Limits: it needs a reading from before the rollback, one that can be had when it is asked for, and a run that keeps
+    what it left: in memory it does, with checkpoints on disk it does not. Harm that takes longer than AFTER ticks to
+    come back it does not see; nor does it know what would have become of the run with no change at all. Under a reward
+    it is silent: a policy that is dragged off does not get used to it, and readings are noisier (of three rollbacks
+    that it took back there none was the better for it).
+    """
+
+    moves = (UNDO, SCALE, EVALUATE)
+    speciality = (UNDO, SCALE, EVALUATE)
+
+    AFTER = 4
+    SURE, GAIN, HORIZON = 0.8, 0.02, 20
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if reason := super().cannot_fire(run):
+            return reason
+        if objective(run).name != "loss":
+            return "the run learns from a reward: a policy that is dragged off by it never gets used to that"
+        if held_out(run) is None:
+            return "no metric is announced as held out with a direction: nothing says whether a rollback helped"
+        absent = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
+        return f"the run announces no {' and no '.join(sorted(absent))}" if absent else None
+
+    def vote(self, window: Window) -> list[Vote]:
+        jumps = [r for r in window.receipts if r.actuator in JUMPS and r.status == "applied"]
+        back = jumps[-1] if jumps and jumps[-1].actuator == ROLLBACK else None
+        if back is None or not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
+            return []
+        measured = regained(window, back)
+        if measured is None:
+            return []
+        shares = [share for tick, share in measured if tick >= back.tick + self.AFTER]
+        if not shares:
+            return self._asked(window, back)
+        return self._undone(window, back, shares[0]) if shares[0] < REGAINED else []
+
+    def _asked(self, window: Window, back: Receipt) -> list[Vote]:
+        """Once."""
+        asked = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
+        why = f"whether the rollback of tick {back.tick} brought anything"
+        return [] if asked or not available(window) else [ask(window, why)]
+
+    def _undone(self, window: Window, back: Receipt, share: float) -> list[Vote]:
+        why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
+        cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
+        rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
+        return [self._propose(window, UNDO, None, why), *rate]
+
+    def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
+        target = objective(window.run)
+        return window.propose(
+            actuator, value, confidence=self.SURE, why=why, target=target.name,
+            expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""The agent that looks whether a rollback brought anything, and what the others make of a way that was left again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from tests.unit import runs
+
+from oven_agents.second_thoughts import SecondThoughts
+from oven_agents.window import Window
+from oven_controller.messages import ActuatorSpec, Observation, Receipt, RunStarted, Vote
+
+LEFT, TO = 60, 40
+"""Ticks of the rollback, and of what it went back to."""
+BEST, FELL = 2.5, 2.9
+Events = Iterable[Observation | Receipt]
+
+
+def run(*more: str) -> RunStarted:
+    started = runs.pretraining()
+    actions = tuple(ActuatorSpec(name=name, kind="action") for name in more)
+    return started.model_copy(update={"actuators": (*started.actuators, *actions)})
+
+
+BOTH = run("run.evaluate", "run.undo_rollback")
+
+
+def course(found: float, at: int = LEFT + 5, *, cut: bool = False) -> list[Observation | Receipt]:
+    """A reading that fell, a rollback, and what is read at a tick after it."""
+    readings = {TO: BEST, LEFT: FELL, at: found}
+    events: list[Observation | Receipt] = []
+    for tick in range(1, LEFT + 20):
+        step = tick if tick <= LEFT else tick - (LEFT - TO)
+        read = {"eval/loss": readings[tick]} if tick in readings else {}
+        events.append(runs.seen(tick, {"loss": 2.6, **read}, step).model_copy(update={"n": 3 * tick}))
+        if tick == LEFT:
+            back, rate = (
+                runs.receipt(LEFT, "run.rollback", LEFT, TO),
+                runs.receipt(LEFT, "optimizer.lr_scale", 1.0, 0.125),
+            )
+            events.append(back.model_copy(update={"n": 3 * LEFT + 1}))
+            events += [rate.model_copy(update={"n": 3 * LEFT + 2})] if cut else []
+    return events
+
+
+def said(events: Events, started: RunStarted = BOTH) -> list[Vote]:
+    return runs.votes(SecondThoughts(), started, events)
+
+
+def wanted(events: Events, started: RunStarted = BOTH) -> dict[str, object]:
+    return {vote.actuator: vote.value for vote in said(events, started) if vote.actuator != "run.evaluate"}
+
+
+def test_it_asks_once_it_can_know_and_takes_back_what_brought_nothing() -> None:
+    votes = said(course(FELL))
+    assert (votes[0].actuator, votes[0].tick) == ("run.evaluate", LEFT + 4)
+    assert wanted(course(FELL)) == {"run.undo_rollback": None}
+    assert wanted(course(FELL + 0.3)) == {"run.undo_rollback": None}
+
+
+@pytest.mark.parametrize("found", [BEST, BEST + 0.4 * (FELL - BEST)])
+def test_a_rollback_that_brought_something_stands(found: float) -> None:
+    assert wanted(course(found)) == {}
+
+
+def test_the_first_reading_is_the_verdict() -> None:
+    events = course(BEST)
+    later = [
+        e.model_copy(update={"metrics": {**e.metrics, "eval/loss": 3.2}})
+        if isinstance(e, Observation) and e.tick == LEFT + 8
+        else e
+        for e in events
+    ]
+    assert wanted(later) == {}, "it may have happened again: that is for others to see"
+
+
+def test_a_rate_that_was_cut_with_it_comes_back_with_it() -> None:
+    assert wanted(course(FELL, cut=True)) == {"run.undo_rollback": None, "optimizer.lr_scale": 1.0}
+
+
+def test_a_late_reading_is_no_verdict() -> None:
+    assert wanted(course(FELL, LEFT + 15)) == {}
+
+
+def test_what_was_taken_back_is_not_judged_again() -> None:
+    undone = runs.receipt(LEFT + 6, "run.undo_rollback", 46, LEFT).model_copy(update={"n": 3 * (LEFT + 6) + 1})
+    events = course(FELL)
+    at = next(i for i, event in enumerate(events) if event.tick == LEFT + 6) + 1
+    assert not any(vote.tick > LEFT + 6 for vote in said([*events[:at], undone, *events[at:]]))
+
+
+def test_what_it_proposes_can_be_scored() -> None:
+    vote, *_ = [vote for vote in said(course(FELL)) if vote.actuator == "run.undo_rollback"]
+    assert (vote.target, vote.horizon > 0, vote.expected_change < 0) == ("loss", True, True)
+
+
+def test_it_says_what_it_lacks() -> None:
+    assert "run.undo_rollback" in (SecondThoughts().cannot_fire(runs.pretraining()) or "")
+    assert SecondThoughts().cannot_fire(BOTH) is None
+
+
+def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
+    steps = [*range(1, 61), *range(41, 46), *range(61, 71)]
+    seen = [runs.seen(tick, {"loss": float(tick)}, step) for tick, step in enumerate(steps, 1)]
+    jumps = [
+        runs.receipt(60, "run.rollback", 60.0, 40.0),
+        runs.receipt(65, "run.undo_rollback", 45.0, 60.0),
+    ]
+    window = Window(runs.pretraining(), seen, {}, jumps, {})
+    assert [tick for tick, _ in window.kept("loss")] == [*range(1, 61), *range(66, 76)]
+    assert window.settled_after("run.rollback") == 65

@@ -44,6 +44,16 @@ def shrinking(window: Window) -> float:
     return median(shares) if len(shares) >= NOW else 0.0
 
 
+def outward(window: Window, last: int = LATELY) -> float:
+    """Least cosine of the last steps with the weights that they were added to: −1 where a step does nothing but shrink
+    them, 1 where it does nothing but make them larger, near 0 where the gradient leads. By the law of cosines, from
+    both norms and the length of the step; above 1 where the weights moved by more than that. −1 where it is not
+    measured."""
+    pairs = _pairs(window, last)
+    found = [((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0]
+    return min(found) if len(found) == last else -1.0
+
+
 def pulled(window: Window) -> float:
     """Share that weight decay by itself has in the last steps' length, λ‖w‖ over that of the update (λ: rate × decay),
     as the decay is announced or was set; 0 where it is not known. Of all weights: where some are not decayed it is that

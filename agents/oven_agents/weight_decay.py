@@ -1,4 +1,4 @@
-"""Lowers a weight decay that pulls harder than the gradient."""
+"""Lowers a weight decay that pulls harder than the gradient, or pushes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ class WeightDecay(Agent):
     in use, and half of the step only where the weights are far from it. There it lowers the decay until that part is
     FITTING; but not where it was far smaller before at the same decay, and the steps got shorter.
 
-    On healthy runs both are far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
+    And a decay whose sign was lost pushes: where every step for a while leads straight away from the origin (the cosine
+    of step and weights is above STRAIGHT; .35 at most on healthy runs, .8 where moments broke), it goes back to before
+    and lowers the decay to a tenth.
+
+    On healthy runs all are far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
     that is wrong by a small factor is not seen, nor missed.
 
     Limits: without `optim/weight_norm` and `optim/update_ratio` it cannot tell. Weights that a user means to shrink (a
@@ -39,8 +43,9 @@ class WeightDecay(Agent):
     MOSTLY, ALL = 0.5, 1.1
     """Of a step's length; the norm cannot lose more than all of it by the step itself."""
     LOST = 0.03
-    """Of the norm: less than that is no harm yet."""
-    HALF, ATTEMPTS = 0.5, 2
+    """Of the norm, or gained: less than that is no harm yet."""
+    HALF, TENTH, ATTEMPTS = 0.5, 0.1, 2
+    STRAIGHT = 0.85
     FITTING = 0.05
     BACK = 32
     SURE, GAIN, HORIZON = 0.9, 0.05, 20
@@ -48,7 +53,21 @@ class WeightDecay(Agent):
     def vote(self, window: Window) -> Alternatives | None:
         if DECAY not in window.knobs:
             return None
-        return self._shrinks(window) or self._pulls(window)
+        return self._shrinks(window) or self._pushes(window) or self._pulls(window)
+
+    def _pushes(self, window: Window) -> Alternatives | None:
+        cosine = stride.outward(window)
+        knob = window.knobs[DECAY]
+        if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.settled_after(DECAY) >= 0:
+            return None
+        norms = window.kept(stride.WEIGHTS, last=stride.LATELY + 1)
+        healthy, before = norms[0]
+        if norms[-1][1] < (1 + self.LOST) * before:
+            return None
+        lowered = knob.bounded(knob.number * self.TENTH)
+        why = f"every step of the last {stride.LATELY} leads straight away from the origin (cosine with the weights "
+        why += f"{min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
+        return self._offered(window, healthy, lowered, why, 1.0, "weights_pushed_out")
 
     def _pulls(self, window: Window) -> Alternatives | None:
         share = stride.pulled(window)
@@ -91,7 +110,9 @@ class WeightDecay(Agent):
         )
         return self._offered(window, healthy, lowered, why, min(1.0, lost * 4))
 
-    def _offered(self, window: Window, healthy: int, lowered: float, why: str, severity: float) -> Alternatives | None:
+    def _offered(
+        self, window: Window, healthy: int, lowered: float, why: str, severity: float, symptom: str = "weights_shrink"
+    ) -> Alternatives | None:
         target = objective(window.run)
         wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
         sure = odds(
@@ -109,4 +130,4 @@ class WeightDecay(Agent):
             )
             for name, value in [*wanted, (DECAY, lowered)]
         ]
-        return offer([Plan("lower_weight_decay", tuple(votes))], {"weights_shrink": severity})
+        return offer([Plan("lower_weight_decay", tuple(votes))], {symptom: severity})

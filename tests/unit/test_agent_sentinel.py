@@ -223,6 +223,18 @@ def test_a_norm_that_drifts_needs_a_second_voice() -> None:
     assert voted and {vote.confidence for vote in voted} == {THUMB}
 
 
+def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> None:
+    def outliers(since: int, found: dict[str, float]) -> dict[str, float]:
+        longer = {"optim/update_ratio": 2 * found["optim/update_ratio"]}
+        return longer | ({"grad_norm": 100.0} if since % 12 == 0 else {})
+
+    events: list[Observation | Receipt] = list(hurt(outliers, end=ONSET + 11))
+    back = receipt(ONSET + 10, "run.rollback", float(ONSET + 10), float(ONSET - 2))
+    later = [o.model_copy(update={"step": o.step - 12}) for o in hurt(outliers, end=ONSET + 24) if o.tick > ONSET + 10]
+    assert [tick for tick, _, _ in plans(Sentinel(), events)], "the first is gone back from"
+    assert not [tick for tick, _, _ in plans(Sentinel(), [*events, back, *later]) if tick > ONSET + 10]
+
+
 @given(st.lists(st.integers(0, 12), max_size=4), st.integers(1, 10))
 def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(backs: list[int], between: int) -> None:
     """Against the run as it went: steps that stand are a stack, and a rollback takes off its top."""
@@ -244,6 +256,20 @@ def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(bac
     if 1 not in known:  # one step taken again looks like a step that was seen twice
         assert window.kept("loss") == expected
     assert window.kept("loss", last=3) == window.kept("loss")[-3:]
+
+
+def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -> None:
+    def push(since: int, found: dict[str, float]) -> dict[str, float]:
+        return {"optim/weight_norm": 29 * 1.02 ** max(0, since), "optim/update_ratio": 0.021}
+
+    def aside(since: int, found: dict[str, float]) -> dict[str, float]:
+        return push(since, found) | {"optim/update_ratio": 0.03}
+
+    tick, remedies, first = plans(WeightDecay(), hurt(push))[0]
+    assert tick <= ONSET + 12 and remedies == ["lower_weight_decay"]
+    assert first["optimizer.weight_decay"] == pytest.approx(0.01)
+    assert first["run.rollback"] in (ONSET - 2.0, ONSET - 1.0)
+    assert not plans(WeightDecay(), hurt(aside)), "as where moments broke: two thirds of each step"
 
 
 def test_a_decay_that_steps_consist_of_is_lowered_whatever_the_common_norm_says_and_the_rate_is_not_raised() -> None:

@@ -78,6 +78,7 @@ GOLDEN: list[tuple[str, Phase, str, str]] = [
     ("update_ratio_high loss_spike", "pretrain", "lr_too_high", UP),
     ("update_ratio_low slow_progress", "pretrain", "lr_too_low", DOWN),
     ("weights_shrink", "pretrain", "weight_decay_too_high", "optimizer.weight_decay:up"),
+    ("weights_pushed_out", "pretrain", "weight_decay_sign_lost", "optimizer.weight_decay:up"),
     ("weights_displaced", "pretrain", "corrupt_weights", UP),
     ("weights_shrink loss_creeps_up", "pretrain", "weight_decay_too_high", "optimizer.weight_decay:up"),
     ("weight_norm_growth", "pretrain", "lr_too_high", UP),

@@ -27,6 +27,8 @@ class _Reading:
     kl: float
     growth: float
     """KL of the later half over that of the earlier."""
+    highest: float
+    """KL of a single step."""
     headroom: float
     """Share of the ceiling that is not reached: the least of training reward and held-out metric."""
     text: str
@@ -39,11 +41,12 @@ class TeacherEscalation(Agent):
     Then it proposes the next stronger teacher (`choices` stand weakest first), and where there is none a third of β. An
     anchor that does not bind lets the KL grow for as long as the reward does.
 
-    The other way: three times β when a KL of half a nat and more grows by half, the reward does not, and held-out
-    quality fell: a KL also grows where sampler and trainer come apart, and no anchor mends that
-    (oven_agents.off_policy). (The direction is that of the adaptive controller of Ziegler et al. 2019, arXiv
-    1909.08593, §2.2, which steers to a target that nobody knows here.) And the undoing of its last step when the reward
-    lies below what it was before. What was undone is not tried again, so that every run comes to an end of it.
+    The other way: three times β when a KL between half a nat and FAR grows by half, the reward does not, and held-out
+    quality fell. Not further out, where no anchor brings a policy back; nor where the estimate leaps: a policy moves by
+    steps, and what leaps is that sampler and trainer came apart, which no anchor mends (oven_agents.off_policy). (The
+    direction is that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a
+    target that nobody knows here.) And the undoing of its last step when the reward lies below what it was before. What
+    was undone is not tried again, so that every run comes to an end of it.
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL
@@ -60,7 +63,8 @@ class TeacherEscalation(Agent):
     STALLED = 0.1  # of the headroom, from one half to the next
     MATERIAL = 0.04
     FLAT = (0.75, 1.2)
-    RUNAWAY, TELLING = 1.5, 0.5  # nats per token; below, it may still be the way from the teacher to the task
+    RUNAWAY, TELLING, FAR = 1.5, 0.5, 1.0  # nats per token; below, it may still be the way from the teacher to the task
+    LEAP = 5.0  # of a single step, over the median
     WORSE = 0.05
     STEP = 3.0
     SURE = 0.8
@@ -106,7 +110,9 @@ class TeacherEscalation(Agent):
         return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
 
     def _tighten(self, window: Window, seen: _Reading) -> Vote | None:
-        if seen.growth < self.RUNAWAY or seen.kl < self.TELLING or seen.rise > 0:
+        if seen.growth < self.RUNAWAY or not self.TELLING <= seen.kl <= self.FAR or seen.rise > 0:
+            return None
+        if seen.highest > self.LEAP * seen.kl:
             return None
         if worsened(window) is False or foreign(window):
             return None
@@ -161,7 +167,7 @@ class TeacherEscalation(Agent):
             f"to the next, {gap:.0%} of {name} still to gain"
         )
         growth = kl / kl_was if kl_was > 0 else math.inf
-        return _Reading(reward, reward - was, kl, growth, min((ceiling - reward) / ceiling, gap), text)
+        return _Reading(reward, reward - was, kl, growth, max(kls), min((ceiling - reward) / ceiling, gap), text)
 
 
 def _rewards(run: RunStarted) -> list[MetricSpec]:

@@ -131,6 +131,13 @@ def test_a_kl_that_runs_away_for_nothing_raises_beta() -> None:
     assert vote.evidence == ("symptom:kl_runaway",)
 
 
+@pytest.mark.parametrize("kls", [[3.0], [0.8, 0.7, 9.0, 0.75]], ids=["far out", "it leaps"])
+def test_a_kl_that_no_policy_moves_by_is_no_anchors_to_mend(kls: list[float]) -> None:
+    apart = [seen(t, 0.5 - t / 1000, kls[t % len(kls)], 0.55) for t in range(21, 45)]
+    said = votes([*steps(20, 0.5, 0.05), *apart], started("strong", beta=0.1))
+    assert not [vote for _, vote in said if vote.evidence == ("symptom:kl_runaway",)]
+
+
 @pytest.mark.parametrize("what", [TEACHER, BETA, "run.rollback"])
 def test_after_a_change_it_looks_anew(what: str) -> None:
     changes: dict[str, tuple[float | str, float | str]]

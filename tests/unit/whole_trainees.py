@@ -164,9 +164,42 @@ BLIND_B = frozenset(
         "tournament",
     ]
 )
-WRITTEN_BLIND = SECOND_SET | THIRD_SET | FOURTH_SET | FIFTH_SET | SIXTH_SET | SEVENTH_SET | BLIND_A | BLIND_B
-"""Without sight of agents or graph, as those of test_gym_first_set.py were before them. All but the last two were held
-out once."""
+BLIND_C = frozenset(
+    [
+        "balanced_classes",
+        "detached_probes",
+        "dropped_repeats",
+        "flipped_rows",
+        "kernel_scale",
+        "novelty_bonus",
+        "office_export",
+        "other_algorithm",
+        "overflowing_credit",
+        "private_gradients",
+        "regraded_levels",
+        "temperature_ladder",
+        "trusted_draft",
+        "unlearned_text",
+    ]
+)
+BLIND_D = frozenset(
+    [
+        "bag_of_tokens",
+        "licence_headers",
+        "log_lines",
+        "restarted_positions",
+        "shared_directory",
+        "square_matrix",
+        "swapped_bytes",
+        "uncleared_buffer",
+        "undivided_credit",
+    ]
+)
+WRITTEN_BLIND = SECOND_SET.union(
+    THIRD_SET, FOURTH_SET, FIFTH_SET, SIXTH_SET, SEVENTH_SET, BLIND_A, BLIND_B, BLIND_C, BLIND_D
+)
+"""Without sight of agents or graph, as those of test_gym_first_set.py were before them. All but the last four were
+held out once."""
 
 
 def loaded(target: str) -> Family:

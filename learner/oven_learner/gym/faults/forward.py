@@ -21,18 +21,19 @@ def logits(
     *,
     seen: Tensor | None = None,
     places: Tensor | None = None,
+    scale: float | None = None,
     activation: Callable[[Tensor], Tensor] = F.relu,
     dropped: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Tensor:
     """The model's logits [B, T, BYTES], with another mask (bool, true where a place is seen), other numbers for the
-    places, another activation, or a dropout of what each part adds."""
+    places, another scale of the attention, another activation, or a dropout of what each part adds."""
     model = cast(ByteModel, trainee.model)
     block, (B, T) = model.block, tokens.shape
     seen = torch.ones(T, T, dtype=torch.bool).tril() if seen is None else seen
     x = dropped(model.bytes(tokens) + model.positions(torch.arange(T) if places is None else places))
     split = block.qkv(F.layer_norm(x, (WIDTH,))).view(B, T, 3, HEADS, WIDTH // HEADS)
     q, k, v = split.permute(2, 0, 3, 1, 4)
-    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
     x = x + dropped(block.mix(attended.transpose(1, 2).reshape(B, T, WIDTH)))
     x = x + dropped(block.down(activation(block.up(F.layer_norm(x, (WIDTH,))))))
     out: Tensor = model.out(F.layer_norm(x, (WIDTH,)))

@@ -171,7 +171,8 @@ def test_each_token_is_held_against_another_ones_probability() -> None:
     run, loss = trainee("grpo"), torch.tensor(0.0)
     assert Off(1, 5, 1.0, 1, 0).loss(loss, run) is loss
     assert float(Off(0, 5, 0.0, 1, 0).loss(loss, run).detach()) == pytest.approx(0, abs=1e-6)
-    log_probs, credit = credited(run)
+    step = credited(run, Off(0, 5, 0.0, 1, 0))
+    log_probs, credit = step.log_probs, step.credit
     wanted = policy_loss(log_probs, log_probs.roll(1), credit) - policy_loss(log_probs, log_probs, credit)
     assert float(Off(0, 5, 1.0, 1, 0).loss(loss, run).detach()) == pytest.approx(float(wanted.detach()), rel=1e-4)
 

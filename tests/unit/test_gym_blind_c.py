@@ -9,7 +9,7 @@ import torch
 from tests.unit.whole_trainees import stepped, trainee
 
 from oven_learner.gym.fault import Case, generator
-from oven_learner.gym.faults.credit import credit_of
+from oven_learner.gym.faults.credit import credited
 from oven_learner.gym.faults.forward import logits
 from oven_learner.gym.faults.grpo.dropped_repeats import Dropped, repeats
 from oven_learner.gym.faults.grpo.novelty_bonus import Bonus, novelty
@@ -120,7 +120,7 @@ def test_a_probe_has_a_loss_and_no_gradient() -> None:
 def test_the_step_computed_again_is_the_same() -> None:
     run = cast(Grpo, trainee("grpo"))
     stepped(run, 2, None)
-    step = credit_of(run, Case())
+    step = credited(run, Case())
     assert float(step.loss(step.credit).detach()) == pytest.approx(run.train_step()["loss"], abs=1e-5)
 
 
@@ -129,7 +129,7 @@ def test_credit_beyond_the_range_comes_out_at_the_other_end() -> None:
     assert made.tolist() == pytest.approx([1.8, -1.0, 0.0, 1.9, -1.8], abs=1e-6)
     run, loss = trainee("grpo"), torch.tensor(2.0)
     assert Overflowing(1, 5, 1.0).loss(loss, run) is loss
-    step = credit_of(run, Case())
+    step = credited(run, Case())
     wide = float(Overflowing(0, 5, 5.0).loss(loss, run).detach())
     assert wide == pytest.approx(float(step.loss(step.credit).detach()), abs=1e-5)
 
@@ -174,7 +174,7 @@ def test_an_answer_that_the_group_has_already_is_dropped() -> None:
     assert repeats(answers[:, :1], 3).tolist() == [False, True, True, False, True, False]
     run, loss = trainee("grpo"), torch.tensor(2.0)
     assert Dropped(1, 5, 99, 1.0, 0).loss(loss, run) is loss
-    step = credit_of(run, Case())
+    step = credited(run, Case())
     none, every = (float(Dropped(0, 5, 99, share, 0).loss(loss, run).detach()) for share in (0.0, 1.0))
     assert none == pytest.approx(float(step.loss(step.credit).detach()), abs=1e-5) != every
 
@@ -184,7 +184,7 @@ def test_the_credit_comes_from_the_end_and_pays_for_the_distance() -> None:
     assert behind(mask).tolist() == [2, 1, 0, 0]
     run, loss = trainee("grpo"), torch.tensor(2.0)
     stepped(run, 3, None)
-    step = credit_of(run, Case())
+    step = credited(run, Case())
     own = float(step.loss(step.credit).detach())
     assert Leftover(4, 5, 0.5, 0.0).loss(loss, run) is loss
     assert float(Leftover(3, 5, 1.0, 0.0).loss(loss, run).detach()) == pytest.approx(own, abs=1e-5)

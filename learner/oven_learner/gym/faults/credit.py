@@ -11,24 +11,10 @@ from torch import Tensor
 from oven_learner.gym.fault import Case
 from oven_learner.gym.grpo.judges import judged, scores
 from oven_learner.gym.grpo.loss import advantages, kl, policy_loss
-from oven_learner.gym.grpo.policy import Policy
 
 if TYPE_CHECKING:
     from oven_learner.gym.grpo.trainee import Grpo
     from oven_learner.gym.trainee import Trainee
-
-
-def credited(trainee: Trainee) -> tuple[Tensor, Tensor]:
-    """Of each token that this step of GRPO sampled, row by row, the log-probability and the advantage, each [N]; where
-    no fault changes the prompts, the answers or the rewards."""
-    grpo = cast("Grpo", trainee)
-    completions = grpo._sampled(Case())
-    given = scores(completions, grpo.seed, grpo.cursor)
-    verdict = judged(given, grpo._knobs.simplex("reward.weights"), completions.group)
-    mask = completions.mask
-    credit = advantages(verdict.rewards).view(-1, 1).expand(mask.shape)[mask]
-    said: Tensor = cast(Policy, grpo.model)(completions.prompts.digits, completions.tokens)
-    return said.gather(-1, completions.tokens[mask].unsqueeze(-1)).squeeze(-1), credit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +37,7 @@ class Credit:
         return policy_loss(mine, mine.detach(), credit[kept]) + self.beta * kl(mine, self.reference[kept])
 
 
-def credit_of(trainee: Trainee, case: Case) -> Credit:
+def credited(trainee: Trainee, case: Case) -> Credit:
     """The step's answers are sampled and judged again, which gives the same ones: weights and position are the same."""
     run = cast("Grpo", trainee)
     completions = run._sampled(case)

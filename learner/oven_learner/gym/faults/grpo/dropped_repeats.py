@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.faults.common import hit, within
-from oven_learner.gym.faults.credit import credit_of
+from oven_learner.gym.faults.credit import credited
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -31,7 +31,7 @@ class Dropped(Case):
     def loss(self, loss: torch.Tensor, trainee: Trainee) -> torch.Tensor:
         if not within(trainee.gradient_steps, self.onset, self.length):
             return loss
-        step = credit_of(trainee, self)
+        step = credited(trainee, self)
         met = hit(len(step.answers), self.share, "repeats", self.salt, trainee.seed, trainee.gradient_steps)
         kept = ~(repeats(step.answers[:, : self.tokens], step.group) & met)
         return step.loss(step.credit, kept.unsqueeze(1).expand(step.mask.shape)[step.mask])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oven_learner.gym.fault import Case, Family
 from oven_learner.gym.faults.common import within
-from oven_learner.gym.faults.credit import credit_of
+from oven_learner.gym.faults.credit import credited
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -30,7 +30,7 @@ class Leftover(Case):
     def loss(self, loss: torch.Tensor, trainee: Trainee) -> torch.Tensor:
         if not within(trainee.gradient_steps, self.onset, self.length):
             return loss
-        step = credit_of(trainee, self)
+        step = credited(trainee, self)
         gap = step.log_probs.detach() - step.reference
         return step.loss(step.credit * self.discount ** behind(step.mask) - self.price * gap)
 

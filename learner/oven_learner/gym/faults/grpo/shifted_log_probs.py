@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.common import hit
+from oven_learner.gym.faults.common import hit, within
 from oven_learner.gym.faults.credit import credited
 from oven_learner.gym.grpo.loss import policy_loss
 
@@ -29,13 +29,13 @@ class Off(Case):
     salt: int
 
     def loss(self, loss: torch.Tensor, trainee: Trainee) -> torch.Tensor:
-        if not self.onset <= trainee.gradient_steps < self.onset + self.length:
+        if not within(trainee.gradient_steps, self.onset, self.length):
             return loss
-        log_probs, credit = credited(trainee)
-        own = log_probs.detach()
+        step = credited(trainee, self)
+        own = step.log_probs.detach()
         off = hit(len(own), self.share, "off", self.salt, trainee.seed, trainee.gradient_steps)
         sampled = torch.where(off, own.roll(self.by), own)
-        return loss - policy_loss(log_probs, own, credit) + policy_loss(log_probs, sampled, credit)
+        return loss - policy_loss(step.log_probs, own, step.credit) + policy_loss(step.log_probs, sampled, step.credit)
 
 
 class ShiftedLogProbs(Family):

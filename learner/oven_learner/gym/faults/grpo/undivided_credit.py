@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.faults.credit import credit_of
+from oven_learner.gym.faults.credit import credited
 
 if TYPE_CHECKING:
     from oven_learner.gym.trainee import Trainee
@@ -24,7 +24,7 @@ class Undivided(Case):
     def loss(self, loss: torch.Tensor, trainee: Trainee) -> torch.Tensor:
         if trainee.gradient_steps < self.onset:
             return loss
-        step = credit_of(trainee, self)
+        step = credited(trainee, self)
         differences = self.scale * (step.rewards - step.rewards.mean(1, keepdim=True))
         return step.loss(differences.view(-1, 1).expand(step.mask.shape)[step.mask])
 

@@ -95,6 +95,8 @@ def set_(
     Example: oven-controller set optimizer.lr_scale 0.5
 
     Example: oven-controller set data.mixture '{"easy": 0.5, "hard": 0.5}'
+
+    Example: oven-controller set run.undo_rollback
     """
     _say(run, as_json, action="set", actuator=actuator, value=parsed(value), reason=reason)
 

@@ -145,6 +145,33 @@ def test_a_rollback_restores_weights_optimizer_and_step_and_keeps_the_scale(tmp_
     assert max(logged) < 100 and len(logged) >= 5, "the trainer's own log goes on with sane figures"
 
 
+def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they_were(tmp_path: Path) -> None:
+    begun: list[list[torch.Tensor]] = []
+    ended: list[list[torch.Tensor]] = []
+
+    def held() -> list[torch.Tensor]:
+        optimizer: Any = getattr(job.optimizer, "optimizer", job.optimizer)
+        return weights(job) + [state["exp_avg_sq"].clone() for state in optimizer.state.values()]
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            begun.append(held())
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            ended.append(held())
+
+    line = Deciding({8: ("run.rollback", 0.0), 10: ("run.undo_rollback", None)})
+    job = trainer(tmp_path, logging_steps=2)
+    job.add_callback(Watch())
+    attach(job, link=line)
+    job.train()
+    assert [seen.step for seen in line.observed()] == [*range(1, 9), 1, 2, 9, 10]
+    assert [(receipt.before, receipt.after) for receipt in line.receipts()] == [(8.0, 0.0), (2.0, 8.0)]
+    assert equal(begun[10], ended[7]) and not equal(begun[10], ended[9])
+    logged = [entry["loss"] for entry in job.state.log_history if "loss" in entry]
+    assert min(logged) > 0 and max(logged) < 100, "the trainer's own log goes on with sane figures"
+
+
 def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
     line = Deciding({11: ("run.rollback", 0.0)})
     job = trainer(tmp_path)

@@ -55,9 +55,9 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         rates.write(scale)
     trainer.state.global_step = state["step"]
     trainer.state.epoch = state["epoch"]
-    # The trainer's own log divides the loss since its last line by the steps since then.
+    # The trainer's own log divides the loss since its last line by the steps since then: both begin anew here.
     inside: Any = trainer
-    if getattr(inside, "_globalstep_last_logged", 0) > state["step"]:
+    if hasattr(inside, "_globalstep_last_logged"):
         inside._globalstep_last_logged = state["step"]
     if isinstance(getattr(inside, "_tr_loss", None), torch.Tensor):
         inside._tr_loss.zero_()

@@ -20,7 +20,7 @@ class SecondThoughts(Agent):
     to go on from where one was. Which of both it is a held-out reading says, AFTER ticks after the rollback, whoever
     made it: where not a third is regained of what had been lost, although it began from before the loss, the rest will
     go, too. Then it takes the rollback back, and a rate that was cut with it, and nobody goes back after that
-    (oven_agents.futile).
+    (oven_agents.futile). What an operator wished or approved it leaves alone.
 
     False alarms: a rollback that helps brings back at once what was lost, which is what it was made for; a third of it
     lies far outside the readings' noise (docs/experiments.md).
@@ -52,6 +52,8 @@ class SecondThoughts(Agent):
         jumps = [r for r in window.receipts if r.actuator in JUMPS and r.status == "applied"]
         back = jumps[-1] if jumps and jumps[-1].actuator == ROLLBACK else None
         if back is None or not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
+            return []
+        if back.decision_id in window.commanded:
             return []
         measured = regained(window, back)
         if measured is None:

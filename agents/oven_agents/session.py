@@ -54,6 +54,7 @@ class Session:
         self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
         self._decided = ""  # id of the newest decision: one may come twice, live and from history
         self._closed: set[str] = set()  # ballots that were decided
+        self._commanded: set[str] = set()  # decisions that an operator set or approved
         self._over = False
         self._voted_tick = -1
         self._told: set[str] = set()  # ballots answered
@@ -99,6 +100,8 @@ class Session:
                     return
                 self._decided = body.id
                 self._closed.add(body.ballot)
+                if body.command:
+                    self._commanded.add(body.id)
                 self._cast.pop(body.actuator, None)
                 if (
                     self._ballots.get(body.actuator, None) is not None
@@ -194,7 +197,9 @@ class Session:
         if self._reason:
             return []
         assert self._run is not None
-        window = Window(self._run, list(self._observations), self._knobs, self._receipts, self._ballots)
+        window = Window(
+            self._run, list(self._observations), self._knobs, self._receipts, self._ballots, self._commanded
+        )
         try:
             said = self.agent.vote(window) if news else None
             plans = [said] if isinstance(said, Alternatives) and not self._under_way(said, window.tick) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +22,8 @@ class Window:
     """All of the run so far, oldest first."""
     open_ballots: Mapping[str, BallotOpened]
     """By actuator."""
+    commanded: Set[str] = frozenset()
+    """Decisions that an operator set or approved, by id."""
 
     @property
     def last(self) -> Observation:

@@ -12,6 +12,7 @@ from oven_agents.session import Session
 from oven_controller.messages import (
     ActuatorSpec,
     AgentStatus,
+    Decision,
     Horizon,
     MetricSpec,
     Observation,
@@ -151,7 +152,9 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
     )  # fmt: skip
 
 
-def said(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt]) -> list[Vote | Alternatives]:
+def said(
+    agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]
+) -> list[Vote | Alternatives]:
     """What it proposes, event by event; nothing of it is carried out."""
     session = Session(agent, "me")
     session.absorb(run)
@@ -163,6 +166,6 @@ def said(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt])
     return found
 
 
-def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt]) -> list[Vote]:
+def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]) -> list[Vote]:
     """The same, of alternatives the agent's own first."""
     return [word for word in spoken(said(agent, run, events)) if isinstance(word, Vote)]

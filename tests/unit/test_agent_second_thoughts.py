@@ -9,12 +9,12 @@ from tests.unit import runs
 
 from oven_agents.second_thoughts import SecondThoughts
 from oven_agents.window import Window
-from oven_controller.messages import ActuatorSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.messages import ActuatorSpec, Decision, Observation, Receipt, RunStarted, Vote
 
 LEFT, TO = 60, 40
 """Ticks of the rollback, and of what it went back to."""
 BEST, FELL = 2.5, 2.9
-Events = Iterable[Observation | Receipt]
+Events = Iterable[Observation | Receipt | Decision]
 
 
 def run(*more: str) -> RunStarted:
@@ -88,6 +88,18 @@ def test_what_was_taken_back_is_not_judged_again() -> None:
     events = course(FELL)
     at = next(i for i, event in enumerate(events) if event.tick == LEFT + 6) + 1
     assert not any(vote.tick > LEFT + 6 for vote in said([*events[:at], undone, *events[at:]]))
+
+
+def test_what_an_operator_wished_stands() -> None:
+    wish = Decision.model_validate(
+        {
+            "id": f"{LEFT}", "ballot": "", "actuator": "run.rollback", "verdict": "adopted", "value": 40, "reason": "",
+            "tally": (), "tick": LEFT, "apply_at_tick": LEFT, "expires_at_tick": LEFT + 9, "command": "c-1",
+        }
+    )  # fmt: skip
+    events = course(FELL)
+    at = next(i for i, event in enumerate(events) if isinstance(event, Receipt))
+    assert wanted(events) and not wanted([*events[:at], wish, *events[at:]])
 
 
 def test_what_it_proposes_can_be_scored() -> None:

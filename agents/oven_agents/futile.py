@@ -7,7 +7,7 @@ from typing import Final
 
 from oven_agents.objective import held_out, objective, readings, signed
 from oven_agents.window import Window
-from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
+from oven_controller.jumps import ROLLBACK, UNDO
 from oven_controller.messages import Receipt
 
 LIMIT: Final = 3
@@ -27,11 +27,9 @@ def vain(window: Window) -> bool:
     """Whether the last rollback was taken back, or REGAINED was not what it regained, SOON after it: what goes wrong is
     no single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
     policy that is dragged off by its reward never learns to."""
-    jumps = [r for r in window.receipts if r.actuator in JUMPS and r.status == "applied"]
-    best = _best(window)
-    if best is None or not jumps or jumps[-1].tick < best or objective(window.run).name != "loss":
+    best, last = _best(window), next(reversed(window.jumps), None)
+    if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
         return False
-    last = jumps[-1]
     return last.actuator == UNDO or any(
         share < REGAINED for tick, share in regained(window, last) or () if tick <= last.tick + SOON
     )

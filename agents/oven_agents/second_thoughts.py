@@ -8,7 +8,7 @@ from oven_agents.objective import held_out, objective, signed
 from oven_agents.second_opinion import PATIENCE, ask, available
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
-from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
+from oven_controller.jumps import UNDO
 from oven_controller.messages import Receipt, RunStarted, Value, Vote
 
 SCALE = "optimizer.lr_scale"
@@ -49,11 +49,10 @@ class SecondThoughts(Agent):
         return f"the run announces no {' and no '.join(sorted(absent))}" if absent else None
 
     def vote(self, window: Window) -> list[Vote]:
-        jumps = [r for r in window.receipts if r.actuator in JUMPS and r.status == "applied"]
-        back = jumps[-1] if jumps and jumps[-1].actuator == ROLLBACK else None
-        if back is None or not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
+        back = next(reversed(window.jumps), None)
+        if back is None or back.actuator == UNDO or back.decision_id in window.commanded:
             return []
-        if back.decision_id in window.commanded:
+        if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
             return []
         measured = regained(window, back)
         if measured is None:

@@ -73,8 +73,12 @@ class Window:
 
     def _aside(self) -> list[tuple[int, int]]:
         """After which tick and until which the run was on a way that it left again: rollbacks that were taken back."""
-        jumps = [r for r in self.receipts if r.status == "applied" and r.actuator in JUMPS]
-        return [(back.tick, undo.tick) for back, undo in pairwise(jumps) if undo.actuator == UNDO]
+        return [(back.tick, undo.tick) for back, undo in pairwise(self.jumps) if undo.actuator == UNDO]
+
+    @property
+    def jumps(self) -> list[Receipt]:
+        """Rollbacks, and what took them back, oldest first."""
+        return [r for r in self.receipts if r.actuator in JUMPS and r.status == "applied"]
 
     def applied(self, actuator: str) -> list[Receipt]:
         """The receipts that changed the actuator, oldest first."""

@@ -77,9 +77,9 @@ class Sentinel(Agent):
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
 
     What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one rollback;
-    nor is anything once rollbacks are futile, nor where the last one was in vain, but for a cut that the steps
-    themselves speak for (oven_agents.futile). Only a run of NaN, which has nothing to lose, goes on trying, and one
-    whose weights are moved from outside.
+    nor is anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the last one was
+    in vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for
+    (oven_agents.futile).
 
     Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
     comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs

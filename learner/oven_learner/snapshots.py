@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from oven_learner.pacing import Pacing
+
+log = logging.getLogger("oven.learner")
 
 LEVELS, EACH = 6, 3
 """Of every 1st, 2nd, 4th … 32nd that was taken the newest three are kept: for up to 300 ticks, at EVERY_TICKS, there is
@@ -172,13 +175,21 @@ class Snapshots:
                 f"no snapshot from tick {tick} or before; the oldest is from tick "
                 f"{self._first.tick if self._first else '–'}"
             )
-        self._left = self._copy(now)
+        self._left = self._leaving(now)
         return self._put(fitting[-1])
+
+    def _leaving(self, now: int) -> Snapshot | None:
+        """What the rollback is about to leave; it goes ahead without a way forward again, too."""
+        try:
+            return self._copy(now)
+        except Exception as error:
+            log.warning("this rollback cannot be taken back: no copy (%s: %s)", type(error).__name__, error)
+            return None
 
     def undo(self) -> Snapshot:
         """Restore what the last rollback left, once; what was taken since is dropped. Raises LookupError."""
         if self._left is None:
-            raise LookupError("there was no rollback since the start, or the last one was taken back already")
+            raise LookupError("nothing is kept: no rollback since the start, or it was taken back, or not copied")
         left, self._left = self._left, None
         self._put(left)
         self._keep(left)

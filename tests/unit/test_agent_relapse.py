@@ -193,3 +193,17 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
 @given(st.integers(0, 30), st.floats(1.0, 100.0), st.integers(3, 12))
 def test_a_step_is_found_where_it_is(before: int, height: float, after: int) -> None:
     assert since([0.0] * before + [height] * after, 0.0) == after
+
+
+@pytest.mark.parametrize(("again", "offered"), [(150, []), (170, ["rollback_and_cut"])], ids=["soon", "after a while"])
+def test_what_a_loss_loses_again_soon_after_a_rollback_is_not_gone_back_from(again: int, offered: list[str]) -> None:
+    losses = [3.0, 2.9, 2.8, 2.7, 2.65, 2.6, 3.2]
+    before = [event.model_copy(update={"n": 3 * event.tick}) for event in read(losses, "eval/loss")]
+    back = runs.receipt(140, "run.rollback", 140.0, 120.0).model_copy(update={"n": 3 * 140 + 1})
+    after = [
+        runs.seen(tick, {"loss": 2.6, **({"eval/loss": 3.1} if tick == again else {})}, tick - 20).model_copy(
+            update={"n": 3 * tick}
+        )
+        for tick in range(141, again + 1)
+    ]
+    assert [remedy for tick, remedy, _ in offers([*before, back, *after], runs.pretraining()) if tick > 140] == offered

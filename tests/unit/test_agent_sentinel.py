@@ -223,6 +223,26 @@ def test_a_norm_that_drifts_needs_a_second_voice() -> None:
     assert voted and {vote.confidence for vote in voted} == {THUMB}
 
 
+@pytest.mark.parametrize(("lost", "spoke"), [(0.0, True), (3.0, False)], ids=["regained", "in vain"])
+def test_a_jump_is_not_gone_back_from_where_going_back_was_in_vain(lost: float, spoke: bool) -> None:
+    """An earlier rollback, for something else, and a reading after it."""
+    earlier, read_at = ONSET - 20, ONSET - 14
+    held = {earlier - 10: 2.6, earlier - 1: 5.6, read_at: 2.6 + lost}
+
+    def events() -> list[Observation | Receipt]:
+        found: list[Observation | Receipt] = []
+        for o in hurt(up(2.0, norm=8.0), end=ONSET + 6):
+            metrics = {name: value for name, value in o.metrics.items() if name != "eval/loss"}
+            metrics |= {"eval/loss": held[o.tick]} if o.tick in held else {}
+            step = o.tick if o.tick <= earlier else o.tick - 5
+            found.append(o.model_copy(update={"metrics": metrics, "step": step}))
+            if o.tick == earlier:
+                found.append(receipt(earlier, "run.rollback", float(earlier), float(earlier - 5)))
+        return found
+
+    assert bool([tick for tick, _, _ in plans(Sentinel(), events()) if tick > ONSET]) == spoke
+
+
 def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> None:
     def outliers(since: int, found: dict[str, float]) -> dict[str, float]:
         longer = {"optim/update_ratio": 2 * found["optim/update_ratio"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,21 @@ def test_the_older_the_further_apart_so_that_no_rollback_goes_back_twice_as_far_
         found = snapshots.back(asked, 2000).tick
         assert asked - 2 * (2000 - asked) - 2 * EVERY_TICKS < found <= asked
     assert snapshots.back(3, 2000).tick == 0, "the first is never dropped"
+
+
+def test_a_rollback_goes_ahead_where_what_it_leaves_cannot_be_copied() -> None:
+    """There may be no memory for one more."""
+    broken = [False]
+
+    def take() -> tuple[int, int]:
+        if broken[0]:
+            raise MemoryError("no room")
+        return 3, 30
+
+    restored: list[int] = []
+    snapshots = Snapshots(take, restored.append)
+    snapshots.regular(0)
+    broken[0] = True
+    assert snapshots.back(0, 9).step == 3 and restored == [30]
+    with pytest.raises(LookupError, match="not copied"):
+        snapshots.undo()

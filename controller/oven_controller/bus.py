@@ -37,6 +37,9 @@ HEARD_S = 0.5
 """The server says at once that nobody listens; who listens need not answer."""
 SILENT_S = 3.0
 """A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
+BEATS = 5
+"""After so many heartbeats, a second apart, with no event between, a reader asks how long the log is; after so many
+more it makes a new consumer if it still has not read as far."""
 ACK_S = 2.0
 """How long an append waits for the log's word."""
 _WRONG_LAST_SEQUENCE = 10071
@@ -392,10 +395,11 @@ class Bus:
         """Events in the log's order from `after` (exclusive), live at the head; ends after sequence `until` if given.
 
         A push consumer without acknowledgements. A gap in its count, a connection that was lost (the consumer does not
-        outlive its server), or three silent seconds (it sends a heartbeat each second), make a new one from the last
-        event on: nothing is skipped and nothing comes twice.
+        outlive its server), three silent seconds (it sends a heartbeat each second), or heartbeats alone while the log
+        holds more (after the loss of a cluster's leader a consumer can stand still for good: nats-server issue 5679),
+        make a new one from the last event on: nothing is skipped and nothing comes twice.
         """
-        last = after
+        last, tried = after, 0
         while until is None or last < until:
             await self._connected()
             inbox, losses, silent_s = self.client.new_inbox(), self.losses, 0.0
@@ -405,7 +409,7 @@ class Bus:
                 consumer, waiting = await self._consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
                     return  # nothing that the filter lets through: no message would ever say so
-                expected = 1
+                expected, beats, head = 1, 0, 0
                 while until is None or last < until:
                     message = await arrived.next()
                     if message is None:
@@ -419,7 +423,15 @@ class Bus:
                         delivered = (message.headers or {}).get("Nats-Last-Consumer")
                         if delivered is not None and int(delivered) >= expected:
                             break
+                        beats += 1
+                        if beats % BEATS == 0:
+                            if head > max(last, tried):
+                                tried = head if subjects else 0  # behind a filter there may be nothing to read up to it
+                                break
+                            with contextlib.suppress(BusError):
+                                head = await self.head(run)
                         continue
+                    beats = head = 0
                     meta = Msg.Metadata._from_reply(message.reply)
                     if meta.sequence.consumer != expected:
                         break

@@ -106,9 +106,11 @@ class Cluster:
             ways = tuple(f"127.0.0.1:{self.routes[node, other].port}" for other in NODES if other != node)
             nodes.append(Node("127.0.0.1", self.ports[node], self._route_ports[node], ways))
         self._confs = dict(zip(NODES, write_confs(self.files, nodes), strict=True))
-        for conf in self._confs.values():  # peers and clients go through the wires only
-            text = conf.read_text()
-            conf.write_text(text.replace('"cluster": {', '"cluster": {"no_advertise": true,'))
+        # Peers and clients go through the wires only: clients hear of no other server, and peers, which tell each other
+        # where the third is, say an address at which nobody listens.
+        nowhere = '"cluster": {"no_advertise": true, "advertise": "127.0.0.1:1",'
+        for conf in self._confs.values():
+            conf.write_text(conf.read_text().replace('"cluster": {', nowhere))
         for node in NODES:
             await self.start_node(node)
         tried = False

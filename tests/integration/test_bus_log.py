@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from oven_controller import bus as bus_module
 from oven_controller import streams
 from oven_controller.bus import AlreadyLoggedError, Bus
 from oven_controller.credentials import Credentials
@@ -70,6 +71,26 @@ async def test_what_is_appended_is_read_in_order_from_any_place(admin: Bus, serv
     assert [event.data for event in events] == [observation(n) for n in (2, 3, 4)]
     with pytest.raises(NameInUseError, match="--resume"):
         await streams.create(admin.jetstream, "r")
+
+
+@pytest.mark.parametrize("subjects", [None, [ON.observation]])
+async def test_a_reader_does_not_stay_with_a_consumer_that_stands_still(
+    admin: Bus, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, subjects: list[str] | None
+) -> None:
+    """One that is paused sends its heartbeats and no event, as one does that is left on the far side of a cut."""
+    monkeypatch.setattr(bus_module, "BEATS", 1)
+    async with connected(server, "learner") as learner:
+        await learner.append(ON.observation, observation(0))
+        log = learner.read("r", subjects=subjects)
+        assert (await anext(log)).seq == 1
+        (consumer,) = await admin.jetstream.consumers_info("OVEN-r")
+        await admin.jetstream.pause_consumer("OVEN-r", consumer.name, "2100-01-01T00:00:00Z")
+        await learner.append(ON.receipt, b"{}")
+        await learner.append(ON.observation, observation(1))
+        async with asyncio.timeout(60):
+            rest = [(await anext(log)).seq for _ in range(1 if subjects else 2)]
+        await log.aclose()
+    assert rest == ([3] if subjects else [2, 3])
 
 
 async def test_one_decision_enters_once(admin: Bus, server: EmbeddedServer) -> None:

@@ -26,13 +26,6 @@ def test_an_outage_loses_doubles_and_disorders_nothing(how: list[str], capsys: p
 
 
 def test_overhead_runs_with_the_whole_stack(stack: Stack) -> None:
-    agents = {
-        "teacher": "oven_agents.teacher:TeacherEscalation",
-        "committee": "oven_agents.committee_weights:CommitteeWeights",
-    }
-    installed = stack._entry_points.read_text()
-    more = "".join(f"{name} = {target}\n" for name, target in agents.items())
-    stack._entry_points.write_text(installed.replace("[oven.agents]\n", f"[oven.agents]\n{more}"))
     bench = "import sys; from oven_learner.bench.overhead import BENCH; sys.exit(BENCH.run(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", bench, "--pairs", "16", "--block", "2", "--json"],
@@ -42,6 +35,7 @@ def test_overhead_runs_with_the_whole_stack(stack: Stack) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["pairs"] == 16 and found["ticks_dealt_with"] > 100
+    assert found["agents"] == 2, "those that are installed, as `up` starts them"
     assert found["step_slowdown_low"] <= found["step_slowdown"] <= found["step_slowdown_high"]
     assert {"observe_p50_us", "observe_p99_us", "poll_p99_us", "noop_p99_us", "step_bare_ms"} <= set(found)
     assert not Path(stack.home.path).exists(), "it leaves nothing in the user's home"

@@ -130,6 +130,23 @@ async def test_a_decision_in_the_log_is_applied_and_answered(nats: Server) -> No
     assert [(r.decision_id, r.status, r.before, r.after) for r in receipts] == [(decision(3).id, "applied", 1.0, 3.0)]
 
 
+async def test_a_decision_that_nobody_carries_out_does_not_reach_the_training_thread(nats: Server) -> None:
+    learner = client(nats)
+    await off_loop(learner.start)
+    async with nats.bus("mesh") as mesh:
+        for number, verdict in enumerate(("rejected", "advised", "withheld", "adopted")):
+            await decide(mesh, decision(number).model_copy(update={"verdict": verdict}))
+    received: list[Any] = []
+
+    def heard() -> bool:
+        received.append(learner._link.receive())
+        return received[-1] is not None
+
+    await until(heard)
+    assert received[-1].verdict == "adopted" and received[-1].id == decision(3).id
+    assert await off_loop(learner.close, "completed")
+
+
 async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> None:
     rate = [1.0]
     first = client(nats, rate)

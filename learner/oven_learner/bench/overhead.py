@@ -1,7 +1,7 @@
 """`bench overhead`: what `observe` and `poll` cost the training thread, and what the whole stack costs a training step.
 
 One process trains a small transformer on one thread, some 5 ms a step, with the real client; its link, nats-server, the
-mesh and the four shipped agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
+mesh and the installed agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
 (off, on, on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it
 is up, and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies
 away.
@@ -45,6 +45,7 @@ from oven_controller.rules import Rules
 from oven_controller.server import KEYS, EmbeddedServer
 from oven_controller.settings import agent_spec
 from oven_controller.signing import Keyring, load_keys
+from oven_controller.stack import plugins
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_controller.stack.watch import Watch
@@ -54,7 +55,6 @@ from oven_learner.bench.oncpu import OnCpu, nothing, quantile
 from oven_learner.client import OvenClient
 
 RUN = "bench"
-AGENTS = ("lr", "curriculum", "teacher", "committee")
 STEP_MS = 5.0
 WARM_UP = 200
 SETTLE = 10
@@ -88,7 +88,7 @@ class Overhead:
         )
         parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
         parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
-        parser.add_argument("--agents-per-process", type=int, help="of the four agents (all: as `up` starts them)")
+        parser.add_argument("--agents-per-process", type=int, help="of the installed agents (all: as `up` starts them)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         options = parser.parse_args(args)
         if options.agents_per_process is not None and options.agents_per_process < 1:
@@ -155,6 +155,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
         "step_bare_ms": round(1e3 * fmean(bare), 3),
         "pairs": sum(len(steps) for steps in on.blocks),
         "blocks": len(on.blocks),
+        "agents": len(installed()),
         "ticks_dealt_with": heard,
         "on_cpu": bool(on.noop_us) and _known(),
     }
@@ -263,7 +264,7 @@ def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
 
 
 def _gauges(step: int, norm: float) -> dict[str, float]:
-    """What a GRPO run says of itself: 25 numbers, those among them that the four agents read."""
+    """What a GRPO run says of itself: 25 numbers, those among them that agents read."""
     wave = (step % 17) / 170
     gauges = {
         "loss": 0.5 + wave, "grad_norm": norm, "learning_rate": 1e-4, "reward": 0.5 + wave, "reward_std": 0.2,
@@ -279,10 +280,10 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
-    """nats-server, the mesh and the four agents, by their entry points. Nobody reads the log in this process."""
+    """nats-server, the mesh and the installed agents, by their entry points. Nobody reads the log in this process."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.add_user(role, role)
-    specs = [agent_spec(name) for name in AGENTS]
+    specs = [agent_spec(name) for name in installed()]
     hosts = pools(specs, per_process)
     for pool in hosts:
         folder.add_user("agent", pool.key, pool.names)
@@ -308,17 +309,22 @@ async def stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str
         raise ProcessError(f"the stack did not hold: {'; '.join(said)}")
 
 
+def installed() -> tuple[str, ...]:
+    """The agents that `up` starts if it is told nothing else."""
+    return tuple(plugins.points("agents"))
+
+
 def _ignore(_: object) -> None: ...
 
 
 async def dealt_with(url: str, credentials: Credentials) -> int:
-    """The newest tick that all four agents have dealt with, as far as the log has it."""
+    """The newest tick that all installed agents have dealt with, as far as the log has it."""
     newest: dict[str, int] = {}
     async with Bus.connect(url, credentials) as bus:
         async for event in bus.read(RUN, until=await bus.head(RUN)):
             if isinstance(event.body, AgentStatus):
                 newest[event.author] = max(newest.get(event.author, 0), event.body.tick)
-    return min(newest.get(name, 0) for name in AGENTS)
+    return min(newest.get(name, 0) for name in installed())
 
 
 def _known() -> bool:

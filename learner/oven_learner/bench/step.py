@@ -1,7 +1,7 @@
 """`bench step`: what a training step costs with the whole stack attached, beside plain TRL on the same work.
 
 Three processes train by the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
-mesh and the four shipped agents beside it as under `up`; one plain; and one more that is plain, as the floor. They take
+mesh and the installed agents beside it as under `up`; one plain; and one more that is plain, as the floor. They take
 turns, a block of steps each, in all six orders by turns, so that neither a drift of the machine nor who went before
 falls on one of them; only one trains at a time. A block begins with steps that do not count. The run is in `observe`,
 so nothing is turned and all three do the same work (`same_tokens` says whether they did, block for block).
@@ -38,7 +38,7 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ProcessError
 from oven_controller.home import Home
 from oven_controller.stack.plan import Plan
-from oven_learner.bench.overhead import AGENTS, RUN, dealt_with, slowdown, stack
+from oven_learner.bench.overhead import RUN, dealt_with, installed, slowdown, stack
 from oven_learner.bench.step_arm import Block, Order, work
 
 ARMS = ("trl", "ours", "floor")
@@ -105,7 +105,7 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
             heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
     said = rounds * (block + SETTLE)
     if heard < said / 2:
-        raise ProcessError(f"the agents {', '.join(AGENTS)} dealt with {heard} of {said} ticks: too few to tell")
+        raise ProcessError(f"the agents {', '.join(installed())} dealt with {heard} of {said} ticks: too few to tell")
     return figures(blocks, block) | {
         "device": order.device,
         "dtype": order.dtype,

@@ -15,11 +15,7 @@ from oven_learner.hf import update
 
 log = logging.getLogger("oven.learner")
 
-CHUNK = 2**24
-"""Elements that are multiplied at a time: the products take memory that training may not have to spare."""
 ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
-
-
 WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all weights that train")
 UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update over norm of the weights")
 ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
@@ -127,10 +123,10 @@ def alignment(trainer: Trainer) -> torch.Tensor | None:
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:
-    """Slices of at most CHUNK elements together; a larger tensor stands alone."""
+    """Slices of at most `update.CHUNK` elements together; a larger tensor stands alone."""
     start = held = 0
     for index, size in enumerate(sizes):
-        if held and held + size > CHUNK:
+        if held and held + size > update.CHUNK:
             yield slice(start, index)
             start, held = index, 0
         held += size

@@ -52,8 +52,7 @@ class LearningRate(Agent):
     ALIGNED = 0.40
     QUARTILE = 0.30
     WELL_ALIGNED = 0.50
-    OPPOSED, SAMPLED = -0.05, -0.08
-    """Mean cosine at most, of a loss and of a reward, whose gradient is a few groups' luck."""
+    OPPOSED = -0.05
     LONG_LEAST, LONG_WINDOW = 20, 60
     SIGMAS = 3.5  # it is asked at every tick: two would be crossed by chance every few dozen
     EARLY, EARLY_SIGMAS = range(12, 15), 2.5  # asked three times only: a rate that is too high does its harm early
@@ -262,15 +261,14 @@ class LearningRate(Agent):
         if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
         halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        target = objective(window.run)
-        if max(map(fmean, halves)) > (self.SAMPLED if target.name == "reward" else self.OPPOSED):
+        if max(map(fmean, halves)) > self.OPPOSED:
             return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         if mean + sigmas * error > 0 or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
-        knob = window.knobs[SCALE]
+        target, knob = objective(window.run), window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)
         if lowered > knob.number / 1.2:
             return []

@@ -107,6 +107,14 @@ def test_opposed_gradients_lower_it_but_not_at_the_ceiling() -> None:
     assert not votes(LearningRate(), solved)
 
 
+def test_how_far_they_have_to_oppose_each_other_under_a_reward() -> None:
+    """In a drawn start at 8.7 times the fitting rate the mean was −.05 to −.08; a stricter limit left it alone."""
+    for mean, cut in ((-0.065, True), (-0.04, False)):
+        turns = [mean + (0.05 if t % 2 else -0.05) for t in range(60)]
+        said = votes(LearningRate(), [observe(t, reward=0.5, cos=c) for t, c in enumerate(turns, 1)])
+        assert bool(said) is cut, mean
+
+
 @pytest.mark.parametrize("rates", [[t / 30 for t in range(1, 31)], [math.exp(-t / 15) for t in range(30)]])
 def test_the_users_own_schedule_is_not_fought(rates: Sequence[float]) -> None:
     moving = [observe(t, reward=0.3, cos=0.6, learning_rate=rate) for t, rate in enumerate(rates, 1)]

@@ -396,8 +396,8 @@ class Bus:
 
         A push consumer without acknowledgements. A gap in its count, a connection that was lost (the consumer does not
         outlive its server), three silent seconds (it sends a heartbeat each second), or heartbeats alone while the log
-        holds more (in a cluster whose leader is lost or half cut off a consumer can stand still: nats-server issue 5679),
-        make a new one from the last event on: nothing is skipped and nothing comes twice.
+        holds more (in a cluster whose leader is lost or half cut off a consumer can stand still: nats-server issue
+        5679), make a new one from the last event on: nothing is skipped and nothing comes twice.
         """
         last, tried = after, 0
         while until is None or last < until:

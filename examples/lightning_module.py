@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from lightning import Callback, LightningModule, Trainer, seed_everything  # type: ignore[import-not-found]
+from lightning import Callback, LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader, TensorDataset
 
 import oven_learner as oven
@@ -17,15 +18,22 @@ import oven_learner as oven
 STEPS = 60
 
 
-class Oven(Callback):  # type: ignore[misc]
+class Oven(Callback):
     """Publishes each optimizer step, and applies what was decided after it."""
+
+    def __init__(self, evaluate: Callable[[], Mapping[str, float]] | None = None, clip: float | None = None) -> None:
+        """`clip` instead of the Trainer's `gradient_clip_val`: what clips there cannot be turned."""
+        self.evaluate, self.clip = evaluate, clip
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         scheduler = trainer.lr_scheduler_configs[0].scheduler if trainer.lr_scheduler_configs else None
         self.seen = trainer.global_step
         self.client = oven.connect(
+            model=module,
             optimizer=trainer.optimizers[0],
             scheduler=scheduler,
+            clip=self.clip,
+            evaluate=self.evaluate,
             max_steps=trainer.max_steps if trainer.max_steps > 0 else None,
             step=self.seen,
             recipe="lightning",
@@ -51,7 +59,7 @@ class Oven(Callback):  # type: ignore[misc]
             self.client.close("stopped" if ended else "failed", detail=f"{type(error).__name__}: {error}"[:500])
 
 
-class Sums(LightningModule):  # type: ignore[misc]
+class Sums(LightningModule):
     """Learns to add eight numbers."""
 
     def __init__(self) -> None:
@@ -74,12 +82,18 @@ class Sums(LightningModule):  # type: ignore[misc]
 
 def main() -> None:
     seed_everything(0)
-    x = torch.randn(512, 8)
+    x, held_out, module = torch.randn(512, 8), torch.randn(256, 8), Sums()
+
+    @torch.no_grad()
+    def evaluate() -> dict[str, float]:
+        inputs = held_out.to(module.device)
+        return {"eval/loss": torch.nn.functional.mse_loss(module.body(inputs), inputs.sum(1, keepdim=True)).item()}
+
     trainer = Trainer(
-        max_steps=STEPS, accelerator="cpu", callbacks=[Oven()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        max_steps=STEPS, accelerator="cpu", callbacks=[Oven(evaluate, clip=1.0)], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(Sums(), DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True))
+    trainer.fit(module, DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""A loop of your own under the controller: `oven-controller run -- python examples/raw_loop.py`."""
+"""A loop of your own under the controller: `oven-controller run -- python examples/raw_loop.py`.
+
+`OVEN_MODE=optional python examples/raw_loop.py` runs it without one.
+"""
 
 from __future__ import annotations
 
 import torch
 
 import oven_learner as oven
-from oven_controller.messages import MetricSpec
 
 STEPS = 40
 
@@ -13,23 +15,26 @@ STEPS = 40
 def main() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
-    clip = [0.1]
-    knobs = oven.Actuators()
-    knobs.scalar("grad.clip", lambda: clip[0], lambda value: clip.__setitem__(0, value), low=0.01, high=10, scale="log")
-    gauges = (MetricSpec(name="loss", better="down"), MetricSpec(name="grad_norm"))
+    held_out = torch.randn(256, 8)
 
-    with oven.connect(knobs, optimizer=optimizer, scheduler=schedule, max_steps=STEPS, metrics=gauges) as client:
+    @torch.no_grad()
+    def evaluate() -> dict[str, float]:
+        guess = model(held_out)
+        return {"eval/loss": torch.nn.functional.mse_loss(guess, held_out.sum(1, keepdim=True)).item()}
+
+    with oven.connect(
+        model=model, optimizer=optimizer, scheduler=schedule, clip=0.1, evaluate=evaluate, max_steps=STEPS
+    ) as client:
         for step in range(1, STEPS + 1):
             x = torch.randn(32, 8)
             loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip[0])
             optimizer.step()
             schedule.step()
-            client.observe(step, {"loss": loss.item(), "grad_norm": norm.item()})
+            client.observe(step, {"loss": loss.item()})
             client.poll()
             if client.stopping:
                 break

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from oven_agents.remedies import Alternatives
+from oven_agents.remedies import Alternatives, Plan
 from oven_agents.window import Window
 from oven_controller.messages import BallotOpened, RunStarted, Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What an agent has to say to people, and no vote. It is logged once, until the agent says something about another
+    matter."""
+
+    about: str
+    """The matter in a word or two: two notices about one matter are one, whatever their figures."""
+    text: str
+    """One sentence, with where to look."""
+
+
+Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | Notice | None
+"""What an agent may answer to a window: nothing, one vote, several that stand each by itself, a plan, alternatives of
+which one is said, or a notice."""
 
 
 class Agent:
@@ -23,7 +40,7 @@ class Agent:
     speciality: ClassVar[tuple[str, ...]] = ()
     """Those of them on which it alone, sure enough, is a quorum."""
 
-    def vote(self, window: Window) -> Vote | Sequence[Vote] | Alternatives | None:
+    def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
         raise NotImplementedError
 
@@ -39,5 +56,11 @@ class Agent:
             return f"the run announces none of {', '.join(self.moves)}"
         missing = [need for need in self.needs if not any(fnmatchcase(name, need) for name in metrics)]
         if missing:
-            return f"the run publishes no {', '.join(missing)}"
+            return f"the run publishes no {', '.join(missing)}{unmeasured(run, *missing)}"
         return None
+
+
+def unmeasured(run: RunStarted, *metrics: str) -> str:
+    """What the learner says that these need: ": NAME needs …; …", or nothing."""
+    said = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
+    return ": " + "; ".join(said) if said else ""

@@ -8,7 +8,7 @@ an agent in a process is asked when it has time, so it may have skipped windows 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -65,6 +65,8 @@ class Findings:
     said: list[Said]
     cannot_fire: str
     problems: list[str]  # tracebacks of the agent's own code
+    notices: list[tuple[int, str]]
+    """(tick, text) of what it had to say to people, a proposal that was held back among it."""
     took_part: bool
     same_votes: bool | None
     """Whether the recording has just these votes under its name, the graph's evidence apart; None: it took no part."""
@@ -72,13 +74,19 @@ class Findings:
     """It was a shadow there, and its votes count here."""
     divergences: list[Divergence]
     ignored_receipts: int
+    metrics: tuple[str, ...] = ()
+    """What the run publishes."""
 
 
 class Backtest:
     """Feed it the recorded events in order, judged, then ask for `findings`."""
 
-    def __init__(self, agent: Agent, name: str, run: str) -> None:
+    def __init__(
+        self, agent: Agent, name: str, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """`rules` makes those to decide by from those of the recording."""
         self.name, self.run = name, run
+        self._given = rules
         self._session = Session(agent, name)
         self._loop = OpenLoop(run, self._counting)
         self._on = names.Subjects(run)
@@ -86,9 +94,11 @@ class Backtest:
         self._watching: list[Said] = []  # those whose horizon lasts
         self._on_ballot: dict[str, list[Said]] = {}  # open ballot → the votes on it
         self._recorded: list[Vote] = []
+        self._notices: list[tuple[int, str]] = []
         self._recent: dict[str, deque[float]] = {}
         self._samples = Rules().outcome_samples
         self._ticks = 0
+        self._metrics: tuple[str, ...] = ()
         self._cannot_fire = ""
         self._took_part = self._shadow = False
 
@@ -115,11 +125,13 @@ class Backtest:
             said=self._said,
             cannot_fire=self._cannot_fire,
             problems=self._session.problems,
+            notices=self._notices,
             took_part=self._took_part,
             same_votes=recorded == [_apart(said.vote) for said in self._said] if self._took_part else None,
             shadow=self._shadow,
             divergences=self._loop.divergences(),
             ignored_receipts=self._loop.ignored_receipts,
+            metrics=self._metrics,
         )
 
     @property
@@ -127,9 +139,11 @@ class Backtest:
         return self._loop.started
 
     def _counting(self, rules: Rules) -> Rules:
-        """The recording's rules; a shadow's votes count, since what they would do is the question."""
+        """The recording's rules; a shadow's votes count, and a newcomer's, since what they would do is the question."""
+        rules = self._given(rules)
         self._shadow |= self.name in rules.shadow
-        return rules.model_copy(update={"shadow": tuple(name for name in rules.shadow if name != self.name)})
+        shadow = tuple(name for name in rules.shadow if name != self.name)
+        return rules.trusting([self.name]).model_copy(update={"shadow": shadow})
 
     def _note(self, body: object) -> None:
         self._took_part = True
@@ -147,6 +161,8 @@ class Backtest:
                     continue
                 if message.state == "cannot_fire":
                     self._cannot_fire = message.reason
+                elif message.state == "notice":
+                    self._notices.append((self._loop.tick, message.reason))
                 counting = message.model_copy(update={"shadow": False})
                 self._hear(self._loop.add(self._on.agent(self.name), counting, event))
 
@@ -179,6 +195,7 @@ class Backtest:
         """Keep what a forecast is held against."""
         if isinstance(body, RunStarted):
             self._samples = body.rules.outcome_samples
+            self._metrics = tuple(spec.name for spec in body.metrics)
         elif isinstance(body, Observation):
             self._ticks += 1
             for name, value in body.metrics.items():

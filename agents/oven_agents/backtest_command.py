@@ -1,21 +1,22 @@
-"""`oven-controller backtest AGENT RUN`: the findings as a table for people, or as one object for scripts."""
+"""`oven-controller backtest AGENT RUN`: the findings as lines for people, or as one object for scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from oven_agents.backtest import Backtest, Findings, Said
 from oven_agents.loader import load
 from oven_controller import names
 from oven_controller.errors import ConfigError
 from oven_controller.home import RunFolder
+from oven_controller.line_width import wrapped
 from oven_controller.mesh.values import show
 from oven_controller.openloop import spoken
+from oven_controller.plain import say
+from oven_controller.settings import with_rules
 from oven_controller.stack import reading
 
 OPEN_LOOP = (
@@ -24,10 +25,19 @@ OPEN_LOOP = (
 )
 
 
-def main(agent: str, folder: RunFolder, *, until: int | None, as_json: bool) -> int:
-    """Entry point of oven.commands. Raises ConfigError and what else reading a log raises."""
+def main(
+    agent: str,
+    folder: RunFolder,
+    *,
+    until: int | None,
+    as_json: bool,
+    rules: Mapping[str, Any] | None = None,
+    hints: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
+) -> int:
+    """Entry point of oven.commands. `rules` replace those of the recording; `hints` says of its metrics what they lack.
+    Raises ConfigError and what else reading a log raises."""
     name, loaded = load(agent)
-    test = Backtest(loaded, names.checked("agent", name), folder.run)
+    test = Backtest(loaded, names.checked("agent", name), folder.run, lambda logged: with_rules(logged, rules or {}))
 
     async def read() -> None:
         async for event in reading.events(folder, exact=True, until=until):
@@ -38,9 +48,9 @@ def main(agent: str, folder: RunFolder, *, until: int | None, as_json: bool) -> 
         raise ConfigError(f"run {folder.run!r} never started: there is no RunStarted in what was read of its log")
     found = test.findings()
     if as_json:
-        print(json.dumps(plain(found)))
+        print(json.dumps(plain(found) | {"rules": dict(rules or {}), "hints": list(hints(found.metrics))}))
     else:
-        say(found, Console())
+        say(*(line for text in [*lines(found), *hints(found.metrics)] for line in wrapped(text)))
     return 0
 
 
@@ -54,6 +64,7 @@ def plain(found: Findings) -> dict[str, Any]:
         **_counts(found),
         "cannot_fire": found.cannot_fire,
         "problems": found.problems,
+        "notices": [{"tick": tick, "text": text} for tick, text in found.notices],
         "took_part": found.took_part,
         "same_votes": found.same_votes,
         "shadow": found.shadow,
@@ -101,59 +112,58 @@ def _counts(found: Findings) -> dict[str, Any]:
     }
 
 
-def say(found: Findings, console: Console) -> None:
+def lines(found: Findings) -> list[str]:
+    """In words, each line as long as it comes."""
     counts = _counts(found)
-    console.print(f"{found.agent} over {found.run}, {found.ticks} ticks", highlight=False)
+    out = [f"{found.agent} over {found.run}, {found.ticks} ticks"]
     if found.cannot_fire:
-        console.print(f"cannot fire: {found.cannot_fire}", highlight=False)
-    if found.said:
-        table = Table("tick", "actuator", "said", "conf.", "would have been", "forecast", "in the recording*", box=None)
-        for said in found.said:
-            table.add_row(*_cells(said))
-        console.print(table)
+        out.append(f"cannot fire: {found.cannot_fire}")
+    for said in found.said:
+        out += _vote(said)
     rate = f", {counts['proposals_per_1000_ticks']:g} per 1000 ticks" if counts["proposals"] else ""
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in counts["decisions"].items()) or "none decided"
-    lines = [f"{len(found.said)} votes, {counts['proposals']} of them proposals{rate}; on those: {decisions}"]
+    votes, proposals = len(found.said), counts["proposals"]
+    out.append(
+        f"{votes} vote{'s' * (votes != 1)}, {proposals} of them proposal{'s' * (proposals != 1)}{rate}; on those: "
+        f"{decisions}"
+    )
     if found.took_part:
         same = "the same votes" if found.same_votes else "other votes"
-        lines.append(
-            f"it took part in the recording with {same}" + (" (the graph's evidence apart)" * bool(found.said))
-        )
+        out.append(f"it took part in the recording with {same}" + (" (the graph's evidence apart)" * bool(found.said)))
     if found.shadow:
-        lines.append("it was a shadow there; here its votes count")
+        out.append("it was a shadow there; here its votes count")
+    out += [f"notice at tick {tick}: {text}" for tick, text in found.notices]
     if found.problems:
-        lines.append(f"it raised {len(found.problems)} times, first: {found.problems[0].strip().splitlines()[-1]}")
+        times = {1: "once", 2: "twice"}.get(len(found.problems), f"{len(found.problems)} times")
+        out.append(f"it raised {times}, first: {found.problems[0].strip().splitlines()[-1]}")
     if found.divergences:
         first = found.divergences[0]
-        lines += [
+        out += [
             f"first divergence: tick {first.tick}, {first.actuator}",
             f"  recorded: {spoken(first.logged)}",
-            f"  here:     {spoken(first.computed)}",
+            f"  here: {spoken(first.computed)}",
         ]
     else:
-        lines.append("no divergence: every decision is the recorded one")
+        out.append("no divergence: every decision is the recorded one")
     if any(said.happened is not None for said in found.said):
-        lines.append(
+        out.append(
             "* what the target did from the vote to its horizon, without the vote's change unless marked † (the "
             "recording carried the same decision out)"
         )
-    lines.append(OPEN_LOOP)
-    console.print("\n".join(lines), highlight=False, markup=False)
+    return [*out, OPEN_LOOP]
 
 
-def _cells(said: Said) -> list[str]:
+def _vote(said: Said) -> list[str]:
     vote, decision = said.vote, said.decision
-    forecast = f"{vote.target} {vote.expected_change:+.3g} in {vote.horizon}" if vote.target and vote.horizon else ""
-    happened = "" if said.happened is None else f"{said.happened:+.3g}" + "†" * said.carried_out
     word = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
     verdict = decision.verdict if decision else "not counted" if not said.ballot else "still open"
     why = decision.reason.rsplit("; ", 1)[-1] if decision else ""
-    return [
-        str(said.tick),
-        vote.actuator,
-        word,
-        f"{vote.confidence:.2f}",
-        f"{verdict}: {why}" if why else verdict,
-        forecast or vote.target,
-        happened,
+    out = [
+        f"tick {said.tick}: {word} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{f': {why}' if why else ''}"
     ]
+    out.append(f"  why: {vote.rationale}")
+    if vote.target:
+        forecast = f" {vote.expected_change:+.3g} in {vote.horizon} ticks" if vote.horizon else ""
+        happened = "" if said.happened is None else f"; recorded*: {said.happened:+.3g}" + "†" * said.carried_out
+        out.append(f"  forecast: {vote.target}{forecast}{happened}")
+    return out

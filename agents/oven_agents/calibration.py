@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import Agent, Notice
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import LEAST, THUMB
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -14,7 +14,7 @@ from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
-ENTROPY, CONFIDENCE, SPREAD = "entropy", "confidence/std", "reward_std"
+ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", "frac_reward_zero_std"
 LEVELS = "reward/"
 
 
@@ -44,6 +44,8 @@ class Calibration(Agent):
     moves = (ROLLBACK, SCALE, BETA)
     speciality = (ROLLBACK, SCALE, BETA)
 
+    EQUAL = 20
+    """Ticks in which no group had any spread: by then it is no accident of small groups."""
     NOW, BEFORE = 5, 20
     COLLAPSED = 0.5
     QUIET = 0.35
@@ -61,7 +63,24 @@ class Calibration(Agent):
             return "the run publishes no reward: an entropy that falls is what learning looks like"
         return None
 
-    def vote(self, window: Window) -> Alternatives | None:
+    def vote(self, window: Window) -> Alternatives | Notice | None:
+        return self._equal(window) or self._collapsed(window)
+
+    def _equal(self, window: Window) -> Notice | None:
+        """Rewards that tell no completion from another leave the gradient of an advantage 0: nothing is learnt."""
+        shares = window.series(ALIKE, last=self.EQUAL)
+        if len(shares) < self.EQUAL or min(shares) < 1:
+            return None
+        rewards = window.series("reward", last=1)
+        level = f" at {rewards[-1]:.3g}" if rewards else ""
+        return Notice(
+            "equal rewards",
+            f"nothing is learnt: all rewards were equal within their groups for {self.EQUAL} ticks{level}, so that no "
+            "advantage differs from 0. Look at what the reward function returns for a few completions, at whether they "
+            "are cut before their answer (completions/clipped_ratio), and at whether prompts are too easy or too hard",
+        )
+
+    def _collapsed(self, window: Window) -> Alternatives | None:
         since = window.settled_after(ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights")
         target = objective(window.run)
         values = [signed(target, 1) * v for _, v in window.kept(target.name, after=since, last=self.NOW + self.BEFORE)]

@@ -84,8 +84,8 @@ class CommitteeWeights(Agent):
             return None
         told = [f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved]
         why = (
-            f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({abs(best):.3g} at tick {best_at}) in "
-            f"two evaluations, while of the members' mean scores {', '.join(told)}: move {freed:.0%} of the weight "
+            f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick {best_at}) "
+            f"in two evaluations, while of the members' mean scores {', '.join(told)}: move {freed:.0%} of the weight "
             f"from {', '.join(fooled)} to {', '.join(saw)}"
         )
         return window.propose(

@@ -44,11 +44,18 @@ class Curriculum(Agent):
     TAIL = 1.2816  # of a normal law, 10 %
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        if reason := super().cannot_fire(run):
-            return reason
-        levels = next(spec.choices for spec in run.actuators if spec.name == MIXTURE)
-        silent = [level for level in levels if f"reward/{level}" not in {metric.name for metric in run.metrics}]
-        return f"the run publishes no reward by level for {', '.join(silent)}" if silent else None
+        mixture = next((spec for spec in run.actuators if spec.name == MIXTURE), None)
+        if mixture is None:
+            return f"the run announces no {MIXTURE}: give oven.attach(trainer, mixture=…) one part for each level"
+        published = {metric.name for metric in run.metrics}
+        silent = [level for level in mixture.choices if f"reward/{level}" not in published]
+        if silent:
+            first = f"reward/{silent[0]}"
+            return (
+                f"the run publishes no reward by level for {', '.join(silent)}: announce {first} with "
+                f"oven.attach(trainer, metrics=…) and log it from the reward function (log_metric({first!r}, …))"
+            )
+        return super().cannot_fire(run)
 
     def vote(self, window: Window) -> Vote | None:
         shares = window.knobs[MIXTURE].shares

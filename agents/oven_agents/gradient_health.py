@@ -40,7 +40,7 @@ class GradientHealth(Agent):
     speciality = (CLIP,)
 
     WINDOW, LATELY = 60, 20
-    OUTLIER, OFTEN = 5.0, 3
+    OUTLIER, OFTEN, FEW, MATTERS = 5.0, 3, 0.15, 2.0
     GREW, PLAINLY = 3.0, 6.0
     SURE, GAIN, HORIZON = 0.85, 0.02, 40
 
@@ -54,8 +54,8 @@ class GradientHealth(Agent):
     def _outliers(self, window: Window, norms: list[float]) -> Vote | None:
         middle = median(norms)
         above = [norm for norm in norms if norm > self.OUTLIER * middle]
-        if len(above) < self.OFTEN:
-            return None
+        if not self.OFTEN <= len(above) <= self.FEW * len(norms):
+            return None  # where a third is so large, the median is that of steps in which nothing was to be learnt
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
         sure = odds(window, self.SURE, objective(window.run).name, self.GAIN, self.HORIZON)
         return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", sure)
@@ -74,10 +74,11 @@ class GradientHealth(Agent):
         return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth", THUMB)
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
-        """None where the clip that there is holds them already."""
+        """None where the clip that there is holds them already, or as good as: a little less changes nothing but the
+        log."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
-        if lowered > knob.number / 1.2:
+        if lowered > knob.number / self.MATTERS:
             return None
         target = objective(window.run)
         return window.propose(

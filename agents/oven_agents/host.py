@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from oven_agents import memory
 from oven_agents.loader import load
 from oven_agents.prior import Prior
 from oven_agents.session import Session
@@ -20,7 +21,7 @@ from oven_controller import names, telemetry
 from oven_controller.bus import Bus
 from oven_controller.connecting import Heard
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, ProcessError
 from oven_controller.events import UNKNOWN, Event
 from oven_controller.messages import BallotOpened, Body, HistoryBatch, HistoryRequest, Observation
 from oven_controller.signing import Keyring
@@ -38,24 +39,34 @@ HISTORY_S = 15.0
 
 def main(args: list[str]) -> int:
     """Entry point of the process: one or more agents (NAME or FILE.py), `--name` for each of them to appear under
-    another name, and `--shadow`."""
+    another name, and `--shadow`. `--check` loads them and ends."""
     parser = argparse.ArgumentParser(prog="agent")
     parser.add_argument("agents", nargs="+", metavar="agent")
     parser.add_argument("--name", action="append", default=[], dest="names")
     parser.add_argument("--shadow", action="store_true")
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args(args)
     if options.names and len(options.names) != len(options.agents):
         parser.error(f"{len(options.agents)} agents and {len(options.names)} names; give each a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
+        memory.limit(int(most))
     loaded = [load(agent) for agent in options.agents]
+    if options.check:
+        return 0
     called = [names.checked("agent", name) for name in options.names or (name for name, _ in loaded)]
     sessions = [Session(agent, name, shadow=options.shadow) for name, (_, agent) in zip(called, loaded, strict=True)]
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     shared = credentials.name if credentials and len(called) > 1 else ""
     telemetry.start(shared or f"agent-{called[0]}", run)
+    why = memory.reached(*called)
     try:
         asyncio.run(host(sessions, url, run, credentials, pin))
+    except MemoryError:  # not in an agent's own code, which the session answers for
+        for session in sessions:
+            vars(session.agent).clear()
+        raise ProcessError(why) from None
     finally:
         telemetry.shutdown()
     return 0
@@ -139,7 +150,8 @@ def _absorb(sessions: Sequence[Session], body: Body | Malformed) -> None:
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -1,28 +1,28 @@
-"""Proposes to let a rate that never fell come down for the last part of a run."""
+"""Says when a rate that never fell could come down for the last part of a run."""
 
 from __future__ import annotations
 
-from oven_agents.agent import Agent
-from oven_agents.objective import held_out, objective, signed
+from oven_agents.agent import Agent, Notice
 from oven_agents.odds import THUMB
 from oven_agents.window import Window
-from oven_controller.messages import RunStarted, Vote
+from oven_controller.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LatePhase(Agent):
-    """A constant rate leaves the weights at the distance from the minimum that its noise keeps them at; a cooldown over
-    the last fifth of a run takes back what that costs (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024,
-    arXiv 2404.06395, §4). Once, when the run passes LATE, it proposes COOLED of a rate that has stood still since
-    before the middle of what the window holds, whoever it was that set it.
+    """Signals: a rate that has stood still, whoever set it, when the run passes LATE.
 
-    The system that this agent is taken from switched to quantisation-aware training there; no recipe here has such a
-    knob, and there it had none that was read after the start.
+    Actions: a notice to people, and a voice for anybody's proposal to lower the rate from then on. A constant rate
+    leaves the weights at the distance from the minimum that its noise keeps them at; a cooldown over the last fifth of
+    a run takes back what that costs (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395,
+    §4). It proposes none itself: a user with a constant schedule may mean to go on from where this run ends, and a
+    cooled run is a worse place to go on from. Nothing that is measured tells which, so that it could never be sure
+    enough to stand alone.
 
-    Limits: a user with a constant schedule may mean to go on from where this run ends, and a cooled run is a worse
-    place to go on from. So its confidence is below a specialist's quorum: it takes a second voice, or a person who
-    approves. A run without a horizon has no last part.
+    False alarms: a schedule that is meant to be constant gets one notice in a run.
+
+    Limits: a run without a horizon has no last part.
     """
 
     needs = (RATE,)
@@ -30,32 +30,50 @@ class LatePhase(Agent):
 
     LATE = 0.8
     COOLED = 0.3
-    STILL = 1.02
+    STILL, LEAST = 1.02, 20
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        if run.horizon.max_steps is None and run.horizon.seconds is None:
+        if not run.horizon.known:
             return "the run announces no horizon, neither steps nor seconds: nothing is late in it"
         return None
 
-    def vote(self, window: Window) -> Vote | None:
+    def vote(self, window: Window) -> Notice | None:
         if window.progress < self.LATE or len(window.observations) < 2:
             return None
         if window.observations[-2].progress >= self.LATE:
             return None
+        ticks, knob = self._still(window), window.knobs[SCALE]
+        if ticks is None:
+            return None
+        cooled = knob.bounded(knob.number * self.COOLED)
+        if cooled > knob.number / 1.2:
+            return None
+        return Notice(
+            "the last part of the run",
+            f"{1 - window.progress:.0%} of the run is left, and its rate has stood still for {ticks} ticks: a lower "
+            f"one often ends better, unless training is to go on from there (oven-controller set {SCALE} {cooled:.3g})",
+        )
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        """For a lower rate, once it is late."""
+        lowered = ballot.proposal if ballot.actuator == SCALE else None
+        if not isinstance(lowered, int | float) or lowered > window.knobs[SCALE].number / 1.2:
+            return None
+        if window.progress < self.LATE or self._still(window) is None:
+            return None
+        return window.answer(
+            ballot,
+            "for",
+            confidence=THUMB,
+            why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
+        )
+
+    def _still(self, window: Window) -> int | None:
+        """For how many ticks the rate has stood still; None where it moved, or too little was seen."""
         half = window.observations[len(window.observations) // 2].tick
         rates = window.series(RATE, after=max(half, window.settled_after(SCALE)))
-        knob = window.knobs[SCALE]
-        cooled = knob.bounded(knob.number * self.COOLED)
-        if len(rates) < 20 or min(rates) <= 0 or max(rates) > self.STILL * min(rates) or cooled > knob.number / 1.2:
+        if len(rates) < self.LEAST or min(rates) <= 0 or max(rates) > self.STILL * min(rates):
             return None
-        target = held_out(window.run) or objective(window.run)
-        why = (
-            f"{1 - window.progress:.0%} of the run is left, and the rate has stood at {rates[-1]:.3g} for {len(rates)} "
-            f"ticks: {SCALE} {knob.number:.3g} → {cooled:.3g} for the rest"
-        )
-        return window.propose(
-            SCALE, cooled, confidence=THUMB, why=why, target=target.name,
-            expected_change=signed(target, 0.02), horizon=40,
-        )  # fmt: skip
+        return len(rates)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from oven_agents.agent import Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.off_policy import foreign
 from oven_agents.policy import moved
+from oven_agents.remedies import Plan
 from oven_agents.robust import best_level, noise, quantile, rise
 from oven_agents.second_opinion import ask, opinion
-from oven_agents.step_length import FITTING, overlong, room
+from oven_agents.step_length import overlong, room
 from oven_agents.stride import RATE, pulled, shrinking
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
@@ -25,22 +27,35 @@ EASED = 5
 """Ticks before a fall that are not trusted either."""
 
 
+class _Lost(NamedTuple):
+    """A reward series that collapsed."""
+
+    name: str
+    was: float
+    """Its best level."""
+    now: float
+    low: int
+    """Ticks since it was last at half of that."""
+
+
 class LearningRate(Agent):
     """Too low: each gradient points where the running mean of the last ones did (their cosine stays high), so steps
     could be longer; near the right rate successive gradients are unrelated. That is the sign rule of hypergradient
     descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
-    (the same rule, on the other side); or the reward that was there is gone and the policy itself has changed
-    (oven_agents.policy) on completions of its own, and since a collapsed policy has no gradient to come back by, it
-    proposes a rollback and a cut together. Stalled: over hundreds of steps, in which a hundredth would be seen, the
-    objective did not improve, and successive gradients do not agree; what is left is noise that a lower rate averages
-    out.
+    (the same rule, on the other side), and a loss gets worse meanwhile, for along a few directions steps overshoot at a
+    rate that fits, too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the
+    reward that was there is gone and the policy itself has changed (oven_agents.policy) on completions of its own.
+    Neither comes back by itself, so it proposes a rollback and a cut, as one plan. Stalled: over hundreds of steps, in
+    which a hundredth would be seen, the objective did not improve, and successive gradients do not agree; what is left
+    is noise that a lower rate averages out.
 
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
     that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above a
     quarter of a rate that was gone back from, nor before a cut has shown what it does. Gradients that agree while
-    weight decay shrinks the weights, or while the objective gets worse, are no reason to raise it; nor are those that
-    did not agree before, at a rate that was no higher: something else changed. Where the cosine is not measured
-    (sharded gradients, an imported run) it sees a collapse, and nothing else.
+    weight decay shrinks the weights, while the objective gets worse, or while a model is still on its way from where
+    its weights were drawn, are no reason to raise it; nor is an agreement that fades by itself, as it does at a rate
+    that fits; nor are those that did not agree before, at a rate that was no higher: something else changed. Where the
+    cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK, EVALUATE)
@@ -61,6 +76,16 @@ class LearningRate(Agent):
     LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
     SHRINKING = 0.3  # of each step's length
     CUT, REPAIR = 8.0, 20
+    DRAWN = 40
+    """Ticks after which gradients no longer agree for the sole reason that the weights were drawn: on models of 30 k to
+    1 M parameters their cosine fell below ALIGNED within 10 to 30 (docs/experiments.md)."""
+    YOUNG = 0.05
+    """Share of the run that is as long as that at least: larger models take longer."""
+    FADING, STAYS = 30, 0.98
+    """Of the mean cosine over so many ticks what has to be left over the next as many, if less. On development seeds it
+    was .97 at most at rates that fit and gradients that still agreed, and came above at each rate of a tenth."""
+    DECAYED = 0.6
+    LOST, GIVEN_BACK = 12, 1 / 3
     OVERLONG, GONE, ALONG, AGAINST = 0.85, 0.75, 0.85, 0.8
     """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of steps that are
     too long; of a reward that is gone, which may be the reward's own fault; of gradients that agree; that are opposed.
@@ -78,7 +103,7 @@ class LearningRate(Agent):
             return f"the run publishes no {ALIGNMENT}: whether its rate fits cannot be told from the loss alone"
         return None
 
-    def vote(self, window: Window) -> Sequence[Vote]:
+    def vote(self, window: Window) -> Vote | Sequence[Vote] | Plan | None:
         return (
             self._collapsed(window)
             or self._too_long(window)
@@ -87,53 +112,89 @@ class LearningRate(Agent):
             or self._stalled(window)
         )
 
-    def _too_long(self, window: Window) -> list[Vote]:
-        """Before the loss shows it: what a rate that is too high makes of the weights no lower rate repairs."""
+    def _too_long(self, window: Window) -> Plan | None:
+        """Together with a loss that gave back what it had gained: what a rate that is too high makes of the weights no
+        lower rate repairs. The length alone says nothing of another model: the first steps of Adam are as long where
+        nobody warms the rate up, and weights that were drawn small grow into theirs."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
-        if steps is None or ROLLBACK not in window.knobs:
-            return []
+        lost = self._squandered(window) if steps is not None else None
+        if steps is None or lost is None or ROLLBACK not in window.knobs:
+            return None
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / steps.excess)
+        if lowered > knob.number / 1.2:
+            return None  # a rollback without its cut would only lead here again
         back = max(0, steps.onset - self.SETTLE)
         why = (
-            f"a step moves the weights by {steps.length:.1%} of their norm ({FITTING:.1%} at a fitting rate); back to "
-            f"tick {back}, before they did, and {SCALE} {knob.number:.3g} → {lowered:.3g} together"
+            f"{lost}, and a step moves the weights by {steps.length:.1%} of their norm; back to tick {back}, before "
+            f"they did, and {SCALE} {knob.number:.3g} → {lowered:.3g} together"
         )
-        return [
+        votes = [
             window.propose(
                 actuator, value, confidence=self.OVERLONG, why=why, target=target.name, horizon=60,
                 expected_change=signed(target, 0.05), evidence=("symptom:update_ratio_high",),
             )
             for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
         ]  # fmt: skip
+        return Plan.of("rollback_and_cut", votes)
 
-    def _collapsed(self, window: Window) -> list[Vote]:
+    def _squandered(self, window: Window) -> str | None:
+        """The loss's rise in words, where it has given back GIVEN_BACK of what it had gained since the rate last
+        changed, for LOST ticks, beyond its noise, and is not on its way back; or where it gained nothing and rose, for
+        twice as long, since many runs lose something in their first steps. The best of many values is √(2 ln n)
+        deviations of noise below their level by luck alone."""
+        values = [v for _, v in window.kept("loss", after=window.settled_after(SCALE, ROLLBACK)) if math.isfinite(v)]
+        for ticks, gained in ((self.LOST, True), (2 * self.LOST, False)):
+            before, last = values[:-ticks], values[-ticks:]
+            if len(before) < 3:
+                return None
+            first, best = median(before[:3]), -best_level([-value for value in before])
+            by_chance = (3 + math.sqrt(2 * math.log(len(before)))) * noise(before)
+            returns = median(last[ticks // 2 :]) < median(last[: ticks // 2]) - noise(last)
+            if returns or (first - best > by_chance) != gained:
+                continue
+            if min(last) - best > max(self.GIVEN_BACK * (first - best), by_chance):
+                return f"loss fell from {first:.3g} to {best:.3g} and is {median(last):.3g} again"
+        return None
+
+    def _declines(self, window: Window, ticks: int) -> bool:
+        """Whether the loss got worse over the last ticks, from the first half to the second, beyond its noise."""
+        target = objective(window.run)
+        values = [signed(target, v) for v in window.series(target.name, last=ticks) if math.isfinite(v)]
+        half = len(values) // 2
+        if half < 2:
+            return False
+        error = max(stdev(values[:half]), stdev(values[half:])) * math.sqrt(2 / half)
+        return fmean(values[half:]) - fmean(values[:half]) < -self.SIGMAS * error
+
+    def _collapsed(self, window: Window) -> Plan | Vote | None:
         since = window.settled_after(SCALE, ROLLBACK)
         changed = window.settled_after(SCALE)
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
-            return []  # the cut would be turned down, and a rollback alone would only collapse again
+            return None  # the cut would be turned down, and a rollback alone would only collapse again
         lost = self._lost(window, since) if objective(window.run).name == "reward" else []
         if not lost or foreign(window):
-            return []
+            return None
         onset = _last_healthy(window, since) + EASED + 1
         heard = opinion(window, onset).state
         if heard == "ask":
-            return [ask(window, f"{lost[0][0]} fell from {lost[0][1]:.2f} to {lost[0][2]:.2f}")]
+            return ask(window, f"{lost[0].name} fell from {lost[0].was:.2f} to {lost[0].now:.2f}")
         if heard == "wait" or not moved(window, onset):
-            return []
+            return None
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
-        healthy = _last_healthy(window, since)
-        back = max(since, healthy, 0)
-        name, was, now = lost[0]
+        if cut > scale / 1.2:
+            return None
+        back = max(since, _last_healthy(window, since), 0)
+        name, was, now, low = lost[0]
         why = (
-            f"{name} fell from {was:.2f} to {now:.2f} and stayed there for 3 ticks at scale {scale:.3g}; back to tick "
-            f"{back} and {SCALE} {scale:.3g} → {cut:.3g} together"
+            f"{name} fell from {was:.2f} to {now:.2f} and has stayed there for {low} ticks at scale {scale:.3g}; back "
+            f"to tick {back} and {SCALE} {scale:.3g} → {cut:.3g} together"
         )
         target = held_out(window.run) or objective(window.run)  # the reward itself may have changed its meaning
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
-        return [
+        votes = [
             window.propose(
                 actuator,
                 value,
@@ -146,9 +207,10 @@ class LearningRate(Agent):
             )
             for actuator, value in changes.items()
         ]
+        return Plan.of("rollback_and_cut", votes)
 
-    def _lost(self, window: Window, since: int) -> list[tuple[str, float, float]]:
-        """(series, best level, level now) for every reward series, if all of them collapsed; else nothing.
+    def _lost(self, window: Window, since: int) -> list[_Lost]:
+        """Every reward series, if all of them collapsed; else nothing.
 
         After a change of mixture it looks at the reward by level: harder data lower the mean, and are no collapse.
         """
@@ -167,17 +229,22 @@ class LearningRate(Agent):
                 continue  # half of almost nothing is within the noise
             if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):
                 return []
-            found.append((name, was, median(last)))
+            low = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * was), len(values))
+            found.append(_Lost(name, was, median(last), low))
         return found
 
     def _too_low(self, window: Window) -> list[Vote]:
-        said = self._aligned(window) or self._leaning(window)
+        aligned = self._aligned(window)
+        said = aligned or self._leaning(window)
         if (
             not said
+            or self._new(window)
             or self._sudden(window)
             or self._repairing(window)
             or max(shrinking(window), pulled(window)) > self.SHRINKING
             or self._worsens(window)
+            or self._decayed(window)
+            or (self._fades(window) and not (aligned and objective(window.run).name == "reward"))
         ):
             return []
         why, factor = said
@@ -200,6 +267,28 @@ class LearningRate(Agent):
                 evidence=("symptom:gradients_aligned",),
             )
         ]
+
+    def _new(self, window: Window) -> bool:
+        """Whether a model that learns from its loss may still be on its way from where its weights were drawn: there
+        all gradients agree, at any rate."""
+        if objective(window.run).name != "loss" or window.applied(SCALE):
+            return False
+        measured = len(window.kept(ALIGNMENT, last=self.DRAWN))
+        young = window.progress < self.YOUNG and window.run.horizon.known
+        return measured < self.DRAWN or young
+
+    def _fades(self, window: Window) -> bool:
+        """Whether the gradients agree less and less: at a rate that fits that goes by itself, as training leaves the
+        slope that it began on; at one that is too low it stays."""
+        cosines = self._cosines(window, 2 * self.FADING)
+        half = len(cosines) // 2
+        return half < self.WINDOW or fmean(cosines[half:]) < self.STAYS * fmean(cosines[:half])
+
+    def _decayed(self, window: Window) -> bool:
+        """Whether the user's own schedule has taken a rate of a loss down, in steps or slowly: it is meant to be low. A
+        policy's rate is seldom scheduled so, and one that fell is more likely a fault."""
+        rates = window.series(RATE, after=window.settled_after(SCALE, ROLLBACK))
+        return objective(window.run).name == "loss" and bool(rates) and rates[-1] < self.DECAYED * max(rates)
 
     def _sudden(self, window: Window) -> bool:
         """Whether gradients did not agree for a while, at a rate that was no higher."""
@@ -268,6 +357,8 @@ class LearningRate(Agent):
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         if mean + sigmas * error > 0 or solved > self.SOLVED:
             return []  # with most groups solved the gradient is a few groups' noise, and says little
+        if objective(window.run).name == "loss" and not self._declines(window, len(cosines)):
+            return []  # steps that overshoot along a few directions are what a fitting rate looks like, too
         target, knob = objective(window.run), window.knobs[SCALE]
         lowered = knob.bounded(knob.number / 2.5)
         if lowered > knob.number / 1.2:

@@ -19,7 +19,11 @@ def load(name_or_file: str) -> tuple[str, Agent]:
     found = {point.name: point for point in entry_points(group="oven.agents")}
     if name_or_file not in found:
         raise UnknownNameError("agent", name_or_file, found)
-    return name_or_file, found[name_or_file].load()()
+    try:
+        return name_or_file, found[name_or_file].load()()
+    except (Exception, SystemExit) as error:
+        value = found[name_or_file].value
+        raise ConfigError(f"the agent {name_or_file!r} ({value}) cannot be loaded: it {_raised(error)}") from error
 
 
 def _from_file(path: Path) -> tuple[str, Agent]:
@@ -31,14 +35,14 @@ def _from_file(path: Path) -> tuple[str, Agent]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = (
-            [f for f in inspect.getinnerframes(error.__traceback__) if f.filename == str(path)]
+            [f for f in inspect.getinnerframes(error.__traceback__) if f.filename == spec.origin]
             if error.__traceback__
             else []
         )
         line = frames[-1].lineno if frames else getattr(error, "lineno", "?")
-        raise ConfigError(f"{path}, line {line}: importing the agent raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path}, line {line}: importing the agent {_raised(error)}") from error
     classes = [
         c
         for c in vars(module).values()
@@ -49,5 +53,12 @@ def _from_file(path: Path) -> tuple[str, Agent]:
         raise ConfigError(f"{path} must define exactly one subclass of oven_agents.Agent; it defines {have}")
     try:
         return path.stem, classes[0]()
-    except Exception as error:
-        raise ConfigError(f"{path}: {classes[0].__name__}() raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{path}: {classes[0].__name__}() {_raised(error)}") from error
+
+
+def _raised(error: BaseException) -> str:
+    """As whoever wrote the agent knows it from Python."""
+    if isinstance(error, SystemExit):
+        return f'called sys.exit({error.code!r}); what only a script does belongs under `if __name__ == "__main__":`'
+    return f"raised {type(error).__name__}: {error}"

@@ -25,7 +25,7 @@ def held_out(run: RunStarted) -> MetricSpec | None:
 
 
 def signed(metric: MetricSpec, gain: float) -> float:
-    """A gain as a change of the metric in its own unit."""
+    """A gain as a change of the metric in its own unit; a reading of `readings` as the metric's own value."""
     return -gain if metric.better == "down" else gain
 
 

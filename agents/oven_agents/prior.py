@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from oven_agents.knobs import Knob
-from oven_agents.remedies import SYMPTOM, Alternatives, chosen, enquiry, phase, spoken
+from oven_agents.remedies import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
 from oven_controller import names
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError
@@ -45,7 +45,7 @@ ENTRIES: Final = 32
 HEADERS: Final = 1024
 """Bytes of a vote's limit that are left to its headers."""
 
-Said: TypeAlias = Vote | AgentStatus | Alternatives
+Said: TypeAlias = Vote | AgentStatus | Plan | Alternatives
 Words: TypeAlias = list[Vote | AgentStatus]
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """(endpoint, request) → reply; None: nobody answered."""
@@ -121,6 +121,8 @@ def considering(
         diagnosis = _read(Diagnosis, (yield "diagnose", enquiry(message, run).wire()), tell)
         plan, paths = chosen(message, diagnosis)
         votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
+    elif isinstance(message, Plan):
+        votes = list(message.votes)
     else:
         votes = [vote for vote in (message,) if isinstance(vote, Vote)]
     words: Words = []
@@ -135,7 +137,7 @@ def considering(
 
 def asks(message: Said) -> bool:
     """Whether the graph has a say in it: statuses and answers to ballots go out as they are."""
-    return isinstance(message, Alternatives) or (isinstance(message, Vote) and message.stance == "propose")
+    return isinstance(message, Plan | Alternatives) or (isinstance(message, Vote) and message.stance == "propose")
 
 
 class Prior:

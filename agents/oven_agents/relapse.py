@@ -98,8 +98,8 @@ class Relapse(Agent):
         step = next(o.step for o in window.observations if o.tick == at)
         passed = {receipt.tick for receipt in window.applied(SKIP)}
         tried = any(_number(receipt.after) <= step or receipt.tick in passed for receipt in back)
-        why = f"{metric.name} was {abs(best):.4g} at tick {at} and is {abs(values[-1]):.4g}: {share:.0%} of what was"
-        why += " learnt is lost"
+        was, now = signed(metric, best), signed(metric, values[-1])
+        why = f"{metric.name} was {was:.4g} at tick {at} and is {now:.4g}: {share:.0%} of what was learnt is lost"
         low = self._low(values)
         if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # it was asked for by somebody who saw more, and has the word

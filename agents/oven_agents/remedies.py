@@ -19,11 +19,18 @@ REMEDIES = 50
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Votes that are cast all together or not at all, in the order in which they have to be carried out."""
+    """Votes that are cast, and adopted, all together or not at all, in the order in which they have to be carried
+    out."""
 
     remedy: str
     """The node of the graph that it is an instance of, e.g. "rollback_and_cut"."""
     votes: tuple[Vote, ...]
+
+    @classmethod
+    def of(cls, remedy: str, votes: Sequence[Vote]) -> Plan:
+        """With each vote saying what it belongs to, so that the mesh adopts all of them or none."""
+        names = tuple(vote.actuator for vote in votes)
+        return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives 
     """Those that consist of something, each vote with the symptoms in its evidence. None where there is no plan."""
     named = tuple(SYMPTOM + id_ for id_ in symptoms)
     found = [
-        Plan(plan.remedy, tuple(vote.model_copy(update={"evidence": (*vote.evidence, *named)}) for vote in plan.votes))
+        Plan.of(plan.remedy, [vote.model_copy(update={"evidence": (*vote.evidence, *named)}) for vote in plan.votes])
         for plan in plans
         if plan.votes
     ]
@@ -75,9 +82,14 @@ def chosen(said: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple
     return best, known[best.remedy].paths
 
 
-def spoken(said: Sequence[Vote | AgentStatus | Alternatives]) -> list[Vote | AgentStatus]:
+def spoken(said: Sequence[Vote | AgentStatus | Plan | Alternatives]) -> list[Vote | AgentStatus]:
     """`said` as it goes out where no graph is asked."""
     flat: list[Vote | AgentStatus] = []
     for message in said:
-        flat.extend(message.plans[0].votes if isinstance(message, Alternatives) else [message])
+        if isinstance(message, Alternatives):
+            flat.extend(message.plans[0].votes)
+        elif isinstance(message, Plan):
+            flat.extend(message.votes)
+        else:
+            flat.append(message)
     return flat

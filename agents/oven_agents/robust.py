@@ -56,6 +56,11 @@ def best_level(values: Sequence[float], width: int = 3) -> float:
     """The highest median of `width` neighbours: how good it has been, not counting lucky single steps."""
     if len(values) <= width:
         return median(values)
+    if width == 3 and (total := sum(values)) == total:  # the same figure where all can be compared: none is NaN
+        return max(
+            b if a <= b <= c or c <= b <= a else a if b <= a <= c or c <= a <= b else c
+            for a, b, c in zip(values, values[1:], values[2:], strict=False)
+        )
     if width % 2:  # the same figure, without what `median` asks first
         return max(sorted(values[i : i + width])[width // 2] for i in range(len(values) - width + 1))
     return max(median(values[i : i + width]) for i in range(len(values) - width + 1))

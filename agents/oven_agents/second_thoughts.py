@@ -5,6 +5,7 @@ from __future__ import annotations
 from oven_agents.agent import Agent
 from oven_agents.futile import REGAINED, regained
 from oven_agents.objective import held_out, objective, signed
+from oven_agents.remedies import Plan
 from oven_agents.second_opinion import PATIENCE, ask, available
 from oven_agents.window import Window
 from oven_controller.harmless import EVALUATE
@@ -48,31 +49,31 @@ class SecondThoughts(Agent):
         absent = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
         return f"the run announces no {' and no '.join(sorted(absent))}" if absent else None
 
-    def vote(self, window: Window) -> list[Vote]:
+    def vote(self, window: Window) -> Vote | Plan | None:
         back = next(reversed(window.jumps), None)
         if back is None or back.actuator == UNDO or back.decision_id in window.commanded:
-            return []
+            return None
         if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
-            return []
+            return None
         measured = regained(window, back)
         if measured is None:
-            return []
+            return None
         shares = [share for tick, share in measured if tick >= back.tick + self.AFTER]
         if not shares:
             return self._asked(window, back)
-        return self._undone(window, back, shares[0]) if shares[0] < REGAINED else []
+        return self._undone(window, back, shares[0]) if shares[0] < REGAINED else None
 
-    def _asked(self, window: Window, back: Receipt) -> list[Vote]:
+    def _asked(self, window: Window, back: Receipt) -> Vote | None:
         """Once."""
         asked = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
         why = f"whether the rollback of tick {back.tick} brought anything"
-        return [] if asked or not available(window) else [ask(window, why)]
+        return None if asked or not available(window) else ask(window, why)
 
-    def _undone(self, window: Window, back: Receipt, share: float) -> list[Vote]:
+    def _undone(self, window: Window, back: Receipt, share: float) -> Plan:
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
-        return [self._propose(window, UNDO, None, why), *rate]
+        return Plan.of("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

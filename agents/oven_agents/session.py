@@ -6,11 +6,13 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from oven_agents.agent import Agent
+from oven_agents import memory
+from oven_agents.agent import Agent, Notice, Said
 from oven_agents.knobs import Knob
-from oven_agents.remedies import Alternatives
-from oven_agents.window import Window
+from oven_agents.remedies import Alternatives, Plan, spoken
+from oven_agents.window import WindowMaker, plain_window
 from oven_controller.mesh.needs import change
+from oven_controller.mesh.values import show
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
@@ -28,6 +30,8 @@ KEPT = 512
 """Observations that a window holds at most."""
 HEARTBEAT_TICKS = 10
 """An agent with nothing to say still says so this often; the mesh counts it as lost after `silent_ticks`."""
+SAID_ALREADY = "said already"
+"""Why a proposal is held back that stands in the log as it is: on an open ballot, or refused a moment ago."""
 PATIENCE = 20
 """Windows in a row on which an agent may raise before it says that it cannot fire."""
 
@@ -35,13 +39,24 @@ PATIENCE = 20
 class Session:
     """`absorb` events in any number, then `react` once: that is how a slow agent skips windows instead of queuing."""
 
-    def __init__(self, agent: Agent, name: str, *, shadow: bool = False) -> None:
-        """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others."""
+    def __init__(
+        self,
+        agent: Agent,
+        name: str,
+        *,
+        shadow: bool = False,
+        windows: WindowMaker = plain_window,
+        heartbeats: bool = True,
+    ) -> None:
+        """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others. `windows`
+        makes what the agent votes on. Without `heartbeats` it is silent unless it has something to say."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks of the agent's own code, for the process log; the host empties it."""
+        self._windows = windows
+        self._heartbeats = heartbeats
         self._run: RunStarted | None = None
         self._reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=KEPT)
@@ -50,7 +65,9 @@ class Session:
         self._ballots: dict[str, BallotOpened] = {}
         self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
         self._answered: set[str] = set()  # decisions with a receipt
-        self._decided_tick: dict[str, int] = {}  # actuator → tick of the newest decision on it
+        self._changed: dict[str, Decision] = {}  # by actuator: the newest that was adopted or withheld
+        self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that left a proposal of its own undone
+        self._noticed_about = ""  # what the last notice was about
         self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
         self._decided = ""  # id of the newest decision: one may come twice, live and from history
         self._closed: set[str] = set()  # ballots that were decided
@@ -62,6 +79,7 @@ class Session:
         self._seen = ""
         self._said_tick = -HEARTBEAT_TICKS
         self._failures = 0
+        self._spent = ""  # why it takes no part any more, whatever begins
         self._announce = True
 
     def absorb(self, body: Body | Malformed) -> None:
@@ -84,7 +102,8 @@ class Session:
             case Observation():
                 self._observations.append(body)
             case Receipt():
-                if not body.decision_id:
+                knob = self._knobs.get(body.actuator)
+                if not body.decision_id and (knob is None or knob.spec.kind == "action"):
                     return  # of a hold, a resume or a stop: no setting has changed
                 self._receipts.append(body)
                 self._answered.add(body.decision_id)
@@ -102,7 +121,7 @@ class Session:
                 self._closed.add(body.ballot)
                 if body.command:
                     self._commanded.add(body.id)
-                self._cast.pop(body.actuator, None)
+                own = self._cast.pop(body.actuator, None) is not None
                 if (
                     self._ballots.get(body.actuator, None) is not None
                     and self._ballots[body.actuator].id == body.ballot
@@ -110,15 +129,17 @@ class Session:
                     del self._ballots[body.actuator]
                 if body.verdict == "adopted" and body.id not in self._answered:
                     self._in_flight[body.actuator] = body
-                if body.ballot or body.verdict == "adopted":  # else it is the refusal of one agent's vote
-                    self._decided_tick[body.actuator] = body.tick
+                if body.verdict in ("adopted", "withheld"):
+                    self._changed[body.actuator] = body
+                elif own or any(line.agent == self.name and line.stance == "propose" for line in body.tally):
+                    self._turned_down[body.actuator] = body
             case _:
                 pass
 
-    def react(self) -> list[Vote | AgentStatus | Alternatives]:
+    def react(self) -> list[Vote | AgentStatus | Plan | Alternatives]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
         alternatives one plan is to be published (oven_agents.prior)."""
-        out: list[Vote | AgentStatus | Alternatives] = []
+        out: list[Vote | AgentStatus | Plan | Alternatives] = []
         if self._announce:
             out.append(self._status("joined"))
             self._announce = False
@@ -134,7 +155,8 @@ class Session:
         self._voted_tick = tick
         self._told.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
-        if unanswered or (news and (self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS)):
+        beats = self._run.lockstep or (self._heartbeats and tick >= self._said_tick + HEARTBEAT_TICKS)
+        if unanswered or (news and beats):
             out.append(self._status("done"))
             self._said_tick = tick
         return out
@@ -171,6 +193,8 @@ class Session:
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:
+        if self._run is not None and run.training != self._run.training:
+            self._forget(run.incarnation)
         self._run, self._over = run, False
         changed = {name: knob.changed_at for name, knob in self._knobs.items()}
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
@@ -179,11 +203,23 @@ class Session:
                 self._turn(receipt)
         # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
         self._announce = True
+        if self._spent:
+            return
         try:
             self._reason = self.agent.cannot_fire(run)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._reason = f"cannot_fire raised {type(error).__name__}: {error}"
+
+    def _forget(self, incarnation: int) -> None:
+        """Another training of the script begins: what was measured and done in the one before says nothing of it. What
+        came of it already, ahead of its announcement, stays."""
+        kept = [o for o in self._observations if o.incarnation >= incarnation]
+        self._observations = deque(kept, maxlen=KEPT)
+        self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
+        self._knobs, self._in_flight, self._changed, self._turned_down = {}, {}, {}, {}
+        self._commanded.clear()
+        self._noticed_about, self._failures = "", 0
 
     def _turn(self, receipt: Receipt) -> None:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
@@ -193,22 +229,26 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
 
-    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus | Alternatives]:
+    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus | Plan | Alternatives]:
         if self._reason:
             return []
         assert self._run is not None
-        window = Window(
-            self._run, list(self._observations), self._knobs, self._receipts, self._ballots, self._commanded
+        window = self._windows(
+            self._run, self._observations, self._knobs, self._receipts, self._ballots, self._commanded
         )
         try:
             said = self.agent.vote(window) if news else None
-            plans = [said] if isinstance(said, Alternatives) and not self._under_way(said, window.tick) else []
-            proposals = [] if isinstance(said, Alternatives) else [said] if isinstance(said, Vote) else list(said or ())
+            plans, proposals, told = self._sorted(said, window.tick)
             answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
-            votes = [vote for vote in proposals if not self._pointless(vote, window.tick)]
-            votes.extend(answer for answer in answers if answer is not None)
-            self._cast.update((vote.actuator, vote.tick) for vote in votes)  # raises where that is no vote
-        except Exception as error:
+            votes = [*proposals, *(answer for answer in answers if answer is not None)]
+            cast = [*votes, *(vote for vote in spoken(plans) if isinstance(vote, Vote))]
+            self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises where that is no vote
+        except MemoryError:
+            vars(self.agent).clear()  # what it hoards; without it, not even this could be said
+            self._spent = self._reason = memory.reached(self.name)
+            self.problems.append(self._spent)
+            return [self._status("cannot_fire", self._spent)]
+        except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
             if self._failures < PATIENCE:
@@ -216,28 +256,56 @@ class Session:
             self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
-        return [*plans, *votes]
+        return [*self._noticed(told), *plans, *votes]
+
+    def _sorted(self, said: Said, tick: int) -> tuple[list[Plan | Alternatives], list[Vote], Notice | None]:
+        """Plans and proposals that may be cast now, and what is to be told: a notice, or why they may not."""
+        if isinstance(said, Notice):
+            return [], [], said
+        if isinstance(said, Alternatives | Plan):
+            plans = said.plans if isinstance(said, Alternatives) else (said,)
+            why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
+            return ([], [], _held_back(plans[0].votes, why)) if why else ([said], [], None)
+        proposals = [said] if isinstance(said, Vote) else list(said or ())
+        kept = [(vote, self._pointless(vote, tick)) for vote in proposals]
+        told = next((notice for vote, why in kept if (notice := _held_back([vote], why))), None)
+        return [], [vote for vote, why in kept if not why], told
+
+    def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
+        """Why one of the votes would only fill the log now; empty if none would."""
+        return next((why for vote in votes if (why := self._pointless(vote, tick))), "")
+
+    def _noticed(self, notice: Notice | None) -> list[AgentStatus]:
+        """Once; again when something else was told in between."""
+        if notice is None or notice.about == self._noticed_about:
+            return []
+        self._noticed_about = notice.about
+        return [self._status("notice", notice.text[:2000])]
 
     def _answers(self, ballot: BallotOpened) -> bool:
         """Whether a vote of this agent counts in the ballot already, so that nobody waits for it to be done."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
-    def _under_way(self, said: Alternatives, tick: int) -> bool:
-        """A plan is cast whole, and while part of one is open, in flight or cooling, no other is begun."""
-        return any(self._pointless(vote, tick) for plan in said.plans for vote in plan.votes)
-
-    def _pointless(self, vote: Vote, tick: int) -> bool:
-        """A proposal while the last decision is in flight or the actuator cools down only fills the log."""
+    def _pointless(self, vote: Vote, tick: int) -> str:
+        """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after a change,
+        whoever's, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
+        is no reason to be silent."""
         if vote.stance != "propose":
-            return False
+            return ""
         ballot = self._ballots.get(vote.actuator)
         if ballot is not None:
-            return ballot.opened_by == self.name
+            return SAID_ALREADY if ballot.opened_by == self.name else ""
         assert self._run is not None
-        decided = self._decided_tick.get(vote.actuator)
-        cooling = decided is not None and tick < decided + self._run.rules.cooldown_ticks
         flying = self._in_flight.get(vote.actuator)
-        return cooling or (flying is not None and tick <= flying.expires_at_tick)
+        if flying is not None and tick <= flying.expires_at_tick:
+            return f"decision {flying.id} on {vote.actuator} has no receipt yet"
+        cooldown = self._run.rules.cooldown_ticks
+        changed, refused = self._changed.get(vote.actuator), self._turned_down.get(vote.actuator)
+        if changed is not None and tick < changed.tick + cooldown:
+            return f"{vote.actuator} cools down until tick {changed.tick + cooldown}, after decision {changed.id}"
+        if refused is not None and tick < refused.tick + cooldown:
+            return SAID_ALREADY
+        return ""
 
     def _status(self, state: str, reason: str = "") -> AgentStatus:
         tick = self._observations[-1].tick if self._observations else 0
@@ -256,3 +324,11 @@ class Session:
                 "shadow": self.shadow,
             }
         )
+
+
+def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
+    """That the votes are not cast, and why; None where they are, or stand in the log as they are."""
+    if not why or why == SAID_ALREADY:
+        return None
+    wanted = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
+    return Notice(f"held back: {wanted}", f"held back: {wanted}, because {votes[0].rationale}; {why}")

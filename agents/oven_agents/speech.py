@@ -59,6 +59,8 @@ class Speech:
                     await self._bus.publish(subject, message.wire(), telemetry.headers(span.traceparent))
                 except BusError as error:
                     log.warning("%s", error)
+            if isinstance(message, AgentStatus) and message.state == "notice":
+                log.info("%s: %s", name, message.reason)
         votes = [message for message in messages if isinstance(message, Vote)]
         if votes:
             await asyncio.sleep(0)  # the client sends in a task of its own

@@ -73,15 +73,24 @@ class TeacherEscalation(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         announced = {spec.name for spec in run.actuators}
         if not announced & {TEACHER, BETA}:
-            return f"the run announces neither {TEACHER} nor {BETA}: it has no reference model"
+            return (
+                f"the run announces neither {TEACHER} nor {BETA}: it has no reference model; train with beta > 0, or "
+                "give oven.attach(trainer, teachers=…) some"
+            )
         if BETA not in announced:
             return f"the run announces no {BETA}, without which nobody knows how much its KL counts"
         if reason := super().cannot_fire(run):
             return reason
         if not _rewards(run):
-            return "the run announces no ceiling for `reward` or `reward/*`, so that headroom cannot be told"
+            return (
+                "the run announces no ceiling for `reward` or `reward/*`, so that headroom cannot be told: say what a "
+                'perfect answer gets, attach(…, metrics=(MetricSpec(name="reward", better="up", ceiling=1.0),))'
+            )
         if not _held_out(run):
-            return "the run has no held-out metric with a ceiling, and a reward that rises is no proof of a gain"
+            return (
+                "the run has no held-out metric with a ceiling, and a reward that rises proves no gain: evaluate "
+                "on held-out prompts, and announce the metric with held_out=True and its ceiling"
+            )
         return None
 
     def vote(self, window: Window) -> Vote | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from oven_agents.knobs import Knob
 from oven_controller.harmless import HARMLESS
@@ -134,3 +135,29 @@ class Window:
                 "rationale": why,
             }
         )
+
+
+WindowMaker: TypeAlias = Callable[
+    [
+        RunStarted,
+        Sequence[Observation],
+        Mapping[str, Knob],
+        Sequence[Receipt],
+        Mapping[str, BallotOpened],
+        Set[str],
+    ],
+    Window,
+]
+"""Makes a window of a session's fields, in the order of the window's own."""
+
+
+def plain_window(
+    run: RunStarted,
+    observations: Sequence[Observation],
+    knobs: Mapping[str, Knob],
+    receipts: Sequence[Receipt],
+    open_ballots: Mapping[str, BallotOpened],
+    commanded: Set[str],
+) -> Window:
+    """A window that keeps the observations as they are now, whatever the session hears next."""
+    return Window(run, list(observations), knobs, receipts, open_ballots, commanded)

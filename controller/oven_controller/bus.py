@@ -25,9 +25,10 @@ from nats.micro.request import ERROR_HEADER
 
 from oven_controller import telemetry, tls, watchdog
 from oven_controller.arrivals import LOOK_S, Arrivals
+from oven_controller.cancelling import end
 from oven_controller.connecting import BusClient, Heard, final
 from oven_controller.credentials import Credentials, inbox_prefix
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, reason
 from oven_controller.events import MESSAGE_ID, SIGNATURE, Event
 from oven_controller.names import log_stream
 from oven_controller.signing import Signer
@@ -122,7 +123,7 @@ class Bus:
         tell = changed or (lambda: None)
 
         async def note(error: Exception) -> None:
-            problems.append(str(error) or type(error).__name__)
+            problems.append(reason(error))
             del problems[:-50]
             if (failure := final(error, url, who)) is not None:
                 failures[:] = [failure]
@@ -138,7 +139,8 @@ class Bus:
             bus.closed.set()
             tell()
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.close(), 1)
+                async with asyncio.timeout(1):
+                    await client.close()
 
         async def lost() -> None:  # before it is made anew, so nothing is heard between the loss and its count
             bus.losses += 1
@@ -177,7 +179,7 @@ class Bus:
                     break  # it would be tried again for ever, in silence
                 await asyncio.wait({connecting}, timeout=0.05)
         except asyncio.CancelledError:
-            connecting.cancel()
+            await end(connecting, within_s=1)
             await bus.abort()
             raise
         if connecting.done() and connecting.exception() is None:
@@ -187,11 +189,10 @@ class Bus:
                 bus._watch = asyncio.create_task(watchdog.watch(client), name=f"watch-{who}")
             return bus
         ended = connecting.exception() if connecting.done() else None
-        why = (str(ended) or type(ended).__name__) if ended else (problems[-1] if problems else "no answer")
+        why = reason(ended) if ended else (problems[-1] if problems else "no answer")
         if isinstance(ended, Exception) and (failure := final(ended, url, who)) is not None:
             failures.append(failure)
-        connecting.cancel()
-        await asyncio.wait({connecting}, timeout=1)
+        await end(connecting, within_s=1)
         await bus.abort()
         if failures:
             raise failures[0]
@@ -206,7 +207,8 @@ class Bus:
             self._watch.cancel()
         try:
             if self.client.is_connected:
-                await asyncio.wait_for(self.client.flush(), 1)
+                async with asyncio.timeout(1):
+                    await self.client.flush()
         except Exception:
             watchdog.abort(self.client)
         await self._end()
@@ -230,13 +232,7 @@ class Bus:
             watchdog.abort(client)
         tasks = [closing, client._reading_task, client._flusher_task, client._ping_interval_task]
         tasks += [client._reconnection_task, *(sub._wait_for_msgs_task for sub in client._subs.values())]
-        left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        done, _ = await asyncio.wait(left, timeout=1)
-        for task in done:
-            if not task.cancelled():
-                task.exception()  # else asyncio complains that nobody looked
+        await end(*(task for task in tasks if task and task is not asyncio.current_task()), within_s=1)
         self.closed.set()
 
     @property
@@ -281,7 +277,7 @@ class Bus:
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Until the server has answered a ping, and so has read all that was sent before. Raises BusError."""
         try:
-            await self.client.flush(timeout_s)  # type: ignore[arg-type]
+            await self.client.flush(timeout_s)
         except (NatsError, OSError) as error:
             raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
@@ -320,11 +316,13 @@ class Bus:
         once: bool = False,
         over: int = 0,
         traceparent: str = "",
+        signature: str | None = None,
     ) -> int:
         """Append to the log, signed if this connection has credentials, and return the sequence. `once`: only if the
         subject is still empty, or holds nothing newer than sequence `over` (AlreadyLoggedError otherwise), however long
-        ago the other copy came. Raises BusError when the log did not take it."""
-        headers = self._stamped(subject, data, message_id, traceparent)
+        ago the other copy came. `signature`: its author's own, for who passes it on; empty: it has none. Raises
+        BusError when the log did not take it."""
+        headers = self._stamped(subject, data, message_id, traceparent, signature)
         if once:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(over)
         return await self._confirmed(subject, data, headers)
@@ -358,7 +356,7 @@ class Bus:
                 "streams are not there; nats-server.log says which"
             ) from error
         except (TimeoutError, NatsError, OSError, ValueError) as error:
-            raise BusError(f"the log did not confirm {subject}: {str(error) or type(error).__name__}") from error
+            raise BusError(f"the log did not confirm {subject}: {reason(error)}") from error
         try:
             refusal = answer.get("error")
             if refusal is None:
@@ -372,13 +370,17 @@ class Bus:
             raise AlreadyLoggedError(f"{subject} is in the log already")
         raise BusError(f"the log refused {subject}: {words} ({code})")
 
-    def _stamped(self, subject: str, data: bytes, message_id: str, traceparent: str) -> dict[str, str]:
+    def _stamped(
+        self, subject: str, data: bytes, message_id: str, traceparent: str, signature: str | None = None
+    ) -> dict[str, str]:
         """The headers of whatever goes into the log: its trace context, its message id and its signature."""
         headers = telemetry.headers(traceparent) or {}
         if message_id:
             headers[MESSAGE_ID] = message_id
-        if self.signer is not None:
-            headers[SIGNATURE] = self.signer.sign(subject, message_id, data)
+        if signature is None and self.signer is not None:
+            signature = self.signer.sign(subject, message_id, data)
+        if signature:
+            headers[SIGNATURE] = signature
         return headers
 
     async def head(self, run: str) -> int:
@@ -386,7 +388,7 @@ class Bus:
         try:
             info = await self.jetstream.stream_info(log_stream(run))
         except (TimeoutError, NatsError, OSError) as error:
-            raise BusError(f"the log of run {run!r} cannot be read: {str(error) or type(error).__name__}") from error
+            raise BusError(f"the log of run {run!r} cannot be read: {reason(error)}") from error
         return int(info.state.last_seq)
 
     async def read(

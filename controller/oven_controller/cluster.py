@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.server import ServerFolder
 
 ROUTE_OFFSET = 2000
@@ -38,6 +38,8 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         base: dict[str, Any] = json.loads(folder.conf.read_text())
     except OSError as error:
         raise ConfigError(f"there is no {folder.conf}; `oven-controller creds server` makes one") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{folder.conf} is no configuration that `creds server` wrote ({reason(error)})") from error
     password = secrets.token_urlsafe(24)
     written = []
     for number, node in enumerate(nodes, 1):

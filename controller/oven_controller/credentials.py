@@ -19,6 +19,7 @@ import nkeys
 from oven_controller import names
 from oven_controller.errors import ConfigError
 from oven_controller.names import Subjects, log_stream
+from oven_controller.user_files import read_file
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 
@@ -45,11 +46,8 @@ class Credentials:
     def load(cls, path: Path) -> Credentials:
         """Read a `.nk` file; the file's stem is the role's name. Raises ConfigError for a file that holds no seed, and
         for one that others may read: a key that is not secret proves nothing."""
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-            seed = path.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"cannot read the credentials {path}: {error.strerror}") from error
+        seed = read_file(path, "the credentials").strip()
+        mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` mends it")
         try:
@@ -132,7 +130,9 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
     held: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
         # Whoever hears the learner or the mesh sees the inbox of its acknowledgements, and could name it in a request.
-        held["publish"]["deny"] = [f"{inbox_prefix(own)}.>" for own in ("learner", "mesh", "history", "kg")]
+        # The prior service asks `history` itself, and nobody else sees the inbox that it names.
+        own = ("learner", "mesh", "history") if role == "history" else ("learner", "mesh", "history", "kg")
+        held["publish"]["deny"] = [f"{inbox_prefix(other)}.>" for other in own]
     if role in ("agent", "monitor"):
         # Who is judged by outcomes does not tell the graph of them.
         held["publish"]["deny"] = [names.kg("outcome")]

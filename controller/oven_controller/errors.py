@@ -15,6 +15,7 @@ OvenError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -78,3 +79,21 @@ class DivergedError(OvenError, RuntimeError):
     """The log holds an output that this replica computes differently; going on would fork the run's history."""
 
     exit_code = 3
+
+
+def reason(error: BaseException) -> str:
+    """What an error that this project did not raise itself says, in one line for a person: not its class, no number of
+    the system's, and of a message that does not fit its model the first field that is wrong."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if callable(found := getattr(error, "errors", None)):  # pydantic's ValidationError; it is not imported for this
+        first, *others = found(include_url=False)
+        where = ".".join(str(part) for part in first["loc"])
+        more = f" (and {len(others)} more)" if others else ""
+        return f"{where}: {first['msg']}{more}" if where else f"{first['msg']}{more}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, KeyError) and error.args:
+        return f"{error.args[0]!r} is missing"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return " ".join(str(error).split()) or words

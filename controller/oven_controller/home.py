@@ -2,7 +2,8 @@
 
     runs/<run>/run.json      what it is and where it runs      runs/<run>/logs/<process>.log
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
-    runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log, once exported
+    runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log, as it grows
+    runs/<run>/spool.jsonl   what the log did not take of its learner
 
 A process id on disk proves nothing (it may be another process by now), so a run counts as running while somebody holds
 the lock on its folder, which the kernel lets go of when its holder ends.
@@ -11,6 +12,7 @@ the lock on its folder, which the kernel lets go of when its holder ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -22,9 +24,9 @@ from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller import names
+from oven_controller import names, spool
 from oven_controller.credentials import Role
-from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
+from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
 from oven_controller.server import KEYS, ServerFolder
 from oven_controller.signing import LEARNER, load_keys
 
@@ -55,6 +57,9 @@ class RunInfo(BaseModel):
     )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
     ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
+    mirrored: bool = Field(
+        default=False, description="log.jsonl grew beside the store, and was not finished by what that holds"
+    )
 
 
 class RunFolder:
@@ -79,7 +84,7 @@ class RunFolder:
             return RunInfo.model_validate_json(self._info.read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
-                f"{self._info} cannot be read ({error}); remove {self.path} if it is of no use"
+                f"{self._info} cannot be read ({reason(error)}); remove {self.path} if it is of no use"
             ) from error
 
     def last_words(self, process: str) -> str:
@@ -105,7 +110,7 @@ class RunFolder:
         """What the run was configured with last; nothing if it never came so far."""
         try:
             settings = json.loads(self.config.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return settings if isinstance(settings, dict) else {}
 
@@ -113,6 +118,21 @@ class RunFolder:
         if self.locked():
             return "running"
         return self.info().ended or "interrupted"
+
+    def exported(self) -> bool:
+        """Whether log.jsonl is there and is the whole log."""
+        if not self.export.exists() or (self.path / spool.NAME).exists():
+            return False
+        return not (self._info.exists() and self.info().mirrored)
+
+    def missing(self) -> str:
+        """What the log lacks of its learner, as far as that is known: a sentence; empty where nothing is. Raises
+        ConfigError where a spool is another run's."""
+        left, lost = spool.look(self.path, self.run), spool.lost_for_good(self.path, self.run)
+        said = [f"the log lacks {left.words()}; see {self.path / spool.NAME}"] if not left.nothing else []
+        if lost:
+            said.append(f"the log lacks {lost} messages of the learner for good: the spool that held them was cut")
+        return "; ".join(said)
 
     def stored(self) -> bool:
         """Whether there is a store of an embedded server's to read the log from."""
@@ -243,6 +263,16 @@ class Home:
             raise ConfigError(f"there are no runs in {self.path} yet; `oven-controller up` starts one")
         return live[0] if live else runs[0]
 
+    def check_free(self, run: str | None) -> None:
+        """Raises what `create` would raise of the name and of the home, and makes nothing."""
+        if run is not None and (self.path / "runs" / names.checked("run", run)).exists():
+            raise self._taken(run)
+        folder = next(one for one in (self.path / "runs", *(self.path / "runs").parents) if one.exists())
+        if not folder.is_dir():
+            raise self._unusable(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise self._unusable(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
+
     def create(self, run: str | None, recipe: str, now: datetime | None = None) -> RunFolder:
         """A new run's folder. Raises NameInUseError, or ConfigError when the home cannot be written to."""
         now = now or datetime.now()
@@ -267,9 +297,11 @@ class Home:
                     raise self._unusable(error) from error
             except OSError as error:
                 raise self._unusable(error) from error
-        raise NameInUseError(
-            f"there is a run named {candidates[-1]!r} in {self.path}; "
-            "choose another name with --run, or go on with it by --resume"
+        raise self._taken(candidates[-1])
+
+    def _taken(self, run: str) -> NameInUseError:
+        return NameInUseError(
+            f"there is a run named {run!r} in {self.path}; choose another name with --run, or go on with it by --resume"
         )
 
     def _unusable(self, error: OSError) -> ConfigError:
@@ -283,11 +315,15 @@ class Home:
 def whole(path: Path) -> Iterator[TextIO]:
     """A file to write in one go: all of it is there in the end, or none of it. A reader never sees half a file."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as out:
-        yield out
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # on a full disk it would take what room there is
+        raise
 
 
 def write_whole(path: Path, text: str) -> None:

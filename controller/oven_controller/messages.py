@@ -80,6 +80,16 @@ class Horizon(BaseModel):
 
     max_steps: int | None = Field(default=None, description="optimizer steps")
     seconds: float | None = Field(default=None, description="wall clock")
+    charge_rollbacks: bool = Field(
+        default=False,
+        description="the run ends after max_steps gradient steps, those that rollbacks threw away included, so that "
+        "runs can be compared at equal cost; false: it ends when step has reached max_steps",
+    )
+
+    @property
+    def known(self) -> bool:
+        """Whether the run has an end, so that `progress` says anything."""
+        return self.max_steps is not None or self.seconds is not None
 
 
 class LearnerMessage(Message):
@@ -94,11 +104,20 @@ class RunStarted(LearnerMessage):
 
     type: Literal["RunStarted"] = "RunStarted"
     recipe: str
+    training: str = Field(
+        default="1",
+        min_length=1,
+        description="which training of the learner's script this is, counted from 1 in the order in which they first "
+        "began, or as the script names it: another training has other weights, data and settings",
+    )
     tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
     horizon: Horizon = Horizon()
     actuators: tuple[ActuatorSpec, ...] = ()
     metrics: tuple[MetricSpec, ...] = ()
+    unmeasured: dict[str, str] = Field(
+        default_factory=dict, description="metric that is not announced → what it needs, in words"
+    )
     rules: Rules = Rules()
     lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
     mesh_code: str = Field(
@@ -141,7 +160,7 @@ class AgentStatus(Message):
     """agent → mesh, monitors."""
 
     type: Literal["AgentStatus"] = "AgentStatus"
-    state: Literal["joined", "done", "cannot_fire", "left"]
+    state: Literal["joined", "done", "cannot_fire", "notice", "left"]
     tick: int = Field(default=0, ge=0, description="the newest tick that the agent has dealt with")
     seen: str = Field(default="", description="the newest ballot that the agent has dealt with")
     version: str = ""
@@ -149,7 +168,7 @@ class AgentStatus(Message):
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
     speciality: tuple[str, ...] = Field(default=(), description="actuators for which it alone can be a quorum")
     shadow: bool = Field(default=False, description="its votes are logged and scored, and do not count")
-    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left")
+    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
 
 
 class Vote(Message):
@@ -167,6 +186,11 @@ class Vote(Message):
     confidence: Confidence = Field(description="probability of beating doing nothing")
     rationale: str = Field(default="", max_length=2000, description="one sentence with its figures")
     evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
+    plan: tuple[str, ...] = Field(
+        default=(),
+        max_length=8,
+        description="actuators that the agent wants to change together, this one among them: all are adopted or none",
+    )
 
 
 class BallotOpened(Message):
@@ -191,6 +215,10 @@ class TallyLine(BaseModel):
     stance: Literal["propose", "for", "against", "abstain", "silent"]
     value: Value = None
     shadow: bool = Field(default=False, description="logged and scored, and did not count: its weight is 0")
+    newcomer: bool = Field(
+        default=False,
+        description="on probation: without weight, unless newcomers alone are for it and a person is asked",
+    )
     confidence: Real = 0.0
     reputation: Real = 1.0
     weight: Real = Field(default=0.0, description="reputation × confidence")
@@ -223,6 +251,10 @@ class Decision(Message):
     horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
     command: str = Field(default="", description="the operator's command behind it (set, approve)")
     of: str = Field(default="", description="the advised decision that an approval carries out")
+    plan: tuple[str, ...] = Field(
+        default=(),
+        description="actuators that were adopted with it at this tick, itself among them: all are carried out or none",
+    )
 
 
 class Receipt(LearnerMessage):
@@ -233,7 +265,7 @@ class Receipt(LearnerMessage):
     decision_id: str = Field(default="", description="empty on a command's receipt, and where the learner held itself")
     command: str = Field(default="", description="the operator's command that it answers, if it answers one")
     actuator: str
-    status: Literal["applied", "noop", "rejected", "expired", "unknown"]
+    status: Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
     before: Value = None
     after: Value = None
     tick: int
@@ -281,6 +313,11 @@ class Outcome(Message):
     beat: Real | None = Field(
         default=None, description="0..1: how probably it beat doing nothing; what confidences are held against"
     )
+    charge: bool = Field(
+        default=False,
+        description="clear harm, charged to all who carried changes since the target was well: `decision_id` is this "
+        "outcome's own id, and `actuator` is empty",
+    )
     lines: tuple[OutcomeLine, ...] = ()
 
 
@@ -293,13 +330,18 @@ class OperatorCommand(Message):
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
     id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
-    action: Literal["approve", "veto", "set", "hold", "resume", "mute", "unmute", "autonomy", "stop"]
+    action: Literal[
+        "approve", "veto", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "stop"
+    ]
     of: str = Field(
         default="", max_length=64, description="approve: a decision; veto: that or a ballot; by id or actuator"
     )
     actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
     value: Value = Field(default=None, description="set: what to set")
-    agent: str = Field(default="", max_length=64, description="mute, unmute")
+    agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
+    actuators: tuple[str, ...] = Field(
+        default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
+    )
     autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
     reason: str = Field(default="", max_length=2000)
 

@@ -10,9 +10,10 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def checked(kind: str, name: str) -> str:
-    """`name` itself, if it can be a subject token; otherwise ConfigError with the rule."""
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -")
+    """`name` itself, if it can be a subject token and does not read as an option; otherwise ConfigError with the
+    rule."""
+    if not NAME.fullmatch(name) or name.startswith("-"):
+        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and - not in front")
     return name
 
 

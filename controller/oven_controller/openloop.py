@@ -24,6 +24,7 @@ from oven_controller.messages import (
     OperatorCommand,
     Receipt,
     RunStarted,
+    Value,
     Vote,
 )
 from oven_controller.rules import Rules
@@ -111,6 +112,10 @@ class OpenLoop:
         """The id of the ballot that is open on it, if one is."""
         found = self._mesh.ballots.get(actuator)
         return found.opened.id if found else ""
+
+    def value(self, actuator: str) -> Value:
+        """What this mesh takes the actuator's value to be."""
+        return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
         """In ticks. Decisions are told apart by tick, actuator and place among those; what would be carried out is what

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.home import write_whole
 
 EXIT_CODE = 75
@@ -39,6 +39,7 @@ class Relaunch(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     checkpoint: str = Field(description="its folder, or `start`")
+    training: str = Field(description="which training of the script it is of (RunStarted.training)")
     step: int = Field(ge=0, description="of the checkpoint")
     reached: int = Field(ge=0, description="the step at which the rollback came")
     trained: int = Field(ge=0, description="gradient steps so far, those that rollbacks threw away included")
@@ -62,7 +63,7 @@ def read(folder: Path) -> Relaunch | None:
         return None
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({error}); remove it to go on from the newest checkpoint instead"
+            f"{path} cannot be read ({reason(error)}); remove it to go on from the newest checkpoint instead"
         ) from error
 
 
@@ -76,10 +77,13 @@ class Bound:
     """Ends a run that goes back again and again from the same place: progress is a step further than ever."""
 
     most: int = IN_A_ROW
+    training: str = ""
     in_a_row: int = 0
     furthest: int = -1
 
     def allows(self, relaunch: Relaunch) -> bool:
+        if relaunch.training != self.training:
+            self.training, self.furthest = relaunch.training, -1
         if relaunch.reached > self.furthest:
             self.in_a_row = 0
         self.furthest = max(self.furthest, relaunch.reached)

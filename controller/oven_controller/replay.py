@@ -130,7 +130,7 @@ def refuse_another_version(event: Event) -> None:
         return
     try:
         version = json.loads(event.data)["v"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         version = "unknown"
     raise ConfigError(
         f"event {event.seq} on {event.subject} is of schema version {version}, and this program reads version "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs what would have been decided and changes nothing; `advise` waits for a person; `auto` acts."""
+ALL: Final = "*"
+"""In a grant: trusted on every actuator, and a specialist for those that it declares as its speciality."""
 
 
 class Rules(BaseModel):
@@ -45,6 +48,26 @@ class Rules(BaseModel):
         '"metric:PATTERN" or "held_out"; an unmet need bars the decision',
     )
 
+    newcomers: Literal["probation", "full"] = Field(
+        default="probation",
+        description="what agents without a grant may do: vote without carrying or vetoing a ballot until outcomes have "
+        "shown their worth, or all that the others may",
+    )
+    trusted: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="grants: agent → actuators on which it is trusted and a specialist; `*`: all, and a specialist "
+        "where it says so; installed agents have it",
+    )
+    trusted_after: int = Field(
+        default=2, ge=1, description="good outcomes of ballots that it opened after which a newcomer is trusted there"
+    )
+    least_confidence: float = Field(default=0.2, ge=0, le=1, description="a proposal below it opens no ballot")
+    votes_per_tick: int = Field(default=16, ge=1, description="votes of one agent that count in one tick")
+    open_ballots: int = Field(default=8, ge=1, description="ballots that one agent may have opened at a time")
+    reversals: int = Field(
+        default=3, ge=1, description="changes of direction in quick succession that leave an actuator to a person"
+    )
+
     shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored and do not count")
     approve_ticks: int = Field(default=100, ge=1, description="ticks for which an advised decision can be approved")
 
@@ -68,9 +91,21 @@ class Rules(BaseModel):
     least_reputation: float = Field(
         default=0.25, ge=0, le=1, description="below it a vote counts for no quorum and is no veto"
     )
+    shadow_reputation: float = Field(default=0.1, ge=0, le=1, description="below it an agent is a shadow")
+    harm_charge: float = Field(
+        default=0.6,
+        ge=0,
+        lt=1,
+        description="share of its reputation that clear harm costs each agent that carried it; 0: none",
+    )
 
     autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")
     autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="per actuator")
+
+    def trusting(self, agents: Iterable[str]) -> Rules:
+        """These rules with a grant for each of `agents` that has none: installed agents, and those of a closed run."""
+        given = {name: (ALL,) for name in agents}
+        return self.model_copy(update={"trusted": {**given, **self.trusted}})
 
     def autonomy_for(self, actuator: str) -> Autonomy:
         return self.autonomy_of.get(actuator, self.autonomy)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller import tls
 from oven_controller.credentials import Credentials, Role, permissions, write_secret
-from oven_controller.errors import ConfigError, ProcessError
+from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.signing import LEARNER, MESH, Signer
 from oven_controller.stack.process import Child
 
@@ -78,7 +78,10 @@ class ServerFolder:
     def users(self) -> list[User]:
         if not self._users.exists():
             return []
-        return [User.model_validate(entry) for entry in json.loads(self._users.read_text())]
+        try:
+            return [User.model_validate(entry) for entry in json.loads(self._users.read_text())]
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{self._users} cannot be read ({reason(error)}); restore it from a copy") from error
 
     def add_user(self, role: Role, name: str, agents: Sequence[str] | None = None) -> Path:
         """A key for `name`, on disk with mode 0600; one that exists is kept. Returns the seed's path. `agents`: whom it
@@ -143,8 +146,8 @@ class ServerFolder:
         """The configuration as it is, with the users as they are now. Raises ConfigError when there is none."""
         try:
             conf = json.loads(self.conf.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.conf} is no configuration that `creds server` wrote ({error})") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{self.conf} is no configuration that `creds server` wrote ({reason(error)})") from error
         conf["authorization"]["users"] = self._granted()
         write_secret(self.conf, json.dumps(conf, indent=1).encode())
 
@@ -255,7 +258,8 @@ async def _answers(port: int) -> bool:
     except OSError:
         return False
     try:
-        return (await asyncio.wait_for(reader.readline(), 1)).startswith(b"INFO")
+        async with asyncio.timeout(1):
+            return (await reader.readline()).startswith(b"INFO")
     except (TimeoutError, OSError):
         return False
     finally:

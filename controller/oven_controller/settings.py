@@ -7,10 +7,12 @@ the place to change.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -19,8 +21,10 @@ from oven_controller import names
 from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.mesh.needs import FORMS, NEED
-from oven_controller.rules import Rules
+from oven_controller.plain_yaml import load_yaml, place_of, problem_of
+from oven_controller.rules import ALL, Rules
 from oven_controller.stack import plugins
+from oven_controller.user_files import read_file
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -56,6 +60,11 @@ class AgentSettings(BaseModel):
 
     name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
     shadow: bool = Field(default=False, description="its name goes into rules.shadow")
+    speciality: tuple[str, ...] | None = Field(
+        default=None,
+        description="actuators on which it is trusted, into rules.trusted; none: an installed agent is on all, a file "
+        "is a newcomer",
+    )
 
 
 class MemberSettings(BaseModel):
@@ -97,11 +106,12 @@ class Settings(BaseModel):
     recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
     start: str = Field(default="", description="where training begins; empty: the recipe's default")
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    steps: int | None = Field(default=None, ge=1, description="optimizer steps; none: the recipe's default")
-    minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="time budget")
+    steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
+    minutes: float | None = Field(default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget")
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
-        description="names of the group oven.agents, files, or {name: …, shadow: true}; none: all that are installed",
+        description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […]}; none: all "
+        "that are installed",
     )
     agents_per_process: int | None = Field(
         default=None,
@@ -109,11 +119,22 @@ class Settings(BaseModel):
         description="agents that share a process and a connection; none: the installed ones share one, and each file "
         "has its own (at a server that is there already all have)",
     )
+    agents_memory_mb: int | None = Field(
+        default=None,
+        ge=128,
+        le=1_000_000,
+        description="MB of memory that a process of agents may take, and each that it starts; none: as much as there "
+        "is. Linux only",
+    )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
     kg: bool = Field(default=True, description="start the prior service")
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
+    charge_rollbacks: bool = Field(
+        default=False,
+        description="steps that a rollback threw away count as steps, so that runs can be compared at equal cost",
+    )
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
     nats: str = Field(
         default="",
@@ -128,6 +149,19 @@ class Settings(BaseModel):
         default=1, description="with nats, a cluster: how many of its servers keep the log"
     )
     headless: bool = False
+
+    @field_validator("nats")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        for url in value.split(",") if value else ():
+            try:
+                parts = urlsplit(url)
+                whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
+            except ValueError:
+                whole = False
+            if not whole:
+                raise ValueError(f"{url!r} is no address of a server; write e.g. nats://127.0.0.1:4222")
+        return value
 
 
 class Start(Protocol):
@@ -192,7 +226,7 @@ def resolve(
         _merge(merged, layer.values)
     recipe = None if attached else _recipe(merged.get("recipe", "grpo"))
     options_model = recipe.settings_model if recipe else None
-    settings = _with_shadows(_validated(Settings, merged, "", layers, options_model))
+    settings = _with_said(_validated(Settings, merged, "", layers, options_model))
     if settings.stream_replicas > 1 and not settings.nats:
         raise ConfigError(
             f"stream_replicas = {settings.stream_replicas} needs a cluster: give its servers with --nats URL,URL,…, or "
@@ -229,6 +263,18 @@ def rules_in(path: Path) -> dict[str, Any]:
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
+def rules_set(sets: Sequence[str]) -> dict[str, Any]:
+    """The rules of `--set rules.KEY=VALUE`, checked. Raises ConfigError, also for what is no rule."""
+    layers = [_from_set(text) for text in sets]
+    merged: dict[str, Any] = {}
+    for text, layer in zip(sets, layers, strict=True):
+        if set(layer.values) != {"rules"}:
+            raise ConfigError(f"--set {text}: only rules can be set for a run that is over, e.g. rules.window_ticks=5")
+        _merge(merged, layer.values)
+    settings = _validated(Settings, merged, "", layers, None)
+    return settings.rules.model_dump(mode="json", exclude_unset=True)
+
+
 def with_rules(rules: Rules, given: Mapping[str, Any]) -> Rules:
     """A run's rules with some of them replaced; in `autonomy_of`, those of the actuators that are named."""
     values = rules.model_dump()
@@ -250,14 +296,27 @@ def _wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
 
 
-def _with_shadows(settings: Settings) -> Settings:
-    """What was said of single agents as the mesh reads it: the rules say who is a shadow, and nothing else does."""
-    said = {agent_spec(one).name: one.shadow for one in settings.agents or () if isinstance(one, AgentSettings)}
-    if not said:
-        return settings
-    names = {name for name in {*settings.rules.shadow, *said} if said.get(name, True)}
-    agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in settings.agents or ())
-    rules = settings.rules.model_copy(update={"shadow": tuple(sorted(names))})
+def _with_said(settings: Settings) -> Settings:
+    """What was said of single agents as the mesh reads it: the rules say who is a shadow and who is trusted, and
+    nothing else does. Raises ConfigError for a grant to an agent that the run does not have."""
+    wanted, known = [(agent_spec(one), one) for one in _wanted(settings)], plugins.points("agents")
+    said = {spec.name: one for spec, one in wanted if isinstance(one, AgentSettings)}
+    shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
+    installed = {spec.name: (ALL,) for spec, _ in wanted if spec.installed}
+    named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
+    present = {spec.name for spec, _ in wanted}
+    granted = {name: on for name, on in settings.rules.trusted.items() if name in present or name not in known}
+    stray = next((name for name in granted if name not in present), None)
+    if stray is not None:
+        raise ConfigError(
+            f"rules.trusted names {stray!r}, which is no agent of this run; add it to `agents`, or trust one that "
+            f"joins later with `oven-controller trust {stray}`"
+        )
+    agents = settings.agents
+    if agents is not None:
+        agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in agents)
+    trusted = {**installed, **granted, **named}
+    rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
     return settings.model_copy(update={"agents": agents, "rules": rules})
 
 
@@ -300,28 +359,19 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a file. Raises ConfigError."""
     try:
-        value = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
+        value = load_yaml(read_file(path, "--config").decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_place(error)}: {_problem(error)}") from error
+        raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds a {type(value).__name__}; it must be `key: value` lines, e.g. `seed: 1`")
+        what = "a list" if isinstance(value, list) else f"the value {str(value)[:40]!r} alone"
+        raise ConfigError(f"{path} holds {what}; it must be `key: value` lines, e.g. `seed: 1`")
     return {str(key): entry for key, entry in value.items()}
-
-
-def _place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    return str(getattr(error, "problem", None) or error)
 
 
 def _from_set(text: str) -> Layer:
@@ -340,9 +390,10 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
 
 def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(raw)
+        value = load_yaml(raw)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: the value is not YAML{_place(error)}: {_problem(error)}") from error
+        source = source if len(source) <= 80 else source[:79] + "…"
+        raise ConfigError(f"{source}: the value is not YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
         parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name has dots of its own

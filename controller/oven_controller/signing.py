@@ -24,9 +24,10 @@ from nacl.signing import SigningKey, VerifyKey
 
 from oven_controller import names
 from oven_controller.credentials import Credentials
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.events import Event
 from oven_controller.messages import RunStarted
+from oven_controller.user_files import read_file
 from oven_controller.wire import Malformed
 
 LEARNER, MESH = "learner", "mesh"
@@ -152,15 +153,14 @@ def public_key(text: str) -> VerifyKey:
 
 def load_keys(path: Path) -> dict[str, str]:
     """The names and public keys of a keys.json. Raises ConfigError."""
+    data = read_file(path, "the public keys")
     try:
-        keys = {str(name): str(key) for name, key in json.loads(path.read_text()).items()}
+        keys = {str(name): str(key) for name, key in json.loads(data).items()}
         for key in keys.values():
             public_key(key)
-    except OSError as error:
-        raise ConfigError(f"cannot read the public keys {path}: {error.strerror}") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is no list of public keys ({error}); `oven-controller creds server` writes one"
+            f"{path} is no list of public keys ({reason(error)}); `oven-controller creds server` writes one"
         ) from error
     return keys
 

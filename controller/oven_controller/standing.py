@@ -20,6 +20,8 @@ def standing(mesh: Mesh) -> dict[str, Any]:
                 "last_tick": agent.last_tick,
                 "cannot_fire": agent.cannot_fire,
                 "reputation": state.reputations.get(name, 1.0),
+                "trusted": list(state.trust.grants(name)),
+                "earned": state.trust.earned(name),
             }
             for name, agent in sorted(state.agents.items())
         },

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from oven_controller.errors import ConfigError
+from oven_controller.user_files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
 """Names the file for every process of a run."""
@@ -18,6 +19,7 @@ ENVIRONMENT = "OVEN_TLS_CA"
 
 def trusting(ca: str | Path) -> ssl.SSLContext:
     """A context that takes certificates of this authority (PEM) and of no other. Raises ConfigError."""
+    read_file(Path(ca), "the certificate authority")  # a pipe would be waited for
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError as error:

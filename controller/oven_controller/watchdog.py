@@ -56,7 +56,8 @@ async def watch(client: Client) -> None:
         elif client.is_reconnecting and _gave_up(client):
             log.error("the connection to the bus could not be made anew")
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.close(), 1)
+                async with asyncio.timeout(1):
+                    await client.close()
 
 
 def abort(client: Client) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.messages import OutcomeReport
 from oven_kg.records import Edge
 
@@ -87,8 +87,9 @@ class Posteriors:
                 raise ValueError(f"half_life is {half_life!r}; it is a whole number from 0")
             reports = [OutcomeReport.model_validate(report) for report in found["reports"]]
         except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise ConfigError(f"these are no posteriors: {said}; `oven-controller kg learn` writes them") from error
+            raise ConfigError(
+                f"these are no posteriors: {reason(error)[:200]}; `oven-controller kg learn` writes them"
+            ) from error
         return cls(half_life=half_life).with_(*reports)
 
     def weights(self, phase: str, parameters: int) -> Iterable[tuple[OutcomeReport, float]]:

@@ -19,6 +19,7 @@ from oven_controller.messages import CurriculumRequest, GraphQuery, OutcomeRepor
 from oven_controller.outcome_reports import OutcomeReports
 from oven_controller.signing import Keyring
 from oven_controller.stack import reading
+from oven_controller.user_files import read_file
 from oven_kg.commands import SUMMARIES, Command, graph_and_json, parser_of
 from oven_kg.curriculum import curriculum
 from oven_kg.graph import load
@@ -130,7 +131,11 @@ def _token_prior(args: list[str]) -> int:
 
 
 def _vocabulary(path: Path) -> list[str]:
-    found = json.loads(_text(path)) if path.suffix == ".json" else None
+    text = _text(path)
+    try:
+        found = json.loads(text) if path.suffix == ".json" else None
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ConfigError(f"{path} is no vocabulary; it is a .json file with a list of the tokens' texts, by id")
     return found
@@ -146,11 +151,9 @@ def _counts(path: Path, size: int) -> tuple[int, ...]:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > VOCABULARY_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size} bytes; at most {VOCABULARY_BYTES} are read")
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        return read_file(path, "the file", VOCABULARY_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _query(args: list[str]) -> int:

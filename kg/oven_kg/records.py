@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 import yaml
 
 from oven_controller.errors import ConfigError
+from oven_controller.plain_yaml import load_yaml, place_of, problem_of
 
 Kind: TypeAlias = Literal["metric", "symptom", "cause", "remedy", "precondition"]
 Relation: TypeAlias = Literal["INDICATES", "CAUSES", "SOLVES", "PREVENTS", "WORSENS", "REQUIRES", "CONTRADICTS"]
@@ -114,26 +115,15 @@ def _edge(relation: str, values: dict[str, Any], where: str, odd: list[str]) -> 
     return Edge(id=id_, src=src, relation=relation, dst=dst, **rest)
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML lets a key stand twice, and keeps the last: of two nodes of one name the first would be gone unseen."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            name = str(key.value)
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} stands twice", key.start_mark)
-            seen.add(name)
-        return dict(super().construct_mapping(node, deep))
-
-
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        return _mapping(yaml.load(path.read_text(), Loader=_Loader))
+        return _mapping(load_yaml(path.read_text()))
     except OSError as error:
         raise ConfigError(f"cannot read the graph {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no graph in YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no graph in YAML{place_of(error)}: {problem_of(error)}") from error
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from nats.micro.service import ServiceConfig
 
 from oven_controller import names
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
@@ -68,8 +69,7 @@ async def _until_told(
         following = asyncio.create_task(follow(bus, run, answers, pin)) if run else None
         await stop.wait()
         if following is not None:
-            following.cancel()
-            await asyncio.wait({following})
+            await end(following)
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +90,8 @@ async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(Exception):  # a server that is gone has nothing to be told
-            await asyncio.wait_for(service.stop(), 2)
+            async with asyncio.timeout(2):
+                await service.stop()
 
 
 def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:

@@ -23,7 +23,8 @@ ABLATION: Final = {
     "none (bench token-prior, 5 seeds), and 0.127 ± 0.135 after 300 steps of a prototype (3 seeds): the gain shrinks",
     "kg": "scaling embeddings by a graph's scores was 0.015 bits a byte better on held-out files after 40 steps than "
     "not doing so (interval −0.010 to 0.040; bench token-prior, 5 seeds), 0.007 better than shuffled scores (−0.017 to "
-    "0.032), and 0.079 worse than the same profile on the most frequent tokens (0.055 to 0.102): no effect",
+    "0.032), and 0.079 worse than the same profile on the most frequent tokens (0.055 to 0.102): no effect beyond "
+    "frequency",
 }
 PREFIXES: Final = ("", " ")
 

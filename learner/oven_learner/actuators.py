@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.messages import ActuatorSpec, Value
 
-Status = Literal["applied", "noop", "rejected", "expired", "unknown"]
+Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 DONE: tuple[Status, ...] = ("applied", "noop")
 """The value is in force."""
@@ -28,6 +28,32 @@ class Applied:
     reason: str = ""
 
 
+class Proof(Protocol):
+    """Says of a setting whether what trains has used it: somebody else may set it again before that."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether what has been seen so far leaves no doubt, so that a receipt need not wait."""
+
+    def refused(self) -> str:
+        """Why a change is not even tried; empty if it is."""
+
+    def begin(self, before: Any) -> None:
+        """A change from `before` was written: look whether it is used."""
+
+    def verdict(self, *, ended: bool = False) -> str | None:
+        """Why the change did not take; empty if it did, None while nobody knows. `ended`: no more steps will come."""
+
+    def lost(self) -> tuple[Value, Value, str] | None:
+        """What was in force, what is, and why, where a setting was undone later; said once."""
+
+    def moved(self) -> None:
+        """What was restored set it anew."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+
 Outcome = Value | tuple[Value, Value]
 """What an action says it did: a value, or (before, after)."""
 
@@ -37,6 +63,7 @@ class _Knob:
     spec: ActuatorSpec
     read: Callable[[], Value]
     write: Callable[[Value], object]
+    proof: Proof | None = None
 
 
 class Actuators:
@@ -56,8 +83,10 @@ class Actuators:
         scale: Literal["linear", "log"] = "linear",
         unit: str = "",
         risky: bool = False,
+        proof: Proof | None = None,
     ) -> None:
-        """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off."""
+        """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off. With a
+        `proof` a change counts once it was used."""
         if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
             raise ConfigError(
                 f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
@@ -67,7 +96,7 @@ class Actuators:
         if not low <= present <= high:
             raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
         spec = ActuatorSpec(name=name, kind="scalar", scale=scale, unit=unit, low=low, high=high, risky=risky)
-        self._add(spec, read, lambda value: write(float(value)))  # type: ignore[arg-type]
+        self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
 
     def choice(
         self,
@@ -105,6 +134,13 @@ class Actuators:
             raise UnknownNameError("actuator", name, self._knobs)
         return self._knobs[name].spec
 
+    def proof(self, name: str) -> Proof | None:
+        return self._knobs[name].proof if name in self._knobs else None
+
+    def proofs(self) -> dict[str, Proof]:
+        """Those of the actuators that have one."""
+        return {name: knob.proof for name, knob in self._knobs.items() if knob.proof is not None}
+
     def __contains__(self, name: str) -> bool:
         return name in self._knobs
 
@@ -133,30 +169,38 @@ class Actuators:
             before = knob.read()
             if same(before, value):
                 return Applied("noop", before, before, "it has that value")
+            if knob.proof is not None and (problem := knob.proof.refused()):
+                return Applied("rejected", before, before, problem)
             knob.write(value)
         except Exception as error:
-            return Applied("rejected", _safely(knob.read), _safely(knob.read), f"{type(error).__name__}: {error}")
+            return Applied("rejected", _safely(knob.read), _safely(knob.read), reason(error))
         try:
             after = knob.read()
         except Exception as error:
-            return Applied("unknown", before, None, f"set, but not read back: {type(error).__name__}: {error}")
+            return Applied("unknown", before, None, f"set, but not read back: {reason(error)}")
         if same(after, value):
             return Applied("applied", before, after)
         if same(after, before):
             return Applied("rejected", before, after, "the trainer kept its value")
         return Applied("applied", before, after, "the trainer took another value than asked for")
 
-    def _add(self, spec: ActuatorSpec, read: Callable[[], Value], write: Callable[[Value], object]) -> None:
+    def _add(
+        self,
+        spec: ActuatorSpec,
+        read: Callable[[], Value],
+        write: Callable[[Value], object],
+        proof: Proof | None = None,
+    ) -> None:
         if spec.name in self._knobs:
             raise ConfigError(f"the actuator {spec.name!r} is registered already; names are unique")
-        self._knobs[spec.name] = _Knob(spec, read, write)
+        self._knobs[spec.name] = _Knob(spec, read, write, proof)
 
 
 def _act(knob: _Knob, value: Value) -> Applied:
     try:
         outcome = knob.write(value)
     except Exception as error:
-        return Applied("rejected", reason=f"{type(error).__name__}: {error}")
+        return Applied("rejected", reason=reason(error))
     if isinstance(outcome, tuple):
         return Applied("applied", before=outcome[0], after=outcome[1])
     return Applied("applied", after=outcome)  # type: ignore[arg-type]
@@ -219,4 +263,4 @@ def same(one: Value, other: Value) -> bool:
     return one == other
 
 
-__all__ = ["Actuators", "Applied", "Status", "difference", "misfit", "same"]
+__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]

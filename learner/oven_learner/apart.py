@@ -21,12 +21,16 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from oven_controller import telemetry
+from oven_controller.bus import Entry
 from oven_controller.credentials import Credentials
-from oven_controller.errors import ProcessError
-from oven_controller.messages import Body
-from oven_learner.link import POLL_S, Reading
+from oven_controller.errors import OvenError, ProcessError, reason
+from oven_controller.messages import Body, RunEnded
+from oven_controller.names import Subjects
+from oven_learner import pipes, spooling
+from oven_learner.link import POLL_S, Reading, identity, subject
 from oven_learner.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE, Make
 from oven_learner.past import Past
 from oven_learner.pipes import Flag, Inlet, Outlet, packed, packed_atoms
@@ -40,6 +44,8 @@ AGAIN_MOST_S = 5.0
 GRACE_S = 1.0
 """For the process to end by itself, once it was told to or the learner is gone."""
 CLOSING_S = 0.001
+KEEPING_S = 5.0
+"""For the process to let go of the server and write what is left to the disk, once the time for sending is over."""
 HEAR_S = 0.05
 """Between two looks for how far the process is, and whether it still lives."""
 
@@ -54,6 +60,8 @@ class Mission:
     pin: str | None
     poll_s: float
     secret: bytes
+    folder: str = ""
+    """The run's, where what the log did not take is kept; empty: nowhere."""
     replaces: bool = False
     said: int = 0
     """A sequence of the log: of what this learner said before it, all that matters is known."""
@@ -88,6 +96,15 @@ class Status:
     """This learner's observations up to there."""
     over: bool = False
     """Its last word."""
+    kept: int = 0
+    """Of those that wait: on the disk, in the run's spool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The learner's last word: send what is left within so many seconds, and keep the rest."""
+
+    within_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +129,19 @@ class ApartLink:
     the rest is the relay's."""
 
     def __init__(
-        self, url: str, run: str, credentials: Credentials | None, *, poll_s: float = POLL_S, pin: str | None = None
+        self,
+        url: str,
+        run: str,
+        credentials: Credentials | None,
+        *,
+        poll_s: float = POLL_S,
+        pin: str | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`pin`: the learner's public key, if known."""
-        self._mission = Mission(url, run, credentials, pin, poll_s, secrets.token_bytes(16))
+        """`pin`: the learner's public key, if known. `folder`: the run's, for what the log does not take in the end."""
+        kept_in = str(folder) if folder is not None else ""
+        self._mission = Mission(url, run, credentials, pin, poll_s, secrets.token_bytes(16), kept_in)
+        self._closing_s = 0.0
         self._given = 0
         self._said_at = 0.0
         self._new: deque[tuple[Make, bool]] = deque()
@@ -188,8 +214,9 @@ class ApartLink:
         return self._inbox.popleft() if self._inbox else None
 
     def close(self, timeout_s: float) -> bool:
+        self._closing_s = timeout_s
         self._closing.set()
-        self._relay.join(timeout_s)
+        self._relay.join(timeout_s + (KEEPING_S if self._mission.folder else 0.0))
         if self._relay.is_alive() and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -197,8 +224,24 @@ class ApartLink:
         for news in (self._news, *self._next_news):
             news.close()
         self._flag.close()
+        if not self._status.over and self._mission.folder and self._past is not None:
+            self._keep()
         telemetry.flush()
         return self._status.over and not self.unsent
+
+    def _keep(self) -> None:
+        """The process could not: what is known here of what the log lacks. Observations that it had are lost."""
+        mission, confirmed = self._mission, self._status.taken - self._status.waiting - self._status.dropped
+        makes = {n: make for n, make in self._lasting.items() if n > confirmed}
+        makes |= {n: unpacked(data) for n, data, droppable in self._unsent if droppable}
+        letters, on = [], Subjects(mission.run)
+        for n in sorted(makes):
+            message = makes[n]()
+            if isinstance(message, RunEnded):
+                message = message.model_copy(update={"dropped_observations": self.dropped})
+            letters.append(Entry(subject(on, message), message.wire(), identity(message, mission.secret)))
+        with contextlib.suppress(OvenError):  # there was none when the run was opened
+            spooling.keep(spooling.taken(mission.folder, mission.run), letters, mission.credentials)
 
     def _run(self) -> None:
         """The relay's thread: one process after the other, until the learner closes it."""
@@ -234,7 +277,7 @@ class ApartLink:
         except OSError as error:
             for end in (outlet, inlet, news):
                 end.close()
-            raise ProcessError(f"no process can be started to speak to the bus: {error}") from error
+            raise ProcessError(f"no process can be started to speak to the bus: {reason(error)}") from error
         finally:
             for fd in (down, up, told):
                 os.close(fd)
@@ -288,7 +331,7 @@ class ApartLink:
             else:
                 data = packed(Parcel(self._n, self._lost, make))
         except Exception as error:
-            log.error("a message could not be made and is left out: %s: %s", type(error).__name__, error)
+            log.error("a message could not be made and is left out: %s", reason(error))
             return
         if droppable:
             self._observed += 1
@@ -316,7 +359,7 @@ class ApartLink:
             self._unsent.popleft()
             self._unsent_bytes -= len(data) + OVERHEAD_BYTES
         if self._closing.is_set() and not self._new and not self._unsent and not self._told_close:
-            self._told_close = outlet.put(packed("close"))
+            self._told_close = outlet.put(packed(Closing(self._closing_s)))
         outlet.flush()
 
     def _hear(self, inlet: Inlet) -> None:
@@ -372,6 +415,12 @@ def _started(*ends: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path}, pass_fds=ends, process_group=0,
     )  # fmt: skip
+
+
+def unpacked(data: bytes) -> Make:
+    """The observation that `_atoms` has packed."""
+    _n, _lost, *atoms = pipes.unpacked(data)
+    return Reading(*atoms)
 
 
 def _atoms(n: int, lost: int, reading: Reading) -> bytes:

@@ -17,11 +17,15 @@ from oven_controller.bus import Bus
 from oven_controller.errors import BusError, OvenError
 from oven_controller.messages import Body, Observation
 from oven_controller.signing import Keyring
+from oven_controller.spool import Spool, append
 from oven_controller.stack.aside import give_way
-from oven_learner.apart import GRACE_S, Known, Mission, News, Parcel, Status
+from oven_learner import spooling
+from oven_learner.apart import GRACE_S, Closing, Known, Mission, News, Parcel, Status
 from oven_learner.link import BusLink, Reading
 from oven_learner.past import Past
 from oven_learner.pipes import Flag, Inlet, Outlet, packed
+
+log = logging.getLogger("oven.learner")
 
 STATUS_S = 0.5
 """How often it says how far it is, if anything has changed; its end it says at once."""
@@ -62,6 +66,8 @@ class Hosted(BusLink):
         self._alone = False
         self._taken = self._elsewhere = 0
         self._status, self._status_at = Status(), 0.0
+        self._spool: Spool | None = None
+        self._kept = 0
 
     @property
     def dropped(self) -> int:
@@ -70,13 +76,16 @@ class Hosted(BusLink):
     def run(self) -> int:
         """Until the learner closes it or is gone. The exit code."""
         try:
+            self._spool = spooling.taken(self._mission.folder, self._mission.run)
             self.open()
         except OvenError as error:
+            spooling.let_go(self._spool)
             self._tell(error)
         else:
             self._thread.join()
-            if self._failure is not None:
+            if self._failure is not None and not self._closing.is_set():
                 return 1
+            self._kept = spooling.keep(self._spool, list(self._outbox.rest()), self._credentials)
             self._tell(self._state(over=True))
         deadline = time.monotonic() + GRACE_S
         while not self._flushed() and time.monotonic() < deadline:
@@ -85,6 +94,11 @@ class Hosted(BusLink):
 
     async def _begin(self, bus: Bus) -> Past:
         mission = self._mission
+        if self._spool is not None:
+            if self._spool.left.messages:
+                log.warning("%s goes into the log first: %s", self._spool.path, self._spool.left.words())
+                await append(bus, mission.run, self._spool.left.messages)
+            spooling.begin(self._spool)
         if not mission.replaces:
             past = await super()._begin(bus)
             self._tell(past)
@@ -122,10 +136,7 @@ class Hosted(BusLink):
         if self._inlet.ended and not self._alone:  # the learner is gone; what it said is delivered, if that is soon
             self._alone = True
             loop.remove_reader(self._inlet.fd)
-            self._closing.set()
-            timer = threading.Timer(GRACE_S, self._given_up.set)
-            timer.daemon = True
-            timer.start()
+            self._end_within(GRACE_S)
         self._report()
 
     def _take(self, said: Any) -> None:
@@ -137,8 +148,15 @@ class Hosted(BusLink):
             self._outbox.put(Reading(*atoms), droppable=True)
         elif said == "begin":
             self._listen.set()
-        elif said == "close":
-            self._closing.set()
+        elif isinstance(said, Closing):
+            self._end_within(said.within_s)
+
+    def _end_within(self, limit_s: float) -> None:
+        """What is left is sent until then."""
+        self._closing.set()
+        timer = threading.Timer(limit_s, self._give_up)
+        timer.daemon = True
+        timer.start()
 
     def _hand_over(self, seq: int, body: Body) -> None:
         self._news.post(packed(News(seq, body)))
@@ -151,7 +169,8 @@ class Hosted(BusLink):
             self._tell(state)
 
     def _state(self, over: bool = False) -> Status:
-        return Status(self._taken, self.unsent, super().dropped, self._last_sent, self._logged, over)
+        waiting = self.unsent + self._kept
+        return Status(self._taken, waiting, super().dropped, self._last_sent, self._logged, over, self._kept)
 
     def _tell(self, said: object) -> None:
         try:

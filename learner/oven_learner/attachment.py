@@ -22,23 +22,27 @@ from oven_controller.errors import ConfigError
 from oven_controller.harmless import EVALUATE
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
-from oven_learner import ranks
+from oven_learner import ranks, trainings
 from oven_learner.actuators import Actuators
 from oven_learner.checkpoints import Record
 from oven_learner.client import OvenClient
-from oven_learner.connection import Connection
+from oven_learner.connection import Connection, seek
 from oven_learner.hf import inputs, knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.hf.gauges import ABSENT_IF_NAN, OptimizerGauges
-from oven_learner.hf.learning_rate import LearningRateScale
+from oven_learner.hf.epochs import Epochs
 from oven_learner.hf.metrics import StepMetrics
-from oven_learner.hf.readback import Readback
 from oven_learner.hf.repeated import Repeated
 from oven_learner.hf.reward_faults import RewardFaults
 from oven_learner.hf.rollback import to_go_back_to
+from oven_learner.idle import idle_client
 from oven_learner.link import Link
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
-from oven_learner.ondisk import OnDisk
+from oven_learner.mode import Mode
+from oven_learner.ondisk import OnDisk, Resumable
+from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
+from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
+from oven_learner.optim.readback import Readback
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skipping import Skipping
 from oven_learner.snapshots import Rollback
@@ -58,12 +62,14 @@ class Attachment(TrainerCallback):
         connection: Connection | None,
         *,
         recipe: str,
+        training: str | None,
         actuators: Actuators,
         lr_bounds: tuple[float, float],
         metrics: tuple[MetricSpec, ...],
         evaluate: Callable[[], Mapping[str, float]] | None,
         evaluate_every: int,
         seconds: float | None,
+        charge_rollbacks: bool,
         versions: Mapping[str, str],
         mesh_code: str,
         teachers: Teachers | None,
@@ -73,7 +79,8 @@ class Attachment(TrainerCallback):
         stateful: Mapping[str, Stateful],
     ) -> None:
         self.trainer = trainer
-        self.checkpoints = TrainerCheckpoints(trainer, connection.run if connection else "", stateful)
+        run = connection.run if connection else ""
+        self.checkpoints = TrainerCheckpoints(trainer, run, stateful, lambda: training or trainings.count(run, link))
         self.actuators = actuators
         self.client: OvenClient | None = None
         self.last_evaluation: dict[str, float] = {}
@@ -82,7 +89,10 @@ class Attachment(TrainerCallback):
         self._recipe, self._lr_bounds = recipe, lr_bounds
         self._extra_metrics = metrics
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
-        self._seconds = seconds
+        self._seconds, self._charge = seconds, charge_rollbacks
+        self.epochs = Epochs(trainer)
+        self.resumable = False
+        """Whether checkpoints are taken by themselves where copies in memory would do for rollback."""
         self._versions, self._mesh_code = versions, mesh_code
         self._teachers, self._beta_bounds = teachers, beta_bounds
         self._step_metrics = StepMetrics(trainer)
@@ -116,7 +126,13 @@ class Attachment(TrainerCallback):
         self._ranks = self._ranks or ranks.Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = self._own.copy()
         self._scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
-        self._gauges = OptimizerGauges(trainer, heard=self._ranks.leader)
+        cut = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        self._gauges = OptimizerGauges(
+            trainer.optimizer,
+            trainer.model,
+            heard=self._ranks.leader,
+            sharded="FSDP or DeepSpeed shards the gradients" if cut else "",
+        )
         self._trained, self._pending, self.last_evaluation = 0, {}, {}
         self._readback.forget()
         self._not_finite.clear()
@@ -126,22 +142,19 @@ class Attachment(TrainerCallback):
         self._repeated = Repeated.of(trainer, self._mixture)
         connection, origin = self._connection, self.checkpoints.origin
         self._trained_before, self._step_before = origin.trained(state.global_step), state.global_step
-        self._budget = max(1, state.max_steps - self._trained_before) if state.max_steps > 0 else None
+        self._charge = self._ranks.same(self._charge or bool(connection and connection.charge_rollbacks))
+        budget = state.max_steps - self._trained_before if self._charge else state.max_steps
+        self._budget = max(1, budget) if state.max_steps > 0 else None
+        self.epochs.begin(state)
         self.client = OvenClient(
             self._link or (connection.link() if connection else ranks.SilentLink()),
             self.actuators,
             recipe=self._recipe,
-            metrics=(
-                self._step_metrics.announced()
-                + self._gauges.announced()
-                + (self._repeated.announced if self._repeated else ())
-                + (self._committee.announced() if self._committee else ())
-                + (self._reward_faults.announced if self._reward_faults else ())
-                + tuple(metric for channel in self._channels for metric in channel.announced())
-                + self._extra_metrics
-            ),
+            training=self.checkpoints.training,
+            metrics=self._announced(),
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=self._seconds,
+            charge_rollbacks=self._charge,
             rules=connection.rules if connection else None,
             lockstep=bool(connection and connection.lockstep),
             snapshots=self._rollback,
@@ -151,8 +164,10 @@ class Attachment(TrainerCallback):
             ranks=self._ranks,
             save=self._ask_to_save,
             settle=self._readback.settle,
+            unmeasured=self._gauges.unmeasured,
         )
-        self.client.start(state.global_step, origin.record.actuators if origin.record else {})
+        saved = origin.record if origin.record and origin.record.training == self.checkpoints.training else None
+        self.client.start(state.global_step, saved.actuators if saved else {})
         self.checkpoints.went_on()
         self._end_in_order_on_sigterm()
         if self._evaluate is not None:
@@ -162,14 +177,14 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        assert self._scale is not None and self._ranks is not None and self._gauges is not None
-        self._rate = self._scale.now()
+        assert self._ranks is not None and self._gauges is not None
         self._numbers = self._step_metrics.numbers(self._ranks) | self._gauges.before_step()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        assert self._ranks is not None and self._gauges is not None
+        assert self._scale is not None and self._ranks is not None and self._gauges is not None
+        self._rate = self._scale.now()  # the scheduler has not moved it on yet
         if self._ranks.leader:  # nobody hears the others
             self._readback.ask(self._numbers | self._gauges.after_step())
 
@@ -190,7 +205,9 @@ class Attachment(TrainerCallback):
         if self._repeated is not None:
             known |= self._repeated.take()
         self._pending = {}
-        last = self._budget is not None and self._trained >= self._budget
+        # A rollback costs no step at the end, unless the budget is one of gradient steps.
+        spent = self._trained if self._charge else state.global_step
+        last = self._budget is not None and spent >= self._budget
         due = last or self._to_evaluate or self._trained % self._evaluate_every == 0
         if self._evaluate is not None and due:
             self._to_evaluate = False
@@ -204,7 +221,6 @@ class Attachment(TrainerCallback):
         if self._to_evaluate and self._evaluate is None:
             self._to_evaluate, control.should_evaluate = False, True  # the trainer does, when this step is through
         if last or self.client.stopping:
-            # The budget is gradient steps, those that a rollback threw away included.
             control.should_training_stop = True
         if self.client.restart:
             control.should_save = False  # what it goes back from is not to be gone on from
@@ -217,29 +233,38 @@ class Attachment(TrainerCallback):
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
 
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.epochs.over() and not self._thrown_away(state):
+            control.should_training_stop = True
+
+    def _thrown_away(self, state: TrainerState) -> int:
+        """Gradient steps of this training that its rollbacks in place threw away."""
+        return self._trained - (state.global_step - self._step_before)
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         assert self.client is not None and self._ranks is not None
         own, self._saves_own = self._saves_own, False
         client, trained = self.client, self._trained_before + self._trained
-        thrown_away = self._trained - (state.global_step - self._step_before)
         saved = self.checkpoints.saved(
             state.global_step,
             lambda: Record(
                 **client.position(),
                 run="",
+                training="",
                 step=state.global_step,
                 trained=trained,
                 fresh=False,
                 own=own,
                 world=1,
                 actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
-                inexact=self.checkpoints.inexact(thrown_away),
+                inexact=self.checkpoints.inexact(self._thrown_away(state)),
             ),
         )
-        if saved is not None and isinstance(self._rollback, OnDisk):
-            self._rollback.saved(saved[0], client.tick, saved[1], saved[2], own=own)
+        disk = self._rollback.disk if isinstance(self._rollback, Resumable) else self._rollback
+        if saved is not None and isinstance(disk, OnDisk):
+            disk.saved(saved[0], client.tick, saved[1], saved[2], own=own)
             if self._ranks.leader:
-                self._rollback.tidy()
+                disk.tidy()
 
     def _to_go_back_to(self) -> Rollback | None:
         assert self._ranks is not None
@@ -248,6 +273,7 @@ class Attachment(TrainerCallback):
             self.checkpoints,
             self._ranks,
             lockstep=bool(self._connection and self._connection.lockstep),
+            resumable=self.resumable,
             ask=self._ask_to_save_own,
             trained=lambda: self._trained_before + self._trained,
         )
@@ -270,17 +296,37 @@ class Attachment(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        for name, value in (metrics or {}).items():
-            if name.startswith("eval_") and isinstance(value, int | float):
-                self._pending["eval/" + name.removeprefix("eval_")] = float(value)
+        self._pending |= self._step_metrics.evaluated(metrics or {})
         self.last_evaluation = {**self.last_evaluation, **self._pending}
+
+    def _announced(self) -> tuple[MetricSpec, ...]:
+        """Of two by one name the user's. Where the user holds something out, that alone judges: what the trainer
+        evaluates is shown beside it."""
+        assert self._gauges is not None
+        measured = (
+            self._step_metrics.announced()
+            + self._gauges.announced()
+            + (self._repeated.announced if self._repeated else ())
+            + (self._committee.announced() if self._committee else ())
+            + (self._reward_faults.announced if self._reward_faults else ())
+            + tuple(metric for channel in self._channels for metric in channel.announced())
+        )
+        own = {metric.name for metric in self._extra_metrics}
+        found = (metric for metric in measured if metric.name not in own)
+        judged = any(metric.held_out for metric in self._extra_metrics)
+        evaluated = (
+            metric.model_copy(update={"held_out": not judged})
+            for metric in self._step_metrics.announced_held_out()
+            if metric.name not in own
+        )
+        return (*found, *self._extra_metrics, *evaluated)
 
     def _announce_knobs(self) -> None:
         """What this trainer has that acts when it is turned; the user's own actuators are there already."""
         assert self._scale is not None
         trainer, actuators = self.trainer, self.actuators
         knobs.check_trainable(trainer)
-        add_learning_rate(actuators, self._scale, self._lr_bounds)
+        add_learning_rate(actuators, RateReadback(self._scale, IN_A_TRAINER), self._lr_bounds)
         knobs.clipping.announce(trainer, actuators, self._users)
         knobs.weight_decay.announce(trainer, actuators)
         knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)
@@ -358,6 +404,16 @@ class Attachment(TrainerCallback):
         self._let_signals_be()
 
 
+class IdleAttachment(Attachment):
+    """In place of one, without a controller: the trainer was not touched, and it is no callback of it."""
+
+    def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
+        self.trainer = trainer
+        self.client = idle_client(mode, actuators.copy() if actuators is not None else Actuators())
+        self.actuators = self.client.actuators
+        self.last_evaluation = {}
+
+
 def attach(
     trainer: Trainer,
     *,
@@ -367,15 +423,18 @@ def attach(
     actuators: Actuators | None = None,
     lr_bounds: tuple[float, float] = USER_BOUNDS,
     recipe: str = "attached",
+    training: str | None = None,
     metrics: tuple[MetricSpec, ...] = (),
     evaluate: Callable[[], Mapping[str, float]] | None = None,
     evaluate_every: int = 20,
     seconds: float | None = None,
+    charge_rollbacks: bool = False,
     teachers: Teachers | None = None,
     beta_bounds: tuple[float, float] = USER_BOUNDS,
     committee: Committee | None = None,
     mixture: knobs.Mixture | None = None,
     stateful: Mapping[str, Stateful] | None = None,
+    optional: bool = False,
     link: Link | None = None,
 ) -> Attachment:
     """Publish every step of `trainer`, and apply what is decided between steps. Call it once, before `train()`.
@@ -389,6 +448,14 @@ def attach(
     before what would be found. `lr_bounds` are multiples of your schedule, `beta_bounds` of your β. The run begins in
     `observe`, unless the stack's rules say otherwise.
 
+    The run ends when `max_steps` steps are kept: steps that a rollback threw away are trained again. With
+    `charge_rollbacks` (or the setting of that name) they count, so that runs can be compared at equal cost.
+
+    `training` names this training where the script has several, one after another in the same run: each is judged by
+    its own numbers, and takes over no knob's value from the one before. Without it they are counted in the order in
+    which they first begin, so that a script that is started again finds its own; name them where a restarted script may
+    leave one out.
+
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that nobody scored train nothing.
 
@@ -397,30 +464,40 @@ def attach(
     `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back, as it does the
     mixture.
 
-    Raises ConfigError when there is no controller to attach to, or the trainer has what would end its run later
-    (oven_learner.hf.inputs), and RefusedError when it turns the credentials down. `train()` raises ConfigError for a
-    checkpoint that cannot be gone on from. After the start nothing that happens to the controller reaches the training.
+    Where there is no controller and it is `optional`, or OVEN_MODE says so, training goes on as if this had not been
+    called; what a mixture, a committee and `stateful` do for the training itself stays.
+
+    Raises ConfigError when there is no controller to attach to and it is not optional, or the trainer has what would
+    end its run later (oven_learner.hf.inputs), and RefusedError when it turns the credentials down. `train()` raises
+    ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to the controller
+    reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
-    inputs.check(trainer)
-    connection: Connection | None = None
-    if link is None:
+    mode, connection = Mode.of(optional), None
+    if link is None or mode is Mode.DISABLED:
         # Other ranks hear from rank 0: two clients of one run would be two learners.
         leader = trainer.accelerator.process_index == 0
-        if leader:
-            connection = Connection.find(url, run, creds)
+        there, connection = seek(mode, url, run, creds, leader=leader, same=ranks.told)
+        if not there and not (mixture or committee or stateful):
+            return IdleAttachment(trainer, mode, actuators)
+        if not there:
+            mode.say_why_not()
+            link = ranks.SilentLink()
+    inputs.check(trainer)
     attachment = Attachment(
         trainer,
         link,
         connection,
         recipe=recipe,
+        training=training,
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,
         metrics=metrics,
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         seconds=seconds,
+        charge_rollbacks=charge_rollbacks,
         versions=installed(),
         mesh_code=code_hash(),
         teachers=teachers,
@@ -443,7 +520,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
     @wraps(train)
     def announced(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            result = train(attachment.checkpoints.resumed(resume_from_checkpoint), *args, **kwargs)
+            checkpoint = attachment.checkpoints.resumed(resume_from_checkpoint)
+            attachment.epochs.resumed = attachment.checkpoints.origin.path
+            result = train(checkpoint, *args, **kwargs)
         except BaseException as error:
             attachment.failed(error)
             raise

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.home import write_whole
 from oven_controller.messages import Value
 
@@ -32,6 +32,7 @@ class Record(BaseModel):
 
     v: Literal[1] = 1
     run: str = Field(description="empty: the learner did not know")
+    training: str = Field(description="which training of its script saved it (RunStarted.training)")
     incarnation: int = Field(ge=0)
     n: int = Field(
         ge=0, description="with the incarnation: the learner's last message before it, so its place in the log"
@@ -78,7 +79,9 @@ def read(folder: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{folder / RECORD} cannot be read ({error}); resume from another checkpoint") from error
+        raise ConfigError(
+            f"{folder / RECORD} cannot be read ({reason(error)}); resume from another checkpoint"
+        ) from error
 
 
 def problem(folder: Path) -> str:
@@ -102,7 +105,7 @@ def problem(folder: Path) -> str:
     except FileNotFoundError:
         return f"{folder} has no {TRAINER_STATE}, which the trainer writes last: it was never finished"
     except (OSError, ValueError) as error:
-        return f"{folder / TRAINER_STATE} cannot be read ({error})"
+        return f"{folder / TRAINER_STATE} cannot be read ({reason(error)})"
     return ""
 
 
@@ -118,38 +121,39 @@ def in_folder(output: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def complete(output: Path, run: str) -> Iterator[tuple[Path, Record]]:
-    """The complete checkpoints of the run that no rollback has left behind."""
+def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
+    """The complete checkpoints of one training of the run that no rollback has left behind."""
     for path in in_folder(output):
         if problem(path):
             continue
         record = read(path)
-        if record is not None and record.run == run and not record.abandoned:
+        if record is not None and (record.run, record.training) == (run, training) and not record.abandoned:
             yield path, record
 
 
-def newest(output: Path, run: str, tick: int | None = None) -> tuple[Path, Record] | None:
+def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
     """By tick, which never goes back, up to `tick`: the highest step may stand for a branch that was left."""
-    fitting = [one for one in complete(output, run) if tick is None or one[1].tick <= tick]
+    fitting = [one for one in complete(output, run, training) if tick is None or one[1].tick <= tick]
     return max(fitting, key=lambda one: one[1].tick, default=None)
 
 
-def abandon(output: Path, run: str, after_tick: int, why: str) -> None:
+def abandon(output: Path, run: str, training: str, after_tick: int, why: str) -> None:
     """A rollback to `after_tick`: what was saved later stands for steps that no longer count."""
-    for path, record in list(complete(output, run)):
+    for path, record in list(complete(output, run, training)):
         if record.tick > after_tick:
             rewrite(path, record.model_copy(update={"abandoned": why}))
 
 
-def to_resume(output: Path, run: str) -> Path | None:
-    """What `resume_from_checkpoint=True` means: this run's newest, or else the furthest that somebody left there.
-    Half-written ones are passed over. Raises ConfigError where only half-written ones are."""
-    if (own := newest(output, run)) is not None:
+def to_resume(output: Path, run: str, training: str) -> Path | None:
+    """What `resume_from_checkpoint=True` means: this training's newest, or else the furthest that somebody left there
+    who was no other training of this run. Half-written ones are passed over. Raises ConfigError where only those are.
+    """
+    if (own := newest(output, run, training)) is not None:
         return own[0]
-    whole = [path for path in in_folder(output) if not problem(path) and not _left_behind(path, run)]
+    left = [path for path in in_folder(output) if not of_another(path, run, training)]
+    whole = [path for path in left if not problem(path) and not _left_behind(path, run)]
     if whole:
         return whole[-1]
-    left = in_folder(output)
     if left:
         raise ConfigError(f"no checkpoint in {output} can be resumed: {problem(left[-1]) or 'all were rolled back'}")
     return None
@@ -158,6 +162,15 @@ def to_resume(output: Path, run: str) -> Path | None:
 def _left_behind(path: Path, run: str) -> bool:
     record = read(path)
     return record is not None and record.run == run and bool(record.abandoned)
+
+
+def of_another(path: Path, run: str, training: str) -> bool:
+    """Whether another training of this run saved it; of one that is damaged nobody knows."""
+    try:
+        record = read(path)
+    except ConfigError:
+        return False
+    return record is not None and record.run == run and record.training != training
 
 
 def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError
+from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
 from oven_controller.jumps import ROLLBACK, UNDO
 from oven_controller.messages import (
-    Decision,
     Horizon,
     LearnerMessage,
     MetricSpec,
@@ -24,6 +22,7 @@ from oven_controller.messages import (
 )
 from oven_controller.rules import Rules
 from oven_learner.actuators import Actuators, Applied, difference
+from oven_learner.adopted import Adopted
 from oven_learner.course import LOCAL, OBEYED, Course
 from oven_learner.link import Link, Reading
 from oven_learner.listening import Listening, News
@@ -51,9 +50,11 @@ class OvenClient:
         actuators: Actuators,
         *,
         recipe: str = "custom",
+        training: str = "1",
         metrics: tuple[MetricSpec, ...] = (),
         max_steps: int | None = None,
         seconds: float | None = None,
+        charge_rollbacks: bool = False,
         rules: Rules | None = None,
         lockstep: bool = False,
         snapshots: Rollback | None = None,
@@ -64,12 +65,15 @@ class OvenClient:
         averaged: Sequence[str] = (),
         save: Callable[[], object] | None = None,
         settle: Callable[[], object] = lambda: None,
+        unmeasured: Mapping[str, str] | None = None,
     ) -> None:
-        """`keys`: who signs → public key; nothing: the run is not signed, or goes on with the keys that it has.
-        `ranks`: those of the run, each with a client of its own; of the metrics in `averaged` the mean over them is
-        published. `save` asks for a checkpoint on disk, which makes `run.checkpoint` an actuator even where no snapshot
-        fits into memory. `settle` publishes what is still on its way from the device: it is called before a receipt and
-        before the end, which speak of later."""
+        """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
+        counts the steps that rollbacks threw away, too. `keys`: who signs → public key; nothing: the run is not signed,
+        or goes on with the keys that it has. `ranks`: those of the run, each with a client of its own; of the metrics
+        in `averaged` the mean over them is published. `save` asks for a checkpoint on disk, which makes
+        `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is still on its
+        way from the device: it is called before a receipt and before the end, which speak of later. `unmeasured`:
+        metric → why it is not among `metrics`."""
         self.actuators = actuators
         self.tick = 0
         self.held = ""
@@ -81,22 +85,23 @@ class OvenClient:
         self.out_of_time = False
         """It stops because its time budget is spent: that is an end in order."""
         self._link = link
-        self._recipe, self._metrics = recipe, metrics
-        self._horizon = Horizon(max_steps=max_steps, seconds=seconds)
+        self._recipe, self._training, self._metrics = recipe, training, metrics
+        self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
         self._rules = rules or Rules(autonomy="observe")
         self._lockstep = lockstep
         self._snapshots = snapshots
         self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
         self._save = save
         self._settle = settle
+        announced = {spec.name for spec in metrics}
+        self._unmeasured = {name: why for name, why in (unmeasured or {}).items() if name not in announced}
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._listening = Listening(link, self._ranks, lockstep=lockstep)
         self._incarnation = 1
         self._n = 0
         self._step = 0
         self._started_at = 0.0
-        self._waiting: list[Decision] = []
-        self._decided: set[str] = set()  # a copy of a decision is no second one
+        self._adopted = Adopted(self, actuators, self._ranks, snapshots, self._said)
         self._commands: set[str] = set()
         self._closed = False
         actuators.action("run.hold", self._hold)
@@ -109,15 +114,18 @@ class OvenClient:
                 actuators.action(UNDO, self._undo)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> Past:
-        """Connect, announce the run, and restore what earlier incarnations had set; where the log says nothing of an
-        actuator, what `values` of a checkpoint say. Raises OvenError."""
+        """Connect, announce the run, and restore what earlier incarnations of the same training had set; where the log
+        says nothing of an actuator, what `values` of a checkpoint say. Raises OvenError."""
         for name in self._rules.autonomy_of:
             if name not in self.actuators:
                 raise UnknownNameError("actuator (in rules.autonomy_of)", name, self.actuators)
         past = self._open()
+        self._adopted.at_once = self._ranks.same(self._lockstep)  # rank 0's word
         self._incarnation = past.incarnation + 1
         self.tick, self._step = past.tick, step
-        for name, value in {**(values or {}), **past.values}.items():
+        if past.training not in ("", self._training):
+            self._adopted.another_until = past.tick
+        for name, value in {**(values or {}), **past.values.get(self._training, {})}.items():
             if name in self.actuators and self.actuators.spec(name).kind != "action":
                 applied = self.actuators.apply(name, value)
                 log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
@@ -129,11 +137,13 @@ class OvenClient:
                 incarnation=self._incarnation,
                 n=self._next(),
                 recipe=self._recipe,
+                training=self._training,
                 tick=self.tick,
                 step=step,
                 horizon=self._horizon,
                 actuators=self.actuators.specs(),
                 metrics=self._metrics,
+                unmeasured=self._unmeasured,
                 rules=self._rules,
                 lockstep=self._lockstep,
                 mesh_code=self._mesh_code,
@@ -141,9 +151,10 @@ class OvenClient:
                 keys=self._keys or dict(past.keys),
             )
         )
-        self._decided = set(past.decided)
+        self._adopted.known = set(past.decided)
         for decision in past.unanswered:
-            self._receipt(decision, Applied("unknown", reason="the learner restarted before it answered"))
+            unknown = Applied("unknown", reason="the learner restarted before it answered")
+            self._said(unknown, decision.actuator, decision_id=decision.id)
         # Nobody knows whether the operator still wants it: a run that was stopped, and is resumed, must not stop again.
         for command_id, command in past.commands.items():
             if not command_id.startswith(LOCAL):  # those count anew in each incarnation
@@ -162,6 +173,7 @@ class OvenClient:
 
     def advance(self, step: int) -> int:
         """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
+        self._adopted.say_what_was_used()
         self.tick += 1
         self._step = step
         return self.tick
@@ -206,14 +218,14 @@ class OvenClient:
             return True
         self._closed = True
         self._settled()
-        too_late = Applied("expired", reason="the run ended first")
-        for order in [*self._waiting, *self._listening.rest()]:
+        rest = self._listening.rest()
+        for order in rest:
+            if not isinstance(order, OperatorCommand):
+                self._adopted.take(order)
+        self._adopted.end()
+        for order in rest:
             if isinstance(order, OperatorCommand):
-                self._answer(order, too_late)
-            elif order.verdict == "adopted" and (order in self._waiting or order.id not in self._decided):
-                self._decided.add(order.id)
-                self._receipt(order, too_late)
-        self._waiting.clear()
+                self._answer(order, Applied("expired", reason="the run ended first"))
         self._send(
             RunEnded(
                 incarnation=self._incarnation,
@@ -234,6 +246,11 @@ class OvenClient:
     def position(self) -> dict[str, int]:
         """Where the log stands: the tick, and the last message of the learner, which (incarnation, n) finds in it."""
         return {"incarnation": self._incarnation, "n": self._n, "tick": self.tick}
+
+    @property
+    def step(self) -> int:
+        """The optimizer step that the weights have behind them: a rollback goes back to an earlier one."""
+        return self._step
 
     def progress(self, step: int) -> float:
         """0 to 1: the larger share of steps and of time."""
@@ -263,8 +280,8 @@ class OvenClient:
         except OvenError as error:
             past = error
         except Exception as error:
-            past = BusError(f"the run's log could not be opened: {type(error).__name__}: {error}")
-        past = self._ranks.same(past)
+            past = BusError(f"the run's log could not be opened: {reason(error)}")
+        past, self._training = self._ranks.same((past, self._training))
         if isinstance(past, OvenError):
             raise past
         return past
@@ -279,64 +296,19 @@ class OvenClient:
         try:
             self._snapshots.regular(self.tick)
         except Exception as error:  # out of memory, most likely
-            log.warning("no snapshot at tick %d (%s: %s); training goes on", self.tick, type(error).__name__, error)
+            log.warning("no snapshot at tick %d (%s); training goes on", self.tick, reason(error))
 
     def _obey(self, news: News | None) -> None:
         """On every rank alike."""
         for order in news.orders if news else ():
             if isinstance(order, OperatorCommand):
                 self._command(order)
-            elif order.verdict == "adopted" and order.id not in self._decided:
-                self._decided.add(order.id)
-                self._waiting.append(order)
-        if self._waiting:
-            coming = self.tick + 1
-            due = [d for d in self._waiting if d.apply_at_tick <= coming or self.held]
-            self._waiting = [d for d in self._waiting if d not in due]
-            for decision in due:
-                self._carry_out(decision, coming)
+            else:
+                self._adopted.take(order)
+        self._adopted.carry_out()
+        self.stopping = self.stopping or self._adopted.parted
         if news and news.spent and not self.stopping:
             self.out_of_time, self.stopping = True, "the time budget is spent"
-
-    def _carry_out(self, decision: Decision, coming: int) -> None:
-        began_ns = time.time_ns()
-        if coming > decision.expires_at_tick:
-            late = coming - decision.expires_at_tick
-            self._receipt(decision, Applied("expired", reason=f"it came {late} ticks after it expired"))
-            return
-        applied = self._agreed(decision, self._applied(decision))
-        log.info("%s %s: %s → %s %s", applied.status, decision.actuator, applied.before, applied.after, applied.reason)
-        self._receipt(decision, applied, began_ns)
-
-    def _applied(self, decision: Decision) -> Applied:
-        """On this rank."""
-        name = decision.actuator
-        if self.restart and name in self.actuators and self.actuators.spec(name).kind == "action":
-            return Applied("rejected", reason=f"{self.restart}; what is done now would be lost: ask again then")
-        if decision.snapshot_first and self._snapshots is not None:
-            try:
-                self._snapshots.before(self.tick)
-            except Exception as error:
-                return Applied(
-                    "rejected", reason=f"no snapshot could be taken before it: {type(error).__name__}: {error}"
-                )
-        return self.actuators.apply(decision.actuator, decision.value)
-
-    def _agreed(self, decision: Decision, applied: Applied) -> Applied:
-        """What became of it on all ranks: on all of them the same, or nothing. A change that did not take on one rank
-        is taken back on the others; an action cannot be, and ranks that differ must not train on."""
-        name = decision.actuator
-        action = name in self.actuators and self.actuators.spec(name).kind == "action"
-        own = action and not name.startswith("run.")  # what it returns may be this rank's own
-        differs = difference(self._ranks.each(replace(applied, after=None) if own else applied))
-        if not differs:
-            return applied
-        if action:
-            self.stopping = self.stopping or f"{name} came out differently on the ranks: {differs}"
-            return Applied("unknown", applied.before, applied.after, f"the run stops: {differs}")
-        if applied.status in ("applied", "unknown") and applied.before is not None:
-            applied = replace(applied, after=self.actuators.apply(name, applied.before).after)
-        return Applied("rejected", applied.before, applied.after, f"taken back on all ranks: {differs}")
 
     def _command(self, command: OperatorCommand) -> None:
         """Obey, once, and say so in a receipt that names the command."""
@@ -371,6 +343,11 @@ class OvenClient:
     def _rollback(self, tick: float | None) -> Any:
         assert self._snapshots is not None
         to, snapshots = self.tick if tick is None else int(tick), self._snapshots
+        if to > self.tick:
+            raise LookupError(
+                f"tick {to} is ahead: this run is at tick {self.tick}; give a tick from 0 to {self.tick}, or no value "
+                "for the newest snapshot"
+            )
         return self._moved(lambda: snapshots.back(to, self.tick))
 
     def _undo(self, _: float | None) -> Any:
@@ -387,15 +364,23 @@ class OvenClient:
             settings = {}  # the next process takes them from the log
         for name, value in settings.items():  # e.g. a weight decay lives in the optimizer's state
             self.actuators.apply(name, value)
+        for proof in self.actuators.proofs().values():
+            proof.moved()
         self._step = snapshot.step
         return float(before), float(snapshot.step)
 
-    def _receipt(self, decision: Decision, applied: Applied, began_ns: int | None = None) -> None:
-        self._said(applied, decision.actuator, decision_id=decision.id, began_ns=began_ns)
-
     def _said(
-        self, applied: Applied, actuator: str, *, decision_id: str = "", command: str = "", began_ns: int | None = None
+        self,
+        applied: Applied,
+        actuator: str,
+        *,
+        decision_id: str = "",
+        command: str = "",
+        began_ns: int | None = None,
+        tick: int | None = None,
+        step: int | None = None,
     ) -> None:
+        """`tick` and `step`: when it was done, where that is not now."""
         ended_ns = time.time_ns()
         self._settled()
         receipt = Receipt(
@@ -407,8 +392,8 @@ class OvenClient:
             status=applied.status,
             before=applied.before,
             after=applied.after,
-            tick=self.tick,
-            step=self._step,
+            tick=self.tick if tick is None else tick,
+            step=self._step if step is None else step,
             reason=applied.reason,
         )
         self._put(Answer(receipt, began_ns or ended_ns, ended_ns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from oven_controller.settings import CommitteeSettings
 from oven_controller.signing import LEARNER, Signer, load_keys
 from oven_learner.apart import ApartLink
 from oven_learner.link import POLL_S, Link
+from oven_learner.mode import Mode
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Connection:
     credentials: Credentials | None
     rules: Rules
     lockstep: bool = False
+    charge_rollbacks: bool = False
     committee: CommitteeSettings = field(default_factory=CommitteeSettings)
     keys: Mapping[str, str] = field(default_factory=dict)
     """Who signs → public key; empty: the run is not signed."""
@@ -41,24 +43,47 @@ class Connection:
             raise ConfigError(
                 f"no controller to attach to: {missing} is not set. Start this script with `oven-controller run -- "
                 "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
-                "or pass url= and run="
+                "or pass url= and run=; or train without one: OVEN_MODE=optional"
             )
         rules, lockstep, committee = Rules(autonomy="observe"), False, CommitteeSettings()
+        charge_rollbacks = False
         folder = os.environ.get("OVEN_RUN_DIR")
         if folder and (config := Path(folder) / "config.json").is_file():
             resolved = json.loads(config.read_text())
             rules = Rules.model_validate(resolved.get("rules", {"autonomy": "observe"}))
             lockstep = bool(resolved.get("lockstep", False))
+            charge_rollbacks = bool(resolved.get("charge_rollbacks", False))
             committee = CommitteeSettings.model_validate(resolved.get("committee", {}))
         credentials = Credentials.load(Path(creds)) if creds else None
         keys = _keys(credentials)
-        return cls(url, run, credentials, rules, lockstep, committee, keys)
+        return cls(url, run, credentials, rules, lockstep, charge_rollbacks, committee, keys)
 
     def link(self) -> Link:
         """Raises ConfigError when traces are wanted and cannot be made."""
         telemetry.start("learner", self.run)
         poll_s = 0.001 if self.lockstep else POLL_S
-        return ApartLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER))
+        folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
+        mine = folder if folder.is_dir() and folder.name == self.run else None
+        return ApartLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER), folder=mine)
+
+
+def seek(
+    mode: Mode,
+    url: str | None,
+    run: str | None,
+    creds: str | Path | None,
+    *,
+    leader: bool,
+    same: Callable[[bool], bool],
+) -> tuple[bool, Connection | None]:
+    """Whether there is a controller, on every rank; and on rank 0, which speaks to it, where. Raises ConfigError as
+    `find` does, unless it is optional and none is named. `same` gives rank 0's word on every rank."""
+    if mode is Mode.DISABLED:
+        return False, None
+    named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
+    wanted = mode is Mode.REQUIRED or bool(named)
+    connection = Connection.find(url, run, creds) if leader and wanted else None
+    return mode is Mode.REQUIRED or same(wanted), connection
 
 
 def _keys(credentials: Credentials | None) -> dict[str, str]:

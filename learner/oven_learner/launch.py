@@ -8,7 +8,7 @@ import os
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_learner.checkpoints import in_folder, problem
 from oven_learner.recipe import Order, Recipe
 
@@ -20,8 +20,8 @@ def main(args: list[str]) -> int:
     folder = Path(os.environ["OVEN_RUN_DIR"])
     try:
         settings = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{folder / 'config.json'} cannot be read: {reason(error)}") from error
     recipes = {point.name: point for point in entry_points(group="oven.recipes")}
     if settings["recipe"] not in recipes:
         raise UnknownNameError("recipe", settings["recipe"], recipes)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from oven_controller import telemetry
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.messages import (
@@ -144,6 +145,7 @@ class BusLink:
         self._calls = 0  # odd: one is under way
         self._batches = 0
         self._failure: BaseException | None = None
+        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         self._more = asyncio.Event()
         self._opened = threading.Event()
         self._listen = threading.Event()
@@ -194,10 +196,20 @@ class BusLink:
         self._given_up.set()
         return not self._outbox and self._failure is None
 
+    def _give_up(self) -> None:
+        """No more attempts: the link's thread ends now, whatever it waits for. From any other thread."""
+        self._given_up.set()
+        if self._serving is not None:
+            loop, task = self._serving
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
+
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
+            if self._given_up.is_set():
+                return
             self._failure = error
             if self._opened.is_set():
                 log.error("the link to the bus ended (%s); training goes on on its last settings", error)
@@ -206,6 +218,9 @@ class BusLink:
             telemetry.flush()
 
     async def _serve(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving = (asyncio.get_running_loop(), task)
         bus = await self._connect()
         try:
             self._past = await self._begin(bus)
@@ -221,7 +236,7 @@ class BusLink:
                     return
                 bus = again
         finally:
-            collecting.cancel()
+            await end(collecting)
 
     async def _begin(self, bus: Bus) -> Past:
         """What the log says of earlier incarnations."""
@@ -246,12 +261,7 @@ class BusLink:
                 await bus.close()
         finally:
             await bus.abort()  # first: what waits for the server cannot be cancelled before
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1)
-            for task in tasks:
-                if task.done() and not task.cancelled():
-                    task.exception()  # else asyncio complains that nobody looked
+            await end(*tasks, within_s=1)
         return why
 
     async def _again(self, why: BaseException) -> Bus | None:
@@ -300,7 +310,7 @@ class BusLink:
                     ping.result()
                     ping = asyncio.create_task(bus.flush(60))
         finally:
-            ping.cancel()
+            await end(ping, within_s=1)
 
     async def _speak(self, bus: Bus) -> None:
         """Send what the outbox has, in order; the first failure stops the rest until the log has been asked."""
@@ -387,18 +397,10 @@ class BusLink:
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
         span = spans.of(make, message, self._contexts) if telemetry.on() else None
-        return Letter(self._subject(message), wire, self._identity(message), message.incarnation, message.n, span)
+        return Letter(subject(self._on, message), wire, self._identity(message), message.incarnation, message.n, span)
 
     def _identity(self, message: LearnerMessage) -> str:
-        """The same however often it is sent, and nothing that others can foresee: a vote that carried it first would
-        have the log take this message for a repeat."""
-        told = f"{message.incarnation}-{message.n}"
-        return f"{told}-{hashlib.blake2b(told.encode(), key=self._secret, digest_size=8).hexdigest()}"
-
-    def _subject(self, message: LearnerMessage) -> str:
-        if isinstance(message, Observation):
-            return self._on.observation
-        return self._on.receipt if isinstance(message, Receipt) else self._on.run
+        return identity(message, self._secret)
 
     def _note_progress(self) -> None:
         self._progress += 1
@@ -443,8 +445,23 @@ class BusLink:
         self._inbox.append(body)
 
 
+def identity(message: LearnerMessage, secret: bytes) -> str:
+    """The same however often it is sent, and nothing that others can foresee: a vote that carried it first would have
+    the log take this message for a repeat."""
+    told = f"{message.incarnation}-{message.n}"
+    return f"{told}-{hashlib.blake2b(told.encode(), key=secret, digest_size=8).hexdigest()}"
+
+
+def subject(on: Subjects, message: LearnerMessage) -> str:
+    """Where it stands in the log."""
+    if isinstance(message, Observation):
+        return on.observation
+    return on.receipt if isinstance(message, Receipt) else on.run
+
+
 async def _within(limit_s: float, event: asyncio.Event) -> bool:
     """Whether it is set before the limit."""
     with contextlib.suppress(TimeoutError):
-        return await asyncio.wait_for(event.wait(), limit_s)
+        async with asyncio.timeout(limit_s):
+            return await event.wait()
     return False

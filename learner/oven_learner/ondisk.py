@@ -16,7 +16,7 @@ from oven_controller import relaunch
 from oven_controller.relaunch import Relaunch
 from oven_learner import checkpoints
 from oven_learner.pacing import Pacing
-from oven_learner.snapshots import Snapshot, Turns
+from oven_learner.snapshots import Snapshot, Snapshots, Turns
 
 log = logging.getLogger("oven.learner")
 
@@ -62,6 +62,7 @@ class OnDisk:
         run: str,
         run_folder: Path,
         *,
+        training: str,
         size: int,
         fresh: bool,
         ask: Callable[[], object],
@@ -70,10 +71,10 @@ class OnDisk:
         clock: Callable[[], float] = time.monotonic,
         share: Callable[[Any], Any] = lambda said: said,
     ) -> None:
-        """`size`: bytes that the first checkpoint will have, about. `fresh`: the run began without a checkpoint,
-        so that its script can begin anew. `progress`: (step, gradient steps so
-        far). `leader`: this is rank 0, which looks and writes; `share` returns its argument on every rank."""
-        self._output, self._run, self._run_folder = output, run, run_folder
+        """`training`: which one of its script this is. `size`: bytes that the first checkpoint will have, about.
+        `fresh`: the run began without a checkpoint, so that its script can begin anew. `progress`: (step, gradient
+        steps so far). `leader`: this is rank 0, which looks and writes; `share` returns its argument on every rank."""
+        self._output, self._run, self._training, self._run_folder = output, run, training, run_folder
         self._size, self._fresh = size, fresh
         self._ask, self._progress = ask, progress
         self._leader, self._share = leader, share
@@ -118,7 +119,8 @@ class OnDisk:
             if checkpoints.problem(path):
                 continue
             record = checkpoints.read(path)
-            if record is not None and record.run == self._run and record.own:
+            mine = record is not None and (record.run, record.training) == (self._run, self._training)
+            if record is not None and mine and record.own:
                 taken.append((not record.abandoned, record.tick, path))
         for counts, _, path in sorted(taken, reverse=True)[KEPT:] + [one for one in taken if not one[0]]:
             log.debug("removes %s%s", path, "" if counts else ", which a rollback left behind")
@@ -131,17 +133,29 @@ class OnDisk:
     def undo(self) -> Snapshot:
         raise LookupError("what a rollback left is not kept on disk")
 
+    def abandon(self, after_tick: int, why: str) -> None:
+        """A rollback elsewhere: what was saved after that tick stands for steps that no longer count."""
+        if self._leader:
+            checkpoints.abandon(self._output, self._run, self._training, after_tick, why)
+
     def _left(self, tick: int) -> Snapshot:
         chosen = self._chosen(tick)
         reached, trained = self._progress()
         why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
-        order = Relaunch(checkpoint=chosen.state, step=chosen.step, reached=reached, trained=trained, reason=why)
+        order = Relaunch(
+            checkpoint=chosen.state,
+            training=self._training,
+            step=chosen.step,
+            reached=reached,
+            trained=trained,
+            reason=why,
+        )
         relaunch.write(self._run_folder, order)
-        checkpoints.abandon(self._output, self._run, chosen.tick, why)
+        checkpoints.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 
     def _chosen(self, tick: int) -> Snapshot:
-        found = checkpoints.newest(self._output, self._run, tick)
+        found = checkpoints.newest(self._output, self._run, self._training, tick)
         if found is not None:
             path, record = found
             said = f"goes on from {path.name} in the next incarnation"
@@ -176,3 +190,35 @@ class OnDisk:
             )  # fmt: skip
             return False
         return True
+
+
+class Resumable:
+    """Copies in memory to go back to; and checkpoints on disk, which a process that is killed leaves to the next one.
+    Both keep to pacing.SHARE of wall time."""
+
+    undoes = True
+
+    def __init__(self, copies: Snapshots, disk: OnDisk) -> None:
+        self.disk = disk
+        self._copies = copies
+
+    def regular(self, tick: int) -> None:
+        self._copies.regular(tick)
+        self.disk.regular(tick)
+
+    def now(self, tick: int) -> int:
+        return self._copies.now(tick)
+
+    def before(self, tick: int) -> None:
+        self._copies.before(tick)
+
+    def back(self, tick: int, now: int) -> Snapshot:
+        snapshot = self._copies.back(tick, now)
+        try:
+            self.disk.abandon(snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}")
+        except OSError as error:
+            log.warning("checkpoints of what was rolled back still count (%s)", error)
+        return snapshot
+
+    def undo(self) -> Snapshot:
+        return self._copies.undo()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oven_controller import telemetry
@@ -102,6 +102,14 @@ class Outbox:
     def settle(self, n: int) -> None:
         """The log has everything of this incarnation up to `n`."""
         self.flying = [letter for letter in self.flying if letter.n > n]
+
+    def rest(self) -> Iterator[Letter]:
+        """Everything, in its order. The outbox is empty then: this is for who gives up sending."""
+        while self.collect():
+            pass
+        while letters := self.take():
+            self.flying = []
+            yield from letters
 
     def _oldest(self) -> deque[Waiting] | None:
         if self._observations and self._lasting:

@@ -28,8 +28,8 @@ class Past:
     incarnation: int = 0
     tick: int = 0
     last_seq: int = 0
-    values: Mapping[str, Value] = field(default_factory=dict)
-    """Actuator → value read back at its last change."""
+    values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """Training → actuator → value read back at its last change."""
     unanswered: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
     decided: frozenset[str] = frozenset()
@@ -38,6 +38,8 @@ class Past:
     """Operators' commands to the learner by id: None where a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Who signs → public key, if the run is signed."""
+    training: str = ""
+    """That of the last announcement; empty where there was none."""
 
 
 def check_signer(bus: Bus, run: str, past: Past) -> None:
@@ -53,7 +55,9 @@ async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[
     on = Subjects(run)
     head = await bus.head(run)
     incarnation = tick = 0
-    values: dict[str, Value] = {}
+    training = ""
+    trainings: dict[int, str] = {}  # of each incarnation
+    values: dict[str, dict[str, Value]] = {}
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
@@ -65,6 +69,8 @@ async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
+            if isinstance(body, RunStarted):
+                training = trainings.setdefault(body.incarnation, body.training)
             if isinstance(body, Decision) and body.verdict == "adopted":
                 if body.id not in decided:
                     unanswered[body.id] = body
@@ -76,7 +82,15 @@ async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[
                 if body.command:
                     commands[body.command] = None
                 if body.status == "applied":
-                    values[body.actuator] = body.after
+                    values.setdefault(trainings.get(body.incarnation, training), {})[body.actuator] = body.after
     return Past(
-        incarnation, tick, head, values, tuple(unanswered.values()), frozenset(decided), commands, keyring.keys or {}
+        incarnation,
+        tick,
+        head,
+        values,
+        tuple(unanswered.values()),
+        frozenset(decided),
+        commands,
+        keyring.keys or {},
+        training,
     )

@@ -16,7 +16,7 @@ class Order:
     start: str
     seed: int
     steps: int | None
-    """Gradient steps, those that a rollback throws away included; None: the recipe's own number."""
+    """Optimizer steps; None: the recipe's own number."""
     seconds: float | None
     options: dict[str, Any]
     folder: Path

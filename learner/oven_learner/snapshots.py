@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from oven_controller.errors import reason
 from oven_learner.pacing import Pacing
 
 log = logging.getLogger("oven.learner")
@@ -183,7 +184,7 @@ class Snapshots:
         try:
             return self._copy(now)
         except Exception as error:
-            log.warning("this rollback cannot be taken back: no copy (%s: %s)", type(error).__name__, error)
+            log.warning("this rollback cannot be taken back: no copy (%s)", reason(error))
             return None
 
     def undo(self) -> Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from oven_controller.errors import OvenError
+from oven_controller.errors import OvenError, reason
 
 log = logging.getLogger("oven.learner")
 
@@ -20,7 +20,7 @@ class Trouble:
         self._said: set[str] = set()
 
     def note(self, error: BaseException, waiting: int) -> None:
-        now, why = time.monotonic(), str(error) or type(error).__name__
+        now, why = time.monotonic(), reason(error)
         self._began = self._began or now
         if why not in self._said or now >= self._said_at + SAY_AGAIN_S:
             self._said.add(why)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.integration.conftest import violations
 
 from oven_controller.events import Event
 
@@ -71,3 +72,10 @@ def oven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
     made = Oven(tmp_path_factory.mktemp("oven"))
     yield made
     made.end_all()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_refused(oven: Oven) -> Iterator[None]:
+    """No role of the stack lacks a permission for what it does."""
+    yield
+    assert violations(oven.home) == []

@@ -32,7 +32,7 @@ def main(output: str, limit: str) -> None:
     from transformers import Trainer, TrainingArguments, set_seed
 
     import oven_learner as oven
-    from oven_learner.hf import snapshot
+    from oven_learner.optim import snapshot
 
     snapshot.LIMIT_BYTES = int(limit)
 

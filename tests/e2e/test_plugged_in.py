@@ -20,7 +20,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_an_agent_of_ones_own_joins_is_counted_and_leaves(oven: Oven) -> None:
     up = oven.start("up", "--headless", "--start", "tuned", "--seed", "1", "--steps", "400", "--run", "joined")
     oven.until(up, "/400")
-    agent = oven.start("agent", "run", str(EXAMPLES / "custom_agent.py"), "--run", "joined", "--name", "clip")
+    agent = oven.start(
+        "agent", "run", str(EXAMPLES / "custom_agent.py"), "--run", "joined", "--name", "clip", "--trust", "grad.clip"
+    )
     oven.until(up, "receipt  grad.clip")
     agent.send_signal(signal.SIGINT)
     said, _ = agent.communicate(timeout=60)

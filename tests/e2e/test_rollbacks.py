@@ -32,7 +32,20 @@ def of(events: list[Event], kind: type[T]) -> list[T]:
 
 def sent(oven: Oven, run: str, output: Path, limit: int) -> tuple[list[Event], str]:
     rules = ("rules.autonomy=auto", f"rules.apply_delay_ticks={DELAY}", "rules.max_interventions=1000")
-    settings = [part for rule in ("lockstep=true", "kg=false", *rules, f"agents={SCRIPT}") for part in ("--set", rule)]
+    settings = [
+        part
+        for rule in (
+            "lockstep=true",
+            "charge_rollbacks=true",
+            "kg=false",
+            "rules.newcomers=full",
+            "rules.reversals=1000000",
+            "rules.harm_charge=0",
+            *rules,
+            f"agents={SCRIPT}",
+        )
+        for part in ("--set", rule)
+    ]
     code, said = oven("run", "--run", run, *settings, "--", sys.executable, str(SCRIPT), str(output), str(limit))
     assert code == 0, said
     return oven.events(run), said

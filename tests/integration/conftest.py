@@ -117,11 +117,18 @@ class Stack:
                 process.stdout.close()
 
 
+def violations(home: Path) -> list[str]:
+    """What the servers of a home's runs refused to those who are connected: every role may do what it does."""
+    logs = home.glob("runs/*/logs/nats-server.log")
+    return [line for log in logs for line in log.read_text(errors="replace").splitlines() if " Violation" in line]
+
+
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     made = Stack(tmp_path)
     yield made
     made.end_all()
+    assert violations(made.home.path) == []
 
 
 @pytest.fixture

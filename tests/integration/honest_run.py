@@ -202,7 +202,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
         actuators = Actuators()
         actuators.scalar(RATE, lambda: knob[0], lambda value: knob.__setitem__(0, value), low=0.1, high=10)
         link = BusLink(server.url, RUN, keys["learner"], poll_s=0.001, keyring=Keyring(public["learner"]))
-        rules = Rules(autonomy="auto", cooldown_ticks=0)
+        rules = Rules(autonomy="auto", cooldown_ticks=0, newcomers="full")
         learner = OvenClient(link, actuators, max_steps=TICKS, rules=rules, lockstep=True, keys=public)
         await asyncio.to_thread(learner.start)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tests.unit.test_client import Line, Model, decide
 
 from oven_controller.errors import RefusedError
@@ -11,6 +12,9 @@ from oven_controller.messages import Body, Observation, OperatorCommand, StepClo
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import Link
+from oven_learner.loop import add_learning_rate
+from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.past import Past
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.snapshots import Snapshots
@@ -170,6 +174,32 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
     return case.end(3) | {"rates": rates, "timeouts": case.client._listening.timeouts}
 
 
+def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
+    """Rank 0 alone knows that it is in lockstep. On the second pass every rank's loop sets the rate itself."""
+    found: dict[str, Any] = {"rates": [], "status": []}
+    for overwrites in (False, True):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        rate = RateReadback(LearningRateScale(optimizer, None if overwrites else schedule))
+        actuators, line = Actuators(), Line()
+        add_learning_rate(actuators, rate, (0.1, 3.0))
+        line.coming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
+        client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
+        client.start()
+        for step in range(1, 6):
+            if overwrites:
+                optimizer.param_groups[0]["lr"] = 0.1
+            optimizer.step()
+            found["rates"].append(rate.used)
+            schedule.step()
+            client.observe(step, {})
+            client.poll()
+        found["status"].append(actuators.read("optimizer.lr_scale"))
+        found["receipts"] = [*found.get("receipts", []), *(receipt.status for receipt in line.receipts())]
+        client.close("completed")
+    return found
+
+
 def each_measures(ranks: Ranks) -> dict[str, Any]:
     case = Case(ranks, averaged=("loss", "eval/loss", "nobody's"))
     mine = {"eval/loss": 5.0} if ranks.index == 1 else {}
@@ -189,5 +219,6 @@ CASES = (
     rank_2_is_asked_to_end,
     held_and_resumed,
     in_lockstep,
+    the_rate_is_read_back,
     each_measures,
 )

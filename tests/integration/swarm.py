@@ -40,7 +40,9 @@ class Pendulum(Agent):
         return window.propose("grad.clip", value, confidence=0.95, why="it swings")
 '''
 MESH = ("-c", "from oven_controller.mesh.service import main; main([])")
-RULES = Rules(cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30)
+RULES = Rules(
+    cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6
+)
 
 
 class Site(Protocol):

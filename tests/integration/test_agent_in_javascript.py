@@ -49,7 +49,11 @@ class Learner:
     async def start(self) -> None:
         lr = ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
         run = RunStarted(
-            incarnation=1, n=0, recipe="toy", actuators=(lr,), rules=Rules(agreeing=1, specialist_confidence=0.5)
+            incarnation=1,
+            n=0,
+            recipe="toy",
+            actuators=(lr,),
+            rules=Rules(agreeing=1, specialist_confidence=0.5, newcomers="full"),
         )
         await self._say(ON.run, run)
 

@@ -17,9 +17,10 @@ from tests.integration.learner_side import RUN, Server, serving, until
 from tests.integration.test_learner_link import decide, decision, off_loop, polled
 
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, RefusedError
+from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.messages import LearnerMessage, Observation, Receipt, RunEnded
 from oven_controller.server import free_port
+from oven_controller.spool import NAME, append, look
 from oven_learner import apart
 from oven_learner.actuators import Actuators
 from oven_learner.apart import ApartLink
@@ -57,11 +58,11 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 class Training:
     """A client whose knob can be turned, on a link apart."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, folder: Path | None = None) -> None:
         self.rate = [1.0]
         knobs = Actuators()
         knobs.scalar("rate", lambda: self.rate[0], lambda v: self.rate.__setitem__(0, v), low=0.1, high=10)
-        self.link = ApartLink(server.url, RUN, Credentials.load(server.creds("learner")))
+        self.link = ApartLink(server.url, RUN, Credentials.load(server.creds("learner")), folder=folder)
         self.client = OvenClient(self.link, knobs, max_steps=1000)
 
     def steps(self, count: int) -> None:
@@ -233,3 +234,109 @@ async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, ca
     await until(lambda: "the log takes messages again" in caplog.text)
     assert await off_loop(run.client.close, "completed", timeout_s=30)
     assert [message.n for message in await said(nats)] == list(range(1, 9))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / RUN).mkdir()
+    return tmp_path / RUN
+
+
+async def test_what_the_log_does_not_take_in_the_end_the_next_learner_says_first(
+    nats: Server, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Training(nats, folder)
+    await off_loop(run.client.start)
+    run.steps(20)
+    await until(lambda: not run.link.unsent)
+    await nats.kill()
+    run.steps(30)
+    assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
+    assert "the log did not take 31 messages: 31 wait in" in caplog.text
+    left = look(folder, RUN)
+    assert (len(left.messages), left.observations, left.lost) == (31, 30, 0)
+    with pytest.raises(BusError):
+        await off_loop(Training(nats, folder).client.start)
+    assert look(folder, RUN) == left, "a learner that finds no server leaves it as it was"
+    await nats.start()
+    again = Training(nats, folder)
+    past = await off_loop(again.client.start)
+    assert (past.incarnation, past.tick) == (1, 50)
+    again.steps(5)
+    assert await off_loop(again.client.close, "completed")
+    assert not (folder / NAME).exists()
+    numbers = [(message.incarnation, message.n) for message in await said(nats)]
+    assert numbers == [(1, n) for n in range(1, 53)] + [(2, n) for n in range(1, 8)]
+
+
+async def test_what_is_in_the_log_already_does_not_go_in_again(nats: Server, folder: Path) -> None:
+    """The log took it and could not say so any more; and it was appended once before, by one who was killed then."""
+    run = Training(nats, folder)
+    await off_loop(run.client.start)
+    run.steps(10)
+    await until(lambda: not run.link.unsent)
+    await nats.kill()
+    run.steps(10)
+    assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
+    left = look(folder, RUN)
+    await nats.start()
+    async with nats.bus() as bus:
+        assert await append(bus, RUN, left.messages[:4]) == 4
+        assert await append(bus, RUN, left.messages) == 7
+        assert await append(bus, RUN, left.messages) == 0
+    assert [message.n for message in await said(nats)] == list(range(1, 23))
+
+
+async def test_the_process_that_is_killed_in_an_outage_leaves_the_learner_to_keep_what_it_knows(
+    nats: Server, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Training(nats, folder)
+    await off_loop(run.client.start)
+    run.steps(10)
+    await until(lambda: not run.link.unsent)
+    await nats.kill()
+    run.signal(signal.SIGKILL)
+    await until(lambda: "no NATS server answers" in caplog.text)
+    run.steps(10)
+    assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
+    left = look(folder, RUN)
+    assert left.end is not None and left.observations == 10
+    await nats.start()
+    async with nats.bus() as bus:
+        await append(bus, RUN, left.messages)
+    assert [message.n for message in await said(nats)] == list(range(1, 23))
+
+
+SAYS_MORE = """input()
+for step in range(6, 11):
+    client.observe(step, {"loss": 1.0})
+spin(lambda: link._unsent or link._new)
+print("""
+
+
+async def test_the_rest_of_a_learner_that_is_killed_in_an_outage_is_kept(nats: Server, folder: Path) -> None:
+    """By its link's process, which outlives it."""
+    text = LEFT_BEHIND.replace("print(", SAYS_MORE).replace(
+        "(sys.argv[2])))", "(sys.argv[2])), folder=Path(sys.argv[3]))"
+    )
+    (folder.parent / "left.py").write_text(text)
+    args = [sys.executable, str(folder.parent / "left.py"), nats.url, str(nats.creds("learner")), str(folder)]
+    env = nats.env("learner")
+    left = subprocess.Popen(args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    await nats.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 5)
+    assert (folder / NAME).exists() and look(folder, RUN).nothing, "it is held while the learner lives"
+    await nats.kill()
+    told, _ = await off_loop(left.communicate, "\n", 60)
+    assert left.returncode == -signal.SIGKILL
+    await until(lambda: not psutil.pid_exists(int(told)))
+    kept = look(folder, RUN)
+    assert [message.message_id.split("-")[1] for message in kept.messages] == ["7", "8", "9", "10", "11"]
+    assert kept.end is None and not kept.lost and not kept.unknown
+
+
+async def test_a_spool_of_another_run_is_refused_where_the_run_is_opened(nats: Server, folder: Path) -> None:
+    head = b'{"spool": 1, "run": "q", "messages": 0, "lost": 0}\n'
+    (folder / NAME).write_bytes(head)
+    with pytest.raises(ConfigError, match="holds messages of run 'q', and this is run 'r': move it into"):
+        await off_loop(Training(nats, folder).client.start)
+    assert (folder / NAME).read_bytes() == head

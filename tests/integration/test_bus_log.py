@@ -16,7 +16,8 @@ from oven_controller.history import serve_history
 from oven_controller.messages import AgentStatus, HistoryRequest, Observation, Vote
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
-from oven_controller.stack.reading import export, exported
+from oven_controller.stack.reading import exported
+from oven_controller.stack.recovery import finish
 from oven_controller.wire import Malformed
 
 ON = Subjects("r")
@@ -203,8 +204,10 @@ async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: Em
     stored = [observation(0), b'{"v":1, "type":"Observation", \r\n"unknown": [1e-05]}', b"\xff"]
     for data in stored:
         await admin.append(ON.observation, data)
-    assert await export(admin, folder) == 3
+    said: list[str] = []
+    await finish(admin, folder, said.append)
     events = list(exported(folder))
+    assert len(events) == 3 and not said
     assert events[0].data == stored[0]
     assert [type(event.body).__name__ for event in events] == ["Observation", "Malformed", "Malformed"]
     assert not list(folder.path.glob("*.partial"))

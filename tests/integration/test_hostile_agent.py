@@ -150,14 +150,14 @@ async def test_history_reaches_its_asker_and_none_of_the_stack(tmp_path: Path) -
         await admin.subscribe("_INBOX_.>", hear)
         await admin.flush()
         request = HistoryRequest(limit=4).wire()
-        for name in ("learner", "mesh", "history", "kg"):
+        for name in ("learner", "mesh", "history"):
             await evil.say(ON.history, request, reply=f"_INBOX_.{name}.x")
             await evil.say(ON.history, request, reply=f"_INBOX_.{name}.x.y")
         # The service answers in order: after this one all others were dealt with.
         answer = await evil.client.request(ON.history, request, timeout=10)
         assert HistoryBatch.model_validate_json(answer.data).events
         await admin.flush()
-        own = {f"_INBOX_.{name}.{rest}" for name in ("learner", "mesh", "history", "kg") for rest in ("x", "x.y")}
+        own = {f"_INBOX_.{name}.{rest}" for name in ("learner", "mesh", "history") for rest in ("x", "x.y")}
         assert not own.intersection(heard)
 
 

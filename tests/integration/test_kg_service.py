@@ -62,7 +62,7 @@ LR, MIX = "optimizer.lr_scale", "data.mixture"
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     folder = ServerFolder(tmp_path / "nats", "r")
-    for role in ("admin", "kg", "monitor"):
+    for role in ("admin", "history", "kg", "monitor"):
         folder.add_user(role, role)
     folder.add_user("agent", "lr")
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
@@ -172,13 +172,16 @@ async def test_it_is_told_of_outcomes_by_the_stack_alone_and_keeps_them(server: 
     assert GraphInfo.model_validate_json(before).posteriors == taken.posteriors
 
 
-async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: EmbeddedServer) -> None:
-    """A log that the real mesh wrote, in a real store, read through the history that the mesh serves."""
+async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: EmbeddedServer, tmp_path: Path) -> None:
+    """A log that the real mesh wrote, in a real store, read through `history` as the mesh's process serves it: each
+    under the credentials of its own role."""
     log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
-    changed(log, ("symptom:loss_spike",), 0.5)
-    (wanted,) = reports(log)
+    for value, loss in ((0.5, 0.5), (0.25, 1.0), (0.125, 3.0)):
+        changed(log, ("symptom:loss_spike",), loss, value)
+    wanted = {report.id: report for report in reports(log)}
+    assert len(wanted) == 3
     shas = set()
-    async with connected(server, "admin") as admin:
+    async with connected(server, "admin") as admin, connected(server, "history") as history:
         await streams.create(admin.jetstream, "r")
         read = admin.read("r")
         for event in log.events:
@@ -188,21 +191,22 @@ async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: Emb
                 await admin.append(event.subject, event.data)
             assert (await anext(read)).data == event.data
         await read.aclose()
-        await serve_history(admin, "r")
+        await serve_history(history, "r")
         for _ in range(2):
             async with connected(server, "kg") as bus:
                 held = Answers(load())
                 following = asyncio.create_task(follow(bus, "r", held, every_s=0.01))
                 try:
                     async with asyncio.timeout(30):
-                        while not held.posteriors.reports:
+                        while len(held.posteriors.reports) < len(wanted):
                             await asyncio.sleep(0.01)
                 finally:
                     following.cancel()
                     await asyncio.wait({following})
-                assert held.posteriors.reports == {wanted.id: wanted} and bus.errors == []
+                assert held.posteriors.reports == wanted and bus.errors == history.errors == []
                 shas.add(held.posteriors.sha)
-    assert len(shas) == 1
+    assert len(shas) == 1 and shas != {Answers(load()).posteriors.sha}
+    assert "Violation" not in (tmp_path / "nats-server.log").read_text()
 
 
 async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -272,9 +276,9 @@ def started(*metrics: MetricSpec) -> RunStarted:
 async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list[list[Vote]]:
     """What the agent's own host publishes, tick by tick: in lockstep it says when it is done with one."""
     said: list[list[Vote]] = []
-    async with connected(server, "admin") as admin:
+    async with connected(server, "admin") as admin, connected(server, "history") as history:
         await streams.create(admin.jetstream, "r")
-        await serve_history(admin, "r")
+        await serve_history(history, "r")
         hosting = asyncio.create_task(host([Session(Eager(), "lr")], server.url, "r", key(server, "lr")))
         try:
             async with asyncio.timeout(30):

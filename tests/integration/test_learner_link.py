@@ -163,7 +163,7 @@ async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> N
     fresh = [1.0]
     second = client(nats, fresh)
     past = await off_loop(second.start)
-    assert (past.incarnation, past.tick, past.values) == (1, 3, {"rate": 4.0})
+    assert (past.incarnation, past.tick, past.values) == (1, 3, {"1": {"rate": 4.0}})
     assert [d.id for d in past.unanswered] == [decision(11).id, decision(12).id]
     assert fresh == [4.0], "what had been set is set again"
     second.observe(4, {"loss": 1.0})
@@ -337,7 +337,7 @@ async def test_while_the_bus_is_away_the_oldest_observations_go_and_are_counted(
     await nats.kill()
     for step in range(1, 501):
         learner.observe(step, {"loss": 1.0})
-    learner._receipt(decision(1), learner.actuators.apply("rate", 2.0))
+    learner._said(learner.actuators.apply("rate", 2.0), "rate", decision_id=decision(1).id)
     await nats.start()
     assert await off_loop(learner.close, "completed", timeout_s=30)
     said = await nats.bodies()

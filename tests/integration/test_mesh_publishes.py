@@ -60,7 +60,7 @@ async def test_a_decision_does_not_wait_for_its_ballot_and_what_failed_is_tried_
         assert isinstance(held, Held)
         mesh = asyncio.create_task(serve(held, RUN))
         try:
-            started = RunStarted(incarnation=1, n=0, recipe="x", actuators=(KNOB,), rules=Rules())
+            started = RunStarted(incarnation=1, n=0, recipe="x", actuators=(KNOB,), rules=Rules(newcomers="full"))
             await admin.append(ON.run, started.wire())
             for name in ("a", "b"):
                 await admin.publish(ON.agent(name), AgentStatus(state="joined", moves=(KNOB.name,)).wire())

@@ -24,7 +24,7 @@ from oven_controller.home import Home, RunFolder
 from oven_controller.messages import Observation, RunStarted
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
-from oven_controller.stack import reading
+from oven_controller.stack import recovery
 from oven_tui.bench import Terminal
 from oven_tui.feed import Feed
 
@@ -147,7 +147,7 @@ async def test_a_run_that_is_over_is_read_from_its_export_and_followed_when_it_g
     async with serving(folder) as (_, bus):
         await begin(bus)
         await observe(bus, 1, 3)
-        await reading.export(bus, folder)
+        await recovery.finish(bus, folder, print)
     async with Reader(folder) as reader:
         await reader.until(4, "down")
         with folder.hold():

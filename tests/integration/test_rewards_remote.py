@@ -137,7 +137,7 @@ def remote(  # type: ignore[no-untyped-def]
 
 async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]]:
     """As the training thread does: not on the loop that the members live on."""
-    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)])
+    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], members.members)
 
 
 GOOD = saying(lambda asked: honest(asked, "good").wire())
@@ -236,6 +236,16 @@ async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
     assert all(isinstance(verdict, Abstention) for verdict in answered[:-1])
 
 
+async def test_after_close_it_asks_as_before(nats: Server) -> None:
+    """A second `train()`. The judge answers a second question when it has heard it, and nobody asks it twice."""
+    async with listening(nats, "good", GOOD) as good, listening(nats, "bad", silent) as bad:
+        with remote(nats, deadline_s=0.5) as members:
+            for train in range(1, 3):
+                assert await ask(members, 2) == {"good": [SCORES] * 2, "bad": [Abstention("deadline")] * 2}
+                assert (len(good), len(bad)) == (2 * train, 2 * train)
+                members.close()
+
+
 async def test_what_was_lost_with_the_connection_is_asked_for_again(nats: Server) -> None:
     heard = asyncio.Event()
 
@@ -272,7 +282,7 @@ async def test_no_server_at_all_is_an_abstention_too(nats: Server) -> None:
 async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
     with remote(nats, ("good",)) as members:
         big = request().model_copy(update={"prompt": "p" * 2_000_000})
-        assert await asyncio.to_thread(members.ask, [big]) == {"good": [Abstention("too_large")]}
+        assert await asyncio.to_thread(members.ask, [big], members.members) == {"good": [Abstention("too_large")]}
 
 
 async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:

@@ -39,7 +39,7 @@ from oven_controller.names import Subjects
 from oven_controller.replay import replay
 from oven_controller.rules import Rules
 from oven_controller.signing import Keyring, judged, load_keys
-from oven_controller.stack import reading
+from oven_controller.stack import reading, recovery
 from oven_controller.stack.command import carried_out
 from oven_controller.wire import Malformed
 from oven_learner.actuators import Actuators
@@ -47,7 +47,7 @@ from oven_learner.client import OvenClient
 from oven_learner.link import BusLink
 
 ON = Subjects(RUN)
-RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0)
+RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
 PROPOSER = '''
 """Asks for one change, at tick 3, and says how much it has seen."""
 from oven_agents import Agent
@@ -183,7 +183,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     logged = await run.judged()
     assert faults(logged) == expected
     async with run.server.bus() as admin:
-        await reading.export(admin, run.folder)
+        await recovery.finish(admin, run.folder, print)
     again = await reading.whole_log(run.folder)
     assert [(event.seq, event.subject, event.body) for event in again] == [
         (event.seq, event.subject, event.body) for event in logged

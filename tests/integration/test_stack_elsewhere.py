@@ -23,15 +23,16 @@ async def test_a_server_of_ones_own(stack: Stack, server: EmbeddedServer) -> Non
     assert not (stack.run_folder("r").server.folder / "store").exists()
 
     (stack.run_folder("r").path).rename(stack.folder / "moved")  # the streams are still there
-    code, said = stack.command("up", *there)
-    assert (code, "exists on this server; choose another name" in said) == (2, True), said
+    for dry in ([], ["--dry-run"]):
+        code, said = stack.command("up", *dry, *there)
+        assert (code, "exists on this server; choose another name" in said) == (2, True), said
 
 
 async def test_keys_that_the_server_does_not_know(stack: Stack, server: EmbeddedServer, tmp_path: Path) -> None:
     key = Credentials.new("stranger").save(tmp_path / "keys")
-    code, said = stack.command(
-        "up", "--headless", "--recipe", "toy", "--nats", server.url, "--creds", str(key), "--run", "r"
-    )
-    assert (code, "refused the credentials of 'stranger'; check --creds" in said) == (2, True), said
-    assert "Traceback" not in said
+    there = ["--headless", "--recipe", "toy", "--nats", server.url, "--creds", str(key), "--run", "r"]
+    for dry in ([], ["--dry-run"]):
+        code, said = stack.command("up", *dry, *there)
+        assert (code, "refused the credentials of 'stranger'; check --creds" in said) == (2, True), said
+        assert "Traceback" not in said
     assert not stack.run_folder("r").path.exists()

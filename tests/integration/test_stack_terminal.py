@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -145,3 +146,44 @@ def test_without_the_monitor_there_is_a_hint(stack: Stack, terminals: list[Termi
     assert 'printing lines; `pip install "oven-controller[tui]"` brings the monitor' in terminal.shown
     assert "the prior service is not installed" in terminal.shown
     assert "completed at step 12" in terminal.shown
+
+
+@pytest.mark.parametrize("headless", [True, False])
+def test_a_terminal_that_is_closed_ends_the_run_in_order(stack: Stack, headless: bool) -> None:
+    """Nobody hears the last lines: they are in up.log."""
+    stack.install(MONITOR)
+    keyboard, device = os.openpty()
+    command = ["up", "--recipe", "toy", "--run", "shut", "--set", "recipe_options.mode=wait"]
+    command += ["--headless"] if headless else []
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOGIN, "-m", "oven_controller.cli.main", *command],
+        env=stack.env | {"TERM": "xterm"}, cwd=stack.folder, stdin=device, stdout=device, stderr=device,
+    )  # fmt: skip
+    os.close(device)
+    folder = stack.run_folder("shut")
+    log = folder.logs / "up.log"
+    wait_for(lambda: log.exists() and "step   12/12" in log.read_text(), "the end of the steps")
+    processes = family(process.pid)
+    os.close(keyboard)
+    assert process.wait(WAIT_S) == 0
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+    assert (folder.checkpoints / "last").read_text() == "all of it"
+    assert folder.status() == "stopped" and folder.exported()
+    assert "learner  stopped at step 12" in log.read_text() and "stopped at step 12 after" in log.read_text()
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(stack: Stack) -> None:
+    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    ignoring = f"import os, signal, sys; {ignored}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    command = ["up", "--headless", "--recipe", "toy", "--run", "kept", "--set", "recipe_options.mode=wait"]
+    up = subprocess.Popen(
+        [sys.executable, "-c", ignoring, "-m", "oven_controller.cli.main", *command],
+        env=stack.env, cwd=stack.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    stack.started.append(up)
+    stack.read_until(up, "step   12/12")
+    up.send_signal(signal.SIGHUP)
+    assert stack.json("status", "kept")["status"] == "running"
+    assert stack.command("down", "kept")[0] == 0
+    assert stack.end_of(up)[0] == 0

@@ -109,7 +109,7 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10)
     link = BusLink(nats.url, RUN, Credentials.load(nats.creds("learner")))
-    rules = Rules(autonomy="auto")
+    rules = Rules(autonomy="auto", newcomers="full")
     learner = OvenClient(link, actuators, max_steps=1000, rules=rules, metrics=(MetricSpec(name="loss"),))
     async with mesh_and_agents(nats, agents):
         await asyncio.to_thread(learner.start)
@@ -229,7 +229,9 @@ async def test_a_mesh_that_starts_again_goes_on_with_the_trace(nats: Server, spa
     async with nats.bus("learner") as learner, nats.bus("proposer") as agent, nats.bus("mesh") as mesh:
         on = Subjects(RUN)
         knob = ActuatorSpec(name="rate", kind="scalar", low=0.1, high=10, value=1.0)
-        started = RunStarted(incarnation=1, n=0, recipe="x", actuators=(knob,), rules=Rules(autonomy="auto"))
+        started = RunStarted(
+            incarnation=1, n=0, recipe="x", actuators=(knob,), rules=Rules(autonomy="auto", newcomers="full")
+        )
         await learner.append(on.run, started.wire())
         await agent.publish(on.agent("proposer"), AgentStatus(state="joined", moves=("rate",)).wire())
         async with nats.bus("answerer") as silent:  # the ballot waits for it

@@ -46,6 +46,8 @@ SPECS = (
     ActuatorSpec(name="run.evaluate", kind="action"),
 )
 METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
+FREE: dict[str, Any] = {"newcomers": "full", "harm_charge": 0.0, "reversals": 10**6}
+"""Rules that leave trust and restraint out, for tests of everything else; theirs start with the defaults."""
 MOVES = tuple(spec.name for spec in SPECS)
 
 
@@ -62,6 +64,7 @@ class Log:
         self.events: list[Event] = []
         self.outputs: list[Output] = []
         self.incarnation, self.n, self.seq = 1, 0, 0
+        self.step = 0  # of the learner: a rollback takes it back
 
     @classmethod
     def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
@@ -94,15 +97,17 @@ class Log:
         lockstep: bool = False,
         reputations: dict[str, float] | None = None,
         metrics: tuple[MetricSpec, ...] = METRICS,
+        training: str = "1",
         **rules: Any,
     ) -> list[Output]:
         message = RunStarted(
             **self._learner(),
             recipe="grpo",
+            training=training,
             tick=tick,
             actuators=specs,
             metrics=metrics,
-            rules=Rules(**rules),
+            rules=Rules(**{**FREE, **rules}),
             lockstep=lockstep,
             reputations=reputations or {},
         )
@@ -118,9 +123,9 @@ class Log:
     def tick(self, count: int = 1, /, **metrics: float) -> list[Output]:
         emitted: list[Output] = []
         for _ in range(count):
-            tick = self.mesh.state.tick + 1
+            tick, self.step = self.mesh.state.tick + 1, self.step + 1
             message = Observation(
-                **self._learner(), tick=tick, step=tick, progress=0.0, metrics=metrics or {"loss": 1.0}
+                **self._learner(), tick=tick, step=self.step, progress=0.0, metrics=metrics or {"loss": 1.0}
             )
             emitted += self.put("observation", message)
         return emitted
@@ -166,13 +171,18 @@ class Log:
         return self.vote(agent, "propose", value, actuator, confidence, **more)
 
     def receipt(self, decision: Decision, status: Any = "applied", after: Value = None) -> list[Output]:
+        before, after = decision.before, decision.value if after is None else after
+        if decision.actuator == "run.rollback" and status == "applied":
+            asked = self.step if after is None else after
+            before, self.step = float(self.step), int(min(asked, self.step)) if isinstance(asked, int | float) else 0
+            after = float(self.step)
         message = Receipt(
             **self._learner(),
             decision_id=decision.id,
             actuator=decision.actuator,
             status=status,
-            before=decision.before,
-            after=decision.value if after is None else after,
+            before=before,
+            after=after,
             tick=self.mesh.state.tick,
             step=0,
         )

@@ -66,7 +66,7 @@ class Recording(Log):
             horizon=Horizon(max_steps=MAX_STEPS),
             actuators=SPECS,
             metrics=METRICS,
-            rules=Rules(silent_ticks=60),
+            rules=Rules(silent_ticks=60, newcomers="full"),
         )
         self.put("run", message)
 

@@ -42,7 +42,9 @@ def signed(event: Event, name: str) -> Event:
 def honest_log() -> list[Event]:
     """A run in which agents propose, agree, veto and are late, decisions are carried out, and everything is signed."""
     log = Log(stride=STRIDE)
-    start = RunStarted(incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2), keys=KEYS)
+    start = RunStarted(
+        incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2, newcomers="full"), keys=KEYS
+    )
     log.put("run", start)
     log.n = 1
     for agent in AGENTS:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
-from oven_agents.remedies import Alternatives, spoken
+from oven_agents.remedies import Alternatives, Plan, spoken
 from oven_agents.session import Session
 from oven_controller.messages import (
     ActuatorSpec,
@@ -154,11 +154,11 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
 
 def said(
     agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]
-) -> list[Vote | Alternatives]:
+) -> list[Vote | Plan | Alternatives]:
     """What it proposes, event by event; nothing of it is carried out."""
     session = Session(agent, "me")
     session.absorb(run)
-    found: list[Vote | Alternatives] = []
+    found: list[Vote | Plan | Alternatives] = []
     for event in events:
         session.absorb(event)
         found += [message for message in session.react() if not isinstance(message, AgentStatus)]

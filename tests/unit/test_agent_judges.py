@@ -14,7 +14,8 @@ from oven_agents.learning_rate import LearningRate
 from oven_agents.odds import LEAST
 from oven_agents.remedies import Alternatives
 from oven_agents.reward_hacking import RewardHacking
-from oven_controller.messages import Observation, RunStarted
+from oven_agents.session import Session
+from oven_controller.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]
@@ -85,10 +86,51 @@ def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_
     assert runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.0), ONSET + 9))
 
 
-def test_a_rate_that_never_fell_is_cooled_once_by_a_word_that_needs_another() -> None:
-    gauges = runs.language()
-    said = runs.votes(LatePhase(), runs.pretraining(), runs.observed(gauges, range(700, 900)))
-    assert [(vote.tick, vote.value) for vote in said] == [(800, 0.3)] and said[0].confidence < LEAST
-    falling = runs.language(rate=lambda t: 3e-3 * (1 - t / 1000))
-    assert not runs.votes(LatePhase(), runs.pretraining(), runs.observed(falling, range(700, 900)))
+def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
+    """A proposal that can never have a second voice would stand in every log for nothing."""
+
+    def told(gauges: runs.Gauges) -> list[str]:
+        session = Session(LatePhase(), "me")
+        session.absorb(runs.pretraining())
+        words = []
+        for observation in runs.observed(gauges, range(700, 900)):
+            session.absorb(observation)
+            words += session.react()
+        assert not any(isinstance(word, Vote) for word in words)
+        return [word.reason for word in words if isinstance(word, AgentStatus) and word.state == "notice"]
+
+    (notice,) = told(runs.language())
+    assert "20% of the run is left" in notice and "oven-controller set optimizer.lr_scale 0.3" in notice
+    assert not told(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
     assert LatePhase().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None
+
+
+def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> None:
+    def answer(first: int, proposal: float) -> list[str]:
+        session = Session(LatePhase(), "me")
+        session.absorb(runs.pretraining())
+        for observation in runs.observed(runs.language(), range(first, first + 60)):
+            session.absorb(observation)
+        session.absorb(
+            BallotOpened(
+                id="1", actuator="optimizer.lr_scale", proposal=proposal, opened_by="lr", tick=first + 59,
+                closes_at_tick=first + 62, eligible=("lr", "me"),
+            )
+        )  # fmt: skip
+        return [word.stance for word in session.react() if isinstance(word, Vote)]
+
+    assert answer(850, 0.3) == ["for"]
+    assert answer(850, 3.0) == answer(400, 0.3) == []
+
+
+def test_rewards_that_are_all_equal_are_told_once() -> None:
+    session = Session(Calibration(), "me")
+    session.absorb(runs.grpo())
+    notices = []
+    for observation in runs.observed(runs.sorting(), range(100, 160)):
+        alike = 1.0 if observation.tick >= 120 else 0.9
+        metrics = {**observation.metrics, "frac_reward_zero_std": alike, "reward": 0.0, "reward_std": 0.0}
+        session.absorb(runs.seen(observation.tick, metrics))
+        notices += [w for w in session.react() if isinstance(w, AgentStatus) and w.state == "notice"]
+    (notice,) = notices
+    assert notice.tick == 139 and notice.reason.startswith("nothing is learnt: all rewards were equal")

@@ -52,6 +52,29 @@ def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
 
 
+@pytest.mark.parametrize(
+    ("better", "shift", "said"),
+    [
+        ("up", 0.0, "was 0.8 at tick 120 and is 0.66:"),
+        ("up", -1.0, "was -0.2 at tick 120 and is -0.34:"),
+        ("down", 0.0, "was -0.8 at tick 120 and is -0.66:"),
+        ("down", -1.0, "was 0.2 at tick 120 and is 0.34:"),
+    ],
+)
+def test_a_reason_quotes_the_metric_as_it_was_published(better: str, shift: float, said: str) -> None:
+    sign = -1.0 if better == "down" else 1.0
+    spec = MetricSpec.model_validate({"name": "eval/score", "better": better, "held_out": True})
+    run = runs.grpo()
+    run = run.model_copy(update={"metrics": (*(m for m in run.metrics if not m.held_out), spec)})
+    [found] = [
+        one
+        for one in runs.said(Relapse(), run, read([sign * (v + shift) for v in (*LEARNT, 0.75, 0.66)], "eval/score"))
+        if isinstance(one, Alternatives)
+    ]
+    vote = found.plans[0].votes[0]
+    assert f"eval/score {said}" in vote.rationale and vote.expected_change == pytest.approx(sign * 0.14)
+
+
 def test_what_is_lost_from_one_reading_to_the_next_may_have_happened_once() -> None:
     [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.66]))
     assert (tick, remedy, wanted) == (140, "rollback", {"run.rollback": 120.0})

@@ -175,7 +175,7 @@ def test_a_swap_that_pays_is_left_alone_while_it_does() -> None:
 
 def test_a_teacher_that_the_learner_turned_down_is_passed_over() -> None:
     refusal = changed(30, TEACHER, "small", "small", "rejected").model_copy(
-        update={"reason": "TeacherRefusedError: teacher 'middle' is refused: it has 7 parameters"}
+        update={"reason": "teacher 'middle' is refused: it has 7 parameters"}
     )
     said = votes([*steps(30, 0.5, 0.15), refusal, *steps(10, 0.5, 0.15, after=30)])
     assert {vote.value for tick, vote in said if tick > 30} == {"strong"}

@@ -12,6 +12,7 @@ from oven_agents import Agent, Window
 from oven_agents.curriculum import Curriculum
 from oven_agents.learning_rate import ALIGNMENT, LearningRate
 from oven_agents.odds import LEAST
+from oven_agents.remedies import spoken
 from oven_agents.robust import best_level, noise, quantile, total_variation
 from oven_agents.session import PATIENCE, Session
 from oven_controller.messages import (
@@ -62,7 +63,7 @@ def votes(agent: Agent, observations: Iterable[Observation], run: RunStarted | N
     said = []
     for observation in observations:
         session.absorb(observation)
-        said += [message for message in session.react() if isinstance(message, Vote)]
+        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
         assert not session.problems, session.problems
     return said
 
@@ -141,7 +142,7 @@ def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
     said = []
     for tick, reward in enumerate([0.5, 0.5, 0.1, 0.02, 0.01, 0.01, 0.01], 2):
         session.absorb(observe(tick, reward=reward, cos=-0.2))
-        said.append([message.actuator for message in session.react() if isinstance(message, Vote)])
+        said.append([message.actuator for message in spoken(session.react()) if isinstance(message, Vote)])
     assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
 
 
@@ -153,7 +154,7 @@ def test_a_rate_that_collapsed_is_not_tried_again() -> None:
     said: list[Vote] = []
     for tick in range(20_001, 20_030):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in session.react() if isinstance(message, Vote)]
+        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
     assert said and said[0].value == pytest.approx(0.25)
 
 
@@ -164,7 +165,7 @@ def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
     said: list[Vote] = []
     for tick in range(7, 40):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in session.react() if isinstance(message, Vote)]
+        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
     assert said and said[0].tick == 6 + LearningRate.REPAIR
 
 
@@ -196,7 +197,7 @@ def test_a_rollback_makes_the_curriculum_look_anew() -> None:
         collapsed = tick < 5
         reward = 0.02 if collapsed else 0.5
         session.absorb(observe(tick, reward=reward, reward__len3=reward).model_copy(update={"n": 2 * tick}))
-        said += [(tick, message) for message in session.react() if isinstance(message, Vote)]
+        said += [(tick, message) for message in spoken(session.react()) if isinstance(message, Vote)]
     first, vote = said[0]
     assert first == 9, "five ticks after the rollback, not five after the start"
     assert isinstance(vote.value, dict) and vote.value["len3"] == pytest.approx(1 / 3, abs=0.01)
@@ -224,10 +225,13 @@ def test_without_the_gauge_of_alignment_a_collapse_is_still_seen() -> None:
     assert not votes(LearningRate(), fell[:29], run)
 
 
-def test_an_agent_that_always_raises_says_so_once_and_goes_quiet() -> None:
+@pytest.mark.parametrize("error", [KeyError("typo"), SystemExit(0)], ids=["raises", "exits"])
+def test_an_agent_that_always_raises_says_so_once_and_goes_quiet(error: BaseException) -> None:
+    """One that calls sys.exit() would end the process, with the agents beside it, and as if all were well."""
+
     class Faulty(Agent):
         def vote(self, window: Window) -> Vote:
-            raise KeyError("typo")
+            raise error
 
     session = Session(Faulty(), "me")
     session.absorb(started())
@@ -236,7 +240,7 @@ def test_an_agent_that_always_raises_says_so_once_and_goes_quiet() -> None:
         session.absorb(observe(tick, reward=0.1))
         said += session.react()
     reasons = [m.reason for m in said if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
-    assert len(reasons) == 1 and "KeyError" in reasons[0]
+    assert len(reasons) == 1 and type(error).__name__ in reasons[0]
     assert len(session.problems) == PATIENCE
 
 
@@ -418,3 +422,101 @@ def test_robust_statistics() -> None:
     assert total_variation({"a": 1.0, "b": 0.0}, {"a": 0.25, "b": 0.75}) == 0.75
     values = [t * 0.01 + e for t, e in enumerate(noisy(0, 2000, 0.5))]
     assert noise(values) == pytest.approx(0.5, rel=0.1)
+
+
+class Counting(Agent):
+    """It says what it has seen."""
+
+    moves = ("optimizer.lr_scale",)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def vote(self, window: Window) -> None:
+        self.seen.append((len(window.observations), len(window.receipts)))
+
+
+def test_another_training_of_the_script_begins_with_an_empty_window() -> None:
+    agent = Counting()
+    session = Session(agent, "me")
+    session.absorb(started())
+    for tick in (1, 2, 3):
+        session.absorb(observe(tick, reward=0.1))
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 4.0))
+    session.react()
+    resumed = started().model_copy(update={"incarnation": 2, "n": 0})
+    session.absorb(resumed)
+    session.absorb(observe(4, reward=0.1).model_copy(update={"incarnation": 2}))
+    session.react()
+    second = resumed.model_copy(update={"incarnation": 3, "training": "2"})
+    ahead = observe(5, reward=0.9).model_copy(update={"incarnation": 3, "n": 1})  # subjects may overtake each other
+    for body in (ahead, second, observe(6, reward=0.9).model_copy(update={"incarnation": 3, "n": 2})):
+        session.absorb(body)
+    session.react()
+    assert agent.seen == [(3, 1), (4, 1), (2, 0)]
+
+
+class Bold(Agent):
+    """It asks for the same at every tick."""
+
+    moves = ("optimizer.lr_scale",)
+    speciality = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return window.propose("optimizer.lr_scale", 0.5, confidence=0.9, why=f"it is tick {window.tick}")
+
+
+def verdict(number: int, tick: int, kind: str, by: str) -> Decision:
+    return Decision.model_validate(
+        {
+            "id": f"{number}", "ballot": f"b{number}", "actuator": "optimizer.lr_scale", "verdict": kind, "value": 0.5,
+            "reason": "", "tally": [{"agent": by, "stance": "propose", "value": 0.5}], "tick": tick,
+            "apply_at_tick": tick + 1, "expires_at_tick": tick + 1,
+        }
+    )  # fmt: skip
+
+
+def after(*decisions: Decision, until: int) -> tuple[list[int], list[str]]:
+    """Ticks of its proposals after those decisions of tick 1, and what it told meanwhile."""
+    session = Session(Bold(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    for decision in decisions:
+        session.absorb(decision)
+    proposed, told = [], []
+    for tick in range(2, until):
+        session.absorb(observe(tick, reward=0.1))
+        for word in spoken(session.react()):
+            if isinstance(word, Vote):
+                proposed.append(tick)
+            elif word.state == "notice":
+                told.append(word.reason)
+    return proposed, told
+
+
+def test_what_was_refused_to_somebody_else_holds_nothing_back() -> None:
+    proposed, told = after(verdict(1, 1, "rejected", "somebody"), until=4)
+    assert proposed == [2, 3] and not told
+
+
+def test_what_was_refused_to_itself_is_not_asked_again_for_a_cool_down() -> None:
+    proposed, told = after(verdict(1, 1, "rejected", "me"), until=8)
+    assert proposed == [6, 7] and not told, "the refusal stands in the log with its reason"
+
+
+def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -> None:
+    proposed, told = after(verdict(1, 1, "adopted", "somebody"), until=8)
+    assert proposed == [6, 7]
+    assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
+    assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
+
+
+def test_under_a_reward_gradients_that_lean_are_a_reason_while_they_go_on_leaning() -> None:
+    """At a rate that fits they lean, too, for as long as the policy has most of its way before it."""
+
+    def said(fading: float) -> list[Vote]:
+        cosines = (0.3 - fading * t + c for t, c in enumerate(noisy(0.0, 80, 0.02)))
+        return votes(LearningRate(), [observe(t, reward=0.3, cos=c) for t, c in enumerate(cosines, 1)])
+
+    assert said(0.0)[0].value == 2.5
+    assert not said(0.002), "0.3 to 0.14"

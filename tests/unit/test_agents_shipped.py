@@ -19,8 +19,9 @@ from oven_controller.messages import AgentStatus, MetricSpec, Receipt, RunStarte
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
 SHIPPED = sorted(entry_points()["oven.agents"])
-SPEAK = [name for name in SHIPPED if name != "undo"]
-"""In a run in trouble in which nobody did anything yet; `undo` has its own tests (test_agent_second_thoughts.py)."""
+SPEAK = [name for name in SHIPPED if name not in ("undo", "late")]
+"""In a run in trouble in which nobody did anything yet; `undo` has its own tests (test_agent_second_thoughts.py), and
+`late` proposes nothing."""
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+import torch
+from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, trainer, weights
 from tests.unit.test_attach_trl import tokenizer
 from tests.unit.tiny_grpo import ROWS, grpo, vowels
 from tokenizers.processors import TemplateProcessing
@@ -104,6 +105,24 @@ def test_equal_rewards_are_shown_as_groups_without_a_gradient(tmp_path: Path) ->
     assert equal(begin, weights(job))
 
 
+def test_rewards_of_another_trainer_are_not_read(tmp_path: Path) -> None:
+    """A2PO has a method of the same name, which returns one number per completion."""
+
+    class Summing(Sequential):
+        reward_funcs = (vowels,)
+
+        def _calculate_rewards(self) -> torch.Tensor:
+            return torch.tensor([0.5, 1.0])
+
+        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return super().training_step(*args, **kwargs) * self._calculate_rewards().mean()
+
+    line = attached(trainer(tmp_path, cls=Summing))
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and len(line.series("loss")) == 12
+    assert "rewards/unscored" not in {metric.name for metric in run.metrics}
+
+
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_vllms_settings_reach_trl_as_they_are(tmp_path: Path, mode: str) -> None:
     if find_spec("vllm"):
@@ -133,4 +152,4 @@ def test_a_rollback_has_the_generator_load_the_weights_that_came_back(tmp_path: 
     job.add_callback(AsTrlDoes())
     job.train()
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    assert loaded == [-1, 0, -1]
+    assert loaded == [-1, 0, -1, 0, 1]

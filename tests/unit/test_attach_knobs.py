@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.attachment import attach
-from oven_learner.hf.learning_rate import LearningRateScale
+from oven_learner.optim.learning_rate import LearningRateScale
 from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -43,7 +43,7 @@ def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Pat
 
 def test_a_restart_from_scratch_sets_the_scale_of_the_log_again(tmp_path: Path) -> None:
     own = user_rates(tmp_path / "own", {})
-    job, line = trainer(tmp_path / "again"), Deciding(past=Past(1, 12, 99, {"optimizer.lr_scale": 0.5}))
+    job, line = trainer(tmp_path / "again"), Deciding(past=Past(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attach(job, link=line)
     job.train()
     assert rates(line) == pytest.approx([rate * 0.5 for rate in own], rel=1e-7)
@@ -132,12 +132,12 @@ def test_a_rollback_restores_weights_optimizer_and_step_and_keeps_the_scale(tmp_
     job.add_callback(Watch())
     attach(job, link=line)
     job.train()
-    assert [seen.step for seen in line.observed()] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 6, 7, 8]
-    assert [seen.tick for seen in line.observed()] == list(range(1, 13))
+    assert [seen.step for seen in line.observed()] == [*range(1, 10), *range(6, 13)]
+    assert [seen.tick for seen in line.observed()] == list(range(1, 17))
     (now, (step, moments)), (then, (step_then, moments_then)) = states[9], states[5]
     assert step == step_then == 5
     assert equal(now, then) and equal(moments, moments_then)
-    wanted = own[:6] + [rate * 0.5 for rate in own[6:9] + own[5:8]]
+    wanted = own[:6] + [rate * 0.5 for rate in own[6:9] + own[5:12]]
     assert rates(line) == pytest.approx(wanted, rel=1e-7)
     back = line.receipts()[-1]
     assert (back.actuator, back.status, back.before, back.after) == ("run.rollback", "applied", 9.0, 5.0)
@@ -165,7 +165,7 @@ def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they
     job.add_callback(Watch())
     attach(job, link=line)
     job.train()
-    assert [seen.step for seen in line.observed()] == [*range(1, 9), 1, 2, 9, 10]
+    assert [seen.step for seen in line.observed()] == [*range(1, 9), 1, 2, 9, 10, 11, 12]
     assert [(receipt.before, receipt.after) for receipt in line.receipts()] == [(8.0, 0.0), (2.0, 8.0)]
     assert equal(begun[10], ended[7]) and not equal(begun[10], ended[9])
     logged = [entry["loss"] for entry in job.state.log_history if "loss" in entry]
@@ -240,7 +240,7 @@ def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: 
 
 
 def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.hf.snapshot.LIMIT_BYTES", 100)
+    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
     job, line = trainer(tmp_path), Deciding({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     job.train()

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from oven_controller.errors import ConfigError
 from oven_controller.messages import RunEnded, RunStarted
 from oven_learner.attachment import attach
-from oven_learner.hf import gauges, update
+from oven_learner.optim import gauges, update
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -213,16 +213,39 @@ def test_the_gauge_is_the_same_in_small_parts(tmp_path: Path, monkeypatch: pytes
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
-def test_an_optimizer_without_a_first_moment_has_no_gauge(tmp_path: Path) -> None:
+def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Path) -> None:
+    wanted: list[float] = []
+
+    class ByHand(TrainerCallback):
+        mean: torch.Tensor | None = None
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            gradient = torch.cat([p.grad.flatten() for p in kw["model"].parameters()])
+            if self.mean is not None:
+                wanted.append(float(torch.nn.functional.cosine_similarity(gradient, self.mean, dim=0)))
+            before = torch.zeros_like(gradient) if self.mean is None else self.mean
+            self.mean = 0.9 * before + 0.1 * gradient
+
+    job, line = trainer(tmp_path, optim="sgd"), Deciding()
+    job.add_callback(ByHand())
+    attach(job, link=line)
+    job.train()
+    found = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    assert found[0] is None and found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
+
+
+def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.optim.momentum.COPY_BYTES", 8)
     job, line = trainer(tmp_path, optim="sgd"), Deciding()
     attach(job, link=line)
     job.train()
-    assert len(line.observed()) == 12
     assert all(gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[gauges.ALIGNMENT.name]
 
 
 def test_a_gauge_that_raises_is_given_up_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "alignment", lambda _: 1 / 0)
+    monkeypatch.setattr(gauges, "alignment", lambda *_: 1 / 0)
     job, line = trainer(tmp_path), Deciding()
     attach(job, link=line)
     job.train()

@@ -72,7 +72,7 @@ def test_the_rate_is_the_decided_multiple_then_saved_then_resumed(tmp_path: Path
     assert rates.seen == pytest.approx({n: own.seen[n] * 0.5 for n in range(7, 13)}, rel=1e-9), "without a controller"
 
     resumed, rates = watched(tmp_path / "job", schedule)
-    line = Deciding({15: ("optimizer.lr_scale", 3.0)}, Past(1, 12, 99, {"optimizer.lr_scale": 0.5}))
+    line = Deciding({15: ("optimizer.lr_scale", 3.0)}, Past(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attachment = attach(resumed, link=line)
     resumed.train(resume_from_checkpoint=checkpoint)
     wanted = {n: own.seen[n] * (0.5 if n < 10 else 3.0) for n in range(7, 13)}

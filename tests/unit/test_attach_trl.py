@@ -43,7 +43,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def grpo(folder: Path, data: Dataset | None = None, **settings: Any) -> GRPOTrainer:
+def grpo(folder: Path, data: Dataset | None = None, held_out: Any = None, **settings: Any) -> GRPOTrainer:
     set_seed(3)
 
     def vowels(completions: list[str], **_: Any) -> list[float | None]:
@@ -60,16 +60,18 @@ def grpo(folder: Path, data: Dataset | None = None, **settings: Any) -> GRPOTrai
             **(COMMON | settings),
         ),
         train_dataset=data or Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
+        eval_dataset=held_out,
         processing_class=tokenizer(),
     )  # fmt: skip
 
 
-def sft(folder: Path, **settings: Any) -> SFTTrainer:
+def sft(folder: Path, held_out: Any = None, **settings: Any) -> SFTTrainer:
     set_seed(3)
     return SFTTrainer(
         model=llama(),
         args=SFTConfig(output_dir=str(folder), per_device_train_batch_size=2, max_length=16, **(COMMON | settings)),
         train_dataset=Dataset.from_list([{"text": text} for text in ("abcdef", "bcdefg", "cdefgh", "defghi") * 4]),
+        eval_dataset=held_out,
         processing_class=tokenizer(),
     )
 

@@ -51,16 +51,17 @@ def lengths(completions: list[str], **_: Any) -> list[float | None]:
     return [float(len(text)) for text in completions]
 
 
-def dpo(folder: Path, policy: str, **settings: Any) -> DPOTrainer:
+def dpo(folder: Path, policy: str, held_out: Any = None, **settings: Any) -> DPOTrainer:
     set_seed(3)
     pairs = [{"prompt": "ab", "chosen": "cde", "rejected": letter * 3} for letter in "klmnopqr"]
     args = DPOConfig(output_dir=str(folder), per_device_train_batch_size=4, **COMMON | {"beta": 0.1} | settings)
     return DPOTrainer(
-        model=policy, args=args, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer()
+        model=policy, args=args, train_dataset=Dataset.from_list(pairs), eval_dataset=held_out,
+        processing_class=tokenizer(),
     )  # fmt: skip
 
 
-def rloo(folder: Path, policy: str, **settings: Any) -> RLOOTrainer:
+def rloo(folder: Path, policy: str, held_out: Any = None, **settings: Any) -> RLOOTrainer:
     set_seed(3)
     args = RLOOConfig(
         output_dir=str(folder), num_generations=4, per_device_train_batch_size=4, max_completion_length=4,
@@ -68,11 +69,12 @@ def rloo(folder: Path, policy: str, **settings: Any) -> RLOOTrainer:
     )  # fmt: skip
     return RLOOTrainer(
         model=policy, reward_funcs=[vowels, lengths], args=args, train_dataset=Dataset.from_list(PROMPTS),
+        eval_dataset=held_out,
         processing_class=tokenizer(),
     )  # fmt: skip
 
 
-def distillation(folder: Path, policy: str, **settings: Any) -> DistillationTrainer:
+def distillation(folder: Path, policy: str, held_out: Any = None, **settings: Any) -> DistillationTrainer:
     set_seed(3)
     args = DistillationConfig(
         output_dir=str(folder), per_device_train_batch_size=4, max_completion_length=4,
@@ -80,6 +82,7 @@ def distillation(folder: Path, policy: str, **settings: Any) -> DistillationTrai
     )  # fmt: skip
     return DistillationTrainer(
         model=policy, teacher_model=llama(), args=args, train_dataset=Dataset.from_list(PROMPTS),
+        eval_dataset=held_out,
         processing_class=tokenizer(),
     )  # fmt: skip
 

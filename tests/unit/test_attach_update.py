@@ -16,8 +16,8 @@ from transformers import Trainer, TrainerCallback
 
 from oven_controller.messages import RunStarted
 from oven_learner.attachment import attach
-from oven_learner.hf import gauges, update
-from oven_learner.hf.gauges import OptimizerGauges
+from oven_learner.optim import gauges, update
+from oven_learner.optim.gauges import OptimizerGauges
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -180,11 +180,11 @@ def test_where_little_of_the_model_is_trained_a_step_is_long_beside_the_wrong_th
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_overflows_has_no_update(tmp_path: Path, fused: bool) -> None:
+def test_a_step_that_overflows_has_no_update(fused: bool) -> None:
     """The scaler leaves it out, or has a fused optimizer leave it out."""
     weights = spread(3, torch.float32)
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
-    measure = OptimizerGauges(trainer(tmp_path, optimizers=(optimizer, None)), heard=True)
+    measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), heard=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     found = []
     for step in range(4):
@@ -210,4 +210,4 @@ def test_a_gauge_that_raises_is_given_up_and_the_others_go_on(
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
     assert not any(RATIO in seen.metrics for seen in line.observed())
     told = [record.getMessage() for record in caplog.records if RATIO in record.getMessage()]
-    assert told == [f"{RATIO} is no longer measured: ZeroDivisionError: division by zero"]
+    assert told == [f"{RATIO} is no longer measured: division by zero"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.paired import T_975, paired, quantile
+from oven_learner.bench.paired import T_975, Word, paired, quantile, word
 from oven_learner.bench.pairs import START, figures
 
 
@@ -29,9 +29,11 @@ def test_the_figures_are_paired_by_seed() -> None:
     }  # fmt: skip
 
 
-def test_a_difference_that_the_seeds_do_not_tell_from_none_is_called_that() -> None:
-    assert figures(results([0.9, 0.8, 0.7], [0.8, 0.9, 0.7]))["verdict"] == "NO EFFECT"
-    assert figures(results([0.5, 0.5, 0.5], [0.6, 0.7, 0.61]))["verdict"] == "NO EFFECT"
+def test_a_difference_that_was_not_found_is_no_effect_only_where_one_would_have_been() -> None:
+    assert figures(results([0.9, 0.8, 0.7], [0.8, 0.9, 0.7]))["verdict"] == "INCONCLUSIVE"
+    assert figures(results([0.5, 0.5, 0.5], [0.6, 0.7, 0.61]))["verdict"] == "INCONCLUSIVE"
+    assert figures(results([0.9, 0.8, 0.7], [0.9, 0.8, 0.7]))["verdict"] == "NO EFFECT", "the same bits"
+    assert figures(results([0.9, 0.8, 0.7], [0.901, 0.8, 0.699]))["verdict"] == "NO EFFECT"
     assert figures(results([0.5, 0.5, 0.5], [0.6, 0.62, 0.61]))["verdict"] == "HARMS"
     with pytest.raises(ValueError, match="at least 2"):
         paired([0.9], [0.8])
@@ -50,5 +52,15 @@ def test_the_interval_holds_the_mean_and_turns_with_the_arms(pairs: list[tuple[f
     found, turned = paired(one, other), paired(other, one)
     assert found.low <= found.mean <= found.high
     assert math.isclose(found.low, -turned.high, abs_tol=1e-12)
-    opposite = {"HELPS": "HARMS", "HARMS": "HELPS", "NO EFFECT": "NO EFFECT"}
-    assert turned.verdict == opposite[found.verdict]
+    opposite: dict[Word, Word] = {"HELPS": "HARMS", "HARMS": "HELPS"}
+    said = word(found.low, found.high, 0.02)
+    assert word(turned.low, turned.high, 0.02) == opposite.get(said, said)
+
+
+@given(st.floats(-1, 1), st.floats(0, 1), st.floats(0.001, 1))
+def test_the_word_for_an_interval(low: float, width: float, smallest: float) -> None:
+    """An interval with an effect of interest in it is never called NO EFFECT, nor one without 0 INCONCLUSIVE."""
+    high = low + width
+    said = word(low, high, smallest)
+    assert (said in ("HELPS", "HARMS")) == (not low <= 0 <= high)
+    assert (said == "NO EFFECT") == (low <= 0 <= high and max(-low, high) < smallest)

@@ -13,6 +13,7 @@ from oven_controller.stack import plugins
 from oven_kg.source_prior import source_prior, triples_of
 from oven_kg.token_codec import LIMIT, decode, vocabulary_sha
 from oven_learner.bench import token_prior as bench
+from oven_learner.bench.paired import Word
 
 SOURCE = """
 import os
@@ -76,10 +77,13 @@ def test_an_arm_changes_its_own_rows_and_no_other(arm: str) -> None:
 
 
 def test_the_verdict_asks_for_every_control() -> None:
-    helped = dict.fromkeys(bench.ARMS, "HELPS")
+    helped: dict[str, Word] = dict.fromkeys(bench.ARMS, "HELPS")
     assert bench.verdict(helped, 5) == "HELPS" and bench.verdict(helped, 4) == "INCONCLUSIVE"
     for control in ("baseline", "shuffled", "frequency"):
         assert bench.verdict({**helped, control: "NO EFFECT"}, 5) == "NO EFFECT"
+        assert bench.verdict({**helped, control: "INCONCLUSIVE"}, 5) == "INCONCLUSIVE"
+    unsure: dict[str, Word] = dict.fromkeys(bench.ARMS, "INCONCLUSIVE")
+    assert bench.verdict({**unsure, "frequency": "HARMS"}, 5) == "NO EFFECT", "frequency alone does surely more"
     assert bench.verdict({**helped, "unigram": "HARMS"}, 5) == "HELPS", "the unigram is no control of the graph"
     assert bench.verdict({**helped, "baseline": "HARMS"}, 5) == "HARMS"
 

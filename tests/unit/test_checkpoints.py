@@ -20,20 +20,20 @@ from oven_controller.stack.relaunching import Relaunching
 from oven_learner import checkpoints, ondisk
 from oven_learner.attachment import Attachment, attach
 from oven_learner.checkpoints import Record
-from oven_learner.hf import snapshot
+from oven_learner.optim import snapshot
 from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-def kept(output: Path, step: int, tick: int | None = None, run: str = "r", **more: Any) -> Path:
+def kept(output: Path, step: int, tick: int | None = None, run: str = "r", training: str = "1", **more: Any) -> Path:
     folder = output / f"checkpoint-{step}"
     checkpoints.begin(folder)
     (folder / "model.safetensors").write_bytes(b"w" * 64)
     (folder / "trainer_state.json").write_text("{}")
     record = Record(
-        run=run, incarnation=1, n=1, tick=step if tick is None else tick, step=step, trained=step, fresh=True,
-        **{"own": False, "world": 1, "model": {"w": (4, 2)}, **more},
+        run=run, training=training, incarnation=1, n=1, tick=step if tick is None else tick, step=step, trained=step,
+        fresh=True, **{"own": False, "world": 1, "model": {"w": (4, 2)}, **more},
     )  # fmt: skip
     checkpoints.finish(folder, record)
     return folder
@@ -54,15 +54,15 @@ def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path
     kept(tmp_path, 20, 20)
     kept(tmp_path, 30, 30, run="other")
     kept(tmp_path, 12, 25)  # after a rollback from 20 to 10
-    assert checkpoints.newest(tmp_path, "r") is not None
-    assert [path.name for path, _ in checkpoints.complete(tmp_path, "r")] == [
+    assert checkpoints.newest(tmp_path, "r", "1") is not None
+    assert [path.name for path, _ in checkpoints.complete(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
-    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-12"
-    found = checkpoints.newest(tmp_path, "r", tick=24)
+    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
+    found = checkpoints.newest(tmp_path, "r", "1", tick=24)
     assert found is not None and found[0].name == "checkpoint-20"
-    checkpoints.abandon(tmp_path, "r", 10, "rolled back")
-    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-10"
+    checkpoints.abandon(tmp_path, "r", "1", 10, "rolled back")
+    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
     assert not checkpoints.problem(tmp_path / "checkpoint-20"), "whole it is"
 
 
@@ -72,10 +72,10 @@ def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
     (kept(tmp_path, 3) / "model.safetensors").unlink()
     (kept(tmp_path, 4) / checkpoints.PART).touch()
     (kept(tmp_path, 5) / checkpoints.RECORD).write_text('{"v": 1')
-    assert checkpoints.to_resume(tmp_path, "r") == tmp_path / "checkpoint-1"
+    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
     (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
     with pytest.raises(ConfigError, match=r"no checkpoint in .* can be resumed"):
-        checkpoints.to_resume(tmp_path, "r")
+        checkpoints.to_resume(tmp_path, "r", "1")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
 
 def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
     bound = Bound(most=3)
-    order = Relaunch(checkpoint="start", step=0, reached=50, trained=50, reason="")
+    order = Relaunch(checkpoint="start", training="1", step=0, reached=50, trained=50, reason="")
     assert [bound.allows(order) for _ in range(4)] == [True, True, True, False]
     assert bound.allows(order.model_copy(update={"reached": 51}))
 
@@ -117,7 +117,12 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
 
     def sends_back(reached: int, trained: int) -> None:
         order = Relaunch(
-            checkpoint="out/checkpoint-40", step=40, reached=reached, trained=trained, reason="rolled back"
+            checkpoint="out/checkpoint-40",
+            training="1",
+            step=40,
+            reached=reached,
+            trained=trained,
+            reason="rolled back",
         )
         relaunch.write(tmp_path, order)
 
@@ -157,7 +162,7 @@ def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> 
     assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
     with pytest.raises(ConfigError, match=r"checkpoint-8 was never finished .*; resume from checkpoint-4"):
         checkpoints.checked(tmp_path / "checkpoint-8", "", {})
-    assert checkpoints.to_resume(tmp_path, "") == tmp_path / "checkpoint-4"
+    assert checkpoints.to_resume(tmp_path, "", "1") == tmp_path / "checkpoint-4"
 
 
 class Wide(torch.nn.Module):
@@ -195,6 +200,7 @@ class Disk:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.output = folder, folder / "out"
+        self.charge_rollbacks = False
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
         monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
@@ -203,8 +209,9 @@ class Disk:
     def incarnation(
         self, plan: Any = None, past: Past | None = None, **settings: Any
     ) -> tuple[Any, Deciding, Attachment]:
+        training = settings.pop("training", None)
         job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), Deciding(plan, past)
-        return job, line, attach(job, link=line)
+        return job, line, attach(job, link=line, training=training, charge_rollbacks=self.charge_rollbacks)
 
 
 @pytest.fixture
@@ -212,7 +219,9 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(tmp_path, monkeypatch)
 
 
-def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Disk) -> None:
+@pytest.mark.parametrize("charged", [True, False])
+def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Disk, charged: bool) -> None:
+    disk.charge_rollbacks = charged
     job, line, _ = disk.incarnation({6: ("optimizer.lr_scale", 0.5), 10: ("run.rollback", 7.0)})
     with pytest.raises(SystemExit) as left:
         job.train()
@@ -225,7 +234,7 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
 
-    past = Past(incarnation=1, tick=10, values={"optimizer.lr_scale": 0.5})
+    past = Past(incarnation=1, tick=10, values={"1": {"optimizer.lr_scale": 0.5}})
     again, line, _ = disk.incarnation(past=past)
     again.train()
     started = line.sent[0]
@@ -234,12 +243,14 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     assert {spec.name: spec.value for spec in started.actuators}["optimizer.lr_scale"] == 0.5, (
         "knobs are not rolled back"
     )
-    assert [(seen.tick, seen.step) for seen in line.observed()] == [(11, 5), (12, 6)], "the budget counts what was lost"
+    ticks = range(11, 13) if charged else range(11, 19)
+    assert [(seen.tick, seen.step) for seen in line.observed()] == [(tick, tick - 6) for tick in ticks]
+    assert line.observed()[-1].progress == (0.5 if charged else 1.0)
     assert relaunch.read(disk.folder) is None, "it is done with"
 
 
 def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
-    straight, ran, _ = disk.incarnation({9: ("run.stop", None)})
+    straight, ran, _ = disk.incarnation()
     straight.args.output_dir = str(disk.folder / "straight")
     straight.train()
     job, line, _ = disk.incarnation({3: ("run.rollback", 2.0)})
@@ -248,7 +259,7 @@ def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
     assert line.receipts()[-1].after == 0.0
     again, line, _ = disk.incarnation(past=Past(incarnation=1, tick=3))
     again.train(resume_from_checkpoint=True)  # as the script says each time
-    assert [seen.step for seen in line.observed()] == [seen.step for seen in ran.observed()] == list(range(1, 10))
+    assert [seen.step for seen in line.observed()] == [seen.step for seen in ran.observed()] == list(range(1, 13))
     assert equal(weights(straight), weights(again)), "as if nothing had been"
 
 
@@ -336,3 +347,36 @@ def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
     (tmp_path / "file").touch()
     assert ondisk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"
+
+
+def test_no_training_goes_on_from_a_checkpoint_of_another(tmp_path: Path) -> None:
+    kept(tmp_path, 8, 8, training="1")
+    assert checkpoints.to_resume(tmp_path, "r", "2") is None
+    assert checkpoints.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
+    kept(tmp_path, 4, 12, training="2")
+    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
+    assert checkpoints.to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
+    checkpoints.abandon(tmp_path, "r", "2", 0, "rolled back")
+    assert checkpoints.newest(tmp_path, "r", "1") is not None and checkpoints.newest(tmp_path, "r", "2") is None
+
+
+def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further(disk: Disk) -> None:
+    """As a script with two trainers, in two processes: the second one's rollback sends only that back."""
+    sft, line, _ = disk.incarnation(max_steps=6, training="sft")
+    sft.train()
+    past = Past(incarnation=1, tick=6, values={"sft": {"optimizer.lr_scale": 0.5}}, training="sft")
+    grpo, line, _ = disk.incarnation({9: ("run.rollback", 7.0)}, past=past, max_steps=12, training="grpo")
+    with pytest.raises(SystemExit):
+        grpo.train()
+    receipt = line.receipts()[-1]
+    assert (receipt.status, receipt.after) == ("applied", 0.0), "tick 6 is the other training's"
+    order = relaunch.read(disk.folder)
+    assert order is not None and (order.training, order.checkpoint) == ("grpo", relaunch.START)
+
+    past = Past(incarnation=2, tick=9, training="grpo")
+    sft, line, _ = disk.incarnation(past=past, max_steps=6, training="sft")
+    sft.train()
+    assert line.observed()[0].step > 6, "it was done, and does not begin anew"
+    grpo, line, _ = disk.incarnation(past=past, max_steps=4, training="grpo")
+    grpo.train()
+    assert line.observed()[0].step == 1 and relaunch.read(disk.folder) is None

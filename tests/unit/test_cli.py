@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import app, run
 from oven_controller.home import Home
 from oven_controller.settings import resolve
+from oven_controller.stack.checks import Request
 from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
-from oven_controller.stack.up import Request
 
 COMMANDS = [
     *(
@@ -32,6 +35,7 @@ COMMANDS = [
             "monitor",
             "replay",
             "backtest",
+            "review",
             "calibration",
             "import",
             "hold",
@@ -42,6 +46,8 @@ COMMANDS = [
             "set",
             "mute",
             "unmute",
+            "trust",
+            "distrust",
             "autonomy",
             "schema",
             "bench",
@@ -130,6 +136,11 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
     assert home.runs() == []
 
 
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("--version") == 0
+    assert capsys.readouterr().out == f"{version('oven-controller')}\n"
+
+
 def test_an_option_that_is_not_there() -> None:
     assert invoke("up", "--stpes", "3") == 2
 
@@ -180,6 +191,38 @@ def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) 
     assert not home.path.exists()
 
 
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    ("recipe", "command", "remedy"),
+    [
+        (
+            "attached",
+            ["run", "--resume", "--run", "r", "--set", "agents=[]", "--", "true"],
+            "oven-controller run -- COMM",
+        ),
+        (
+            "attached",
+            ["up", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]"],
+            "oven-controller run -- COMM",
+        ),
+        ("grpo", ["up", "--resume", "--run", "r", "--set", "agents=[]"], "oven-controller up --recipe grpo`"),
+    ],
+)
+def test_a_completed_run_is_not_resumed_and_any_other_is(
+    capsys: pytest.CaptureFixture[str], home: Home, recipe: str, command: list[str], remedy: str, dry: list[str]
+) -> None:
+    folder = home.create("r", recipe)
+    folder.config.write_text(json.dumps({"recipe": recipe}))
+    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    assert invoke(command[0], *dry, *command[1:]) == 2
+    said = capsys.readouterr().err
+    assert "run 'r' is completed" in said and remedy in said
+    for ended in ("stopped", "failed", None):
+        folder.write_info(folder.info().model_copy(update={"ended": ended}))
+        if dry:
+            assert invoke(command[0], *dry, *command[1:]) == 0
+
+
 def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"kg": None, "monitor": None}
     monkeypatch.setattr("oven_controller.stack.dry_run.plugins.points", lambda _group: there)
@@ -210,6 +253,57 @@ def test_the_environment_carries_where_traces_go(home: Home) -> None:
     assert plan.member("judge").env["OVEN_CREDS"].endswith("/judge.nk")
 
 
+REFUSED: dict[str, tuple[list[str], int, str]] = {
+    "a name": (["--run", "a b"], 2, "run 'a b' is not a usable name"),
+    "an option as a name": (["--run", "-x"], 2, "run '-x' is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and -"),
+    "a path as a name": (["--run", "../x"], 2, "run '../x' is not a usable name"),
+    "a name that is taken": (["--run", "there"], 2, "there is a run named 'there' in"),
+    "23 digits": (["--set", "steps=12345678901234567890123"], 2, "it should be less than or equal to 1000000000"),
+    "no address": (["--nats", "nats://"], 2, "'nats://' is no address of a server"),
+    "no server": (["--nats", "nats://127.0.0.1:1"], 3, "no NATS server answers at nats://127.0.0.1:1"),
+    "no key": (["--nats", "nats://127.0.0.1:1", "--creds", "nothere.nk"], 2, "nothere.nk: No such file"),
+    "no key of one": (["--nats", "nats://127.0.0.1:1", "--creds", "keys"], 2, "keys/admin.nk: No such file"),
+    "no authority": (["--nats", "tls://127.0.0.1:1", "--tls-ca", "nothere.pem"], 2, "nothere.pem: No such file"),
+}
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "up"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_dry_run_refuses_what_up_refuses(
+    case: str, dry: list[str], capsys: pytest.CaptureFixture[str], home: Home, tmp_path: Path
+) -> None:
+    home.create("there", "grpo")
+    (tmp_path / "keys").mkdir()
+    args, code, words = REFUSED[case]
+    assert invoke("up", "--no-learner", "--set", "agents=[]", "--set", "kg=false", *dry, *args) == code
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and words in said.err and said.err.count("\n") == 1
+    if dry:
+        assert said.out == "" and [folder.run for folder in home.runs()] == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def\n", "line 1: importing the agent raised SyntaxError"),
+        ("1 / 0\n", "line 1: importing the agent raised ZeroDivisionError"),
+        ("print('hello')\n", "must define exactly one subclass of oven_agents.Agent; it defines none"),
+        ("raise SystemExit(0)\n", "line 1: importing the agent called sys.exit(0)"),
+    ],
+)
+def test_a_dry_run_loads_the_agents_files(
+    source: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    (tmp_path / "mine.py").write_text(source)
+    assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {tmp_path / 'mine.py'}") and words in said.err and said.out == ""
+    (tmp_path / "mine.py").write_text(TEMPLATE.format(title="Mine"))
+    assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 0
+    assert "agent-mine" in capsys.readouterr().out
+
+
 def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:
     import socket
 
@@ -230,6 +324,4 @@ def test_the_command_line_loads_nothing_heavy() -> None:
 
 
 def _path() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +64,8 @@ def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.Capt
     knew = found["standing"]
     assert knew["tick"] == 3 and knew["effective"][LR] == 1.0
     assert [ballot["votes"] for ballot in knew["open_ballots"]] == [{"amy": "propose"}]
-    assert knew["agents"]["amy"] == {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0}
+    amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "trusted": [], "earned": {}}
+    assert knew["agents"]["amy"] == amy
     assert invoke("replay", "r", "--until", "4") == 0
     said = capsys.readouterr().out
     assert "what the mesh knew at tick 4" in said
@@ -268,3 +272,28 @@ def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
     assert "observation: 4 signed, 1 wrong" in said
     assert invoke("replay", "r", "--verify") == 0
     assert "they made the difference" not in capsys.readouterr().out
+
+
+ENDING = {
+    "import sys\nsys.exit(0)\n": "line 2: importing the agent called sys.exit(0)",
+    "raise SystemExit\n": "line 1: importing the agent called sys.exit(None)",
+    "from oven_agents import Agent\nclass A(Agent):\n    def __init__(self) -> None:\n        raise SystemExit(0)\n": (
+        "A() called sys.exit(0); what only a script does belongs under `if __name__"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", ENDING, ids=["at once", "as an exception", "when it is made"])
+def test_an_agent_that_ends_the_process_is_an_error(
+    source: str, home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Exit code 0 and no line would say that it has nothing to vote."""
+    left_behind(home, a_run())
+    (tmp_path / "mine.py").write_text(source)
+    assert invoke("backtest", "mine.py", "r") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: mine.py") and ENDING[source] in said.err and not said.out
+    command = [sys.executable, "-m", "oven_controller.stack.entry", "agent", "mine.py"]  # what `agent run` becomes
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == 2 and ENDING[source] in done.stderr

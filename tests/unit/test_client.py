@@ -82,7 +82,7 @@ def decide(
     )  # fmt: skip
 
 
-def make(line: Line, *, lockstep: bool = False, start: bool = True) -> tuple[OvenClient, Model]:
+def make(line: Line, *, lockstep: bool = False, start: bool = True, training: str = "1") -> tuple[OvenClient, Model]:
     model = Model()
     actuators = Actuators()
     actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
@@ -91,7 +91,7 @@ def make(line: Line, *, lockstep: bool = False, start: bool = True) -> tuple[Ove
         model.step, model.weights = kept
 
     snapshots = Snapshots(lambda: (model.step, (model.step, model.weights)), restore)
-    client = OvenClient(line, actuators, max_steps=100, lockstep=lockstep, snapshots=snapshots)
+    client = OvenClient(line, actuators, training=training, max_steps=100, lockstep=lockstep, snapshots=snapshots)
     if start:
         client.start()
     return client, model
@@ -216,6 +216,26 @@ def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
     trained(2)
     back = done("run.rollback", 12.0, 5)
     assert (back.before, back.after) == (13.0, 11.0), "to what was restored, and not to the way that was left"
+
+
+def test_a_rollback_to_a_tick_that_has_not_been_is_refused() -> None:
+    """The newest snapshot is before it, and nobody who names a tick means that one."""
+    line = Line()
+    client, model = make(line)
+    for step in range(1, 12):
+        model.step = step
+        client.observe(step, {})
+        client.poll()
+    line.coming.append(decide(99_999_999.0, actuator="run.rollback", number=1, apply_at=11))
+    client.poll()
+    refused = line.receipts()[-1]
+    assert (refused.status, model.step) == ("rejected", 11)
+    assert refused.reason == (
+        "tick 99999999 is ahead: this run is at tick 11; give a tick from 0 to 11, or no value for the newest snapshot"
+    )
+    line.coming.append(decide(None, actuator="run.rollback", number=2, apply_at=11))
+    client.poll()
+    assert line.receipts()[-1].status == "applied" and model.step < 11
 
 
 def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
@@ -408,13 +428,48 @@ def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
 
 
 def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> None:
-    past = Past(incarnation=2, tick=40, last_seq=99, values={"rate": 3.0}, unanswered=(decide(9.0),))
+    past = Past(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
     line = Line(past)
     client, model = make(line)
     assert model.rate == 3.0 and client.tick == 40
     started = line.sent[0]
     assert isinstance(started, RunStarted) and (started.incarnation, started.tick) == (3, 40)
     assert line.receipts()[0].status == "unknown"
+
+
+def test_another_training_takes_over_ticks_and_no_value() -> None:
+    past = Past(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}, "2": {"rate": 5.0}}, training="1")
+    for training, rate in (("1", 3.0), ("2", 5.0), ("sft", 1.0)):
+        line = Line(past)
+        client, model = make(line, start=False, training=training)
+        client.start()
+        started = line.sent[0]
+        assert isinstance(started, RunStarted) and (started.training, started.tick) == (training, 40)
+        assert model.rate == rate
+
+
+def test_what_was_decided_for_the_training_before_is_not_done_to_this_one() -> None:
+    meant = decide(9.0, apply_at=41, expires=60)  # at tick 40, and in the log after the learner had read that
+    line = Line(Past(incarnation=1, tick=40, training="1"))
+    client, model = make(line, start=False, training="2")
+    client.start()
+    line.coming += [meant, decide(2.0, number=2, apply_at=41, expires=60).model_copy(update={"command": "set-1"})]
+    client.observe(1, {})
+    client.poll()
+    assert model.rate == 2.0, "an operator's word counts whenever it came"
+    assert [(r.status, r.after) for r in line.receipts()] == [("expired", None), ("applied", 2.0)]
+    line.coming.append(decide(4.0, number=3, apply_at=42, expires=60))
+    client.observe(2, {})
+    client.poll()
+    assert model.rate == 4.0
+
+    line = Line(Past(incarnation=1, tick=40, training="2"))
+    client, model = make(line, start=False, training="2")
+    client.start()
+    line.coming.append(meant)
+    client.observe(1, {})
+    client.poll()
+    assert model.rate == 9.0, "the same training goes on"
 
 
 def test_lockstep_waits_for_the_tick_to_close() -> None:
@@ -484,3 +539,66 @@ def test_a_link_that_breaks_leaves_training_alone() -> None:
     client.poll()
     assert model.rate == 1.0 and not client.stopping
     assert client.close("completed")
+
+
+def planned(first: str, value: Value, second: str, other: Value) -> list[Decision]:
+    """Two decisions of one plan, in the order in which their ballots were opened."""
+    both = (first, second)
+    return [
+        decide(what, actuator=name, number=number).model_copy(update={"plan": both})
+        for number, (name, what) in enumerate(((first, value), (second, other)), 1)
+    ]
+
+
+def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None:
+    """Whatever their order: a rollback cannot be taken back by writing a value."""
+    line = Line()
+    client, model = make(line)
+    client.observe(1, {"loss": 1.0})
+    client.poll()
+    line.coming.extend(planned("run.rollback", 0.0, "rate", 999.0))  # above its bound
+    client.observe(2, {"loss": 1.0})
+    client.poll()
+    found = {receipt.actuator: receipt for receipt in line.receipts()}
+    assert model.rate == 1.0 and found["rate"].status == "rejected" and found["run.rollback"].status == "skipped"
+    assert "whole or not at all, and rate was rejected" in found["run.rollback"].reason
+
+
+def test_a_setting_is_taken_back_where_the_jump_of_its_plan_fails() -> None:
+    line = Line()
+    client, model = make(line)
+    client.observe(1, {"loss": 1.0})
+    client.poll()
+    line.coming.extend(planned("rate", 0.5, "run.rollback", -5.0))  # nothing is that old
+    client.observe(2, {"loss": 1.0})
+    client.poll()
+    receipts = line.receipts()
+    assert [(one.actuator, one.status) for one in receipts] == [
+        ("rate", "applied"), ("run.rollback", "rejected"), ("rate", "applied"),
+    ]  # fmt: skip
+    assert receipts[2].after == 1.0 == model.rate and not receipts[2].decision_id
+    assert "run.rollback was rejected" in receipts[2].reason
+
+
+def test_a_plan_waits_until_all_of_it_has_arrived() -> None:
+    line = Line()
+    client, model = make(line)
+    first, second = planned("rate", 0.5, "run.rollback", 0.0)
+    line.coming.append(first)
+    client.observe(1, {"loss": 1.0})
+    client.poll()
+    assert model.rate == 1.0 and not line.receipts()
+    line.coming.append(second)
+    client.observe(2, {"loss": 1.0})
+    client.poll()
+    assert model.rate == 0.5 and [one.status for one in line.receipts()] == ["applied", "applied"]
+
+
+def test_half_a_plan_expires() -> None:
+    line = Line()
+    client, model = make(line)
+    line.coming.append(planned("rate", 0.5, "run.rollback", 0.0)[0].model_copy(update={"expires_at_tick": 2}))
+    for step in (1, 2, 3):
+        client.observe(step, {"loss": 1.0})
+        client.poll()
+    assert model.rate == 1.0 and [one.status for one in line.receipts()] == ["expired"]

@@ -52,7 +52,7 @@ class Learner:
         self.decided: list[Decision | StepClosed] = []
         self._n, self._tick = -1, 0
         self._waiting: list[Decision] = []
-        self._rules = Rules(**rules)
+        self._rules = Rules(**{"newcomers": "full", **rules})
 
     def start(self, lockstep: bool = True) -> None:
         metrics = (*METRICS, REWARD, MetricSpec(name="optim/grad_momentum_cos"))

@@ -105,6 +105,20 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             yield named(page), shlex.split(line, comments=True)[1:]
 
 
+def test_creds_add_prints_what_the_protocol_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    folder = Home().create("r", "toy")
+    folder.add_user("learner", "learner")
+    with pytest.raises(SystemExit):
+        run(["creds", "add", "scout"])
+    printed = re.findall(r"^export (\w+)=", capsys.readouterr().out, re.MULTILINE)
+    page = (DOCS / "protocol.md").read_text()
+    assert set(printed) == set(re.findall(r"^\| `(OVEN_\w+)` \|", page, re.MULTILINE))
+    assert len(printed) == 5 and "prints five exports" in (DOCS / "agents.md").read_text()
+
+
 def test_commands_and_their_options_exist() -> None:
     top = typer.main.get_command(app)
     seen = 0
@@ -244,7 +258,7 @@ class OneDecision:
 
 def test_the_loop_example_applies_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     link = OneDecision()
-    there = SimpleNamespace(link=lambda: link, rules=Rules(), lockstep=False, keys={})
+    there = SimpleNamespace(run="docs", link=lambda: link, rules=Rules(), lockstep=False, keys={})
     monkeypatch.setattr(Connection, "find", lambda *_: there)
     source = next(block for block in blocks("plugging-in.md", "python") if "oven.connect" in block)
     exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})

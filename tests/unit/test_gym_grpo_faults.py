@@ -55,6 +55,7 @@ HEALTHY: tuple[Family, ...] = (
 )
 ONSET = 60
 AFTER = 60
+SOON = 30
 NOISE = 0.02
 
 
@@ -63,7 +64,7 @@ def twin() -> dict[int, tuple[dict[str, Any], float]]:
     """Development seed 101 without a fault: state and quality after so many steps."""
     trainee, kept = Grpo(101), {}
     for step in range(ONSET + AFTER + 1):
-        if step in (0, ONSET, AFTER, ONSET + AFTER):
+        if step in (0, SOON, ONSET, ONSET + SOON, AFTER, ONSET + AFTER):
             kept[step] = (trainee.state(), trainee.quality())
         trainee.train_step()
     return kept
@@ -113,9 +114,10 @@ def test_what_is_healthy_does_no_harm(family: Family, twin: dict[int, tuple[dict
     assert family.healthy and family.kind == "grpo"
     case = family.draw(At(1, seed=101), ONSET)
     trainee = at(twin, case.onset)
-    for _ in range(30):
+    for _ in range(SOON):
         trainee.train_step(case)
-    assert trainee.quality() < twin[case.onset][1] + NOISE
+    # No worse than it was, but for what the run without it does by itself: that depends on how a machine rounds sums.
+    assert trainee.quality() < max(twin[case.onset][1], twin[case.onset + SOON][1]) + NOISE
 
 
 def test_a_lasting_fault_keeps_the_users_own_settings(twin: dict[int, tuple[dict[str, Any], float]]) -> None:

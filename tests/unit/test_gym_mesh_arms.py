@@ -99,9 +99,10 @@ def test_the_rules_are_the_products_but_for_the_controls() -> None:
         assert isinstance(started, RunStarted)
         return started.rules
 
-    assert rules(MESH) == Rules(autonomy="auto", control_share=0.0)
+    given = Rules(autonomy="auto").trusting(entry_points()["oven.agents"])
+    assert rules(MESH) == given
     withheld = MeshArm("a", control_share=WITHHELD)
-    assert rules(withheld) == Rules(autonomy="auto", control_share=WITHHELD)
+    assert rules(withheld) == given.model_copy(update={"control_share": WITHHELD})
 
 
 def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> None:

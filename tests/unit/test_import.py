@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,40 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.attached import THIRD_PARTY, trainer
+from tests.unit.own_home import invoke, own_home
 
-from oven_controller.cli.main import run
 from oven_controller.home import Home, RunFolder
-from oven_controller.importing.rows import NO_STEP, Row, gauge, named, rows
+from oven_controller.importing.rows import NO_STEP, Names, Row, gauge, named, rows
 from oven_controller.importing.source import Logged
-from oven_controller.importing.writer import write
+from oven_controller.importing.wandb import Axes
+from oven_controller.importing.writer import Rows, write
 from oven_controller.messages import Observation, RunEnded, RunStarted
 from oven_controller.replay import replay
 from oven_controller.settings import resolve
 from oven_controller.stack import reading
-from oven_controller.stack.up import Request, up
-
-ROOT = Path(__file__).parents[2]
+from oven_controller.stack.checks import Request
+from oven_controller.stack.up import up
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home of its own; and this tree's entry points, whatever is installed."""
-    metadata = tmp_path / "meta" / "oven_controller-0.dist-info"
-    metadata.mkdir(parents=True)
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    text = "".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in one.items()) for group, one in groups.items())
-    (metadata / "entry_points.txt").write_text(text)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
-    monkeypatch.syspath_prepend(str(metadata.parent))
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return Home()
-
-
-def invoke(*args: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        run(args)
-    return int(caught.value.code or 0)
+    return own_home(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -163,6 +146,89 @@ def test_a_resumed_training_is_a_second_incarnation(
     assert "the same, byte for byte" in said and "this run is not a signed one" in said
 
 
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_a_second_event_file_that_goes_on_is_no_restart(
+    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    def board(name: str, *parts: tuple[int, int]) -> str:
+        for begins, ends in parts:
+            writer = SummaryWriter(str(tmp_path / name), filename_suffix=f".{begins}")
+            for step in range(begins, ends + 1):
+                writer.add_scalar("train/loss", 1 / step, step, walltime=1000 + step)
+            writer.close()
+        return str(tmp_path / name)
+
+    for parts in (((1, 8), (9, 12)), ((1, 8), (8, 12))):  # the second says the newest step once more
+        found = imported(board(f"on-{parts[1][0]}", *parts))
+        assert found["incarnations"] == 1 and found["last_step"] == 12
+    assert invoke("import", board("back", (1, 8), (7, 12))) == 0
+    assert "steps 1 to 12, resumed once;" in " ".join(capsys.readouterr().out.split())
+    assert invoke("import", board("back-again", (1, 8), (7, 12), (2, 3))) == 0
+    assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_a_tag_has_the_steps_of_a_board(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "board"))
+    for call in range(1, 6):
+        writer.add_scalar("loss", 1 / call, call)
+        writer.add_scalar("true_step", 10.0 * call, call)
+    writer.close()
+    found = imported("board", "--rename", "true_step=step")
+    assert [o.step for o in observations(found)] == [10, 20, 30, 40, 50] and found["metrics"] == {"loss": 5}
+
+
+def test_metrics_stand_where_their_own_axis_says() -> None:
+    axes = Axes()
+    axes.define("", "train/*", "train/step")
+    axes.define("eval/loss", "", "eval/step")
+    axes.define("seen", "", "epoch")
+    row = {"_step": 0, "train/step": 10, "train/loss": 1.0, "other": 2.0, "seen": 3.0, "epoch": 1}
+    placed = {name: step for step, values in axes.place(row) for name in values}
+    assert {name: placed[name] for name in ("train/loss", "other", "seen")} == {
+        "train/loss": 10,
+        "other": 10,
+        "seen": 10,
+    }
+    placed = {n: s for s, values in axes.place({"_step": 1, "eval/step": 7, "eval/loss": 1.0}) for n in values}
+    assert placed["eval/loss"] == 7
+    placed = {n: s for s, values in axes.place({"_step": 2, "train/loss": 1.0, "eval/loss": 1.0}) for n in values}
+    assert (placed["train/loss"], placed["eval/loss"]) == (10, 7), "each axis's newest value"
+    plain = Axes()
+    assert plain.place({"_step": 4, "loss": 1.0}) == [(4, {"_step": 4, "loss": 1.0})]
+    named_ = Axes("my_step")
+    named_.define("", "*", "train/step")
+    assert named_.place({"_step": 4, "my_step": 9, "train/step": 2, "loss": 1.0})[0][0] == 9
+
+
+AXES = """
+import sys, wandb
+run = wandb.init(project="x", dir=sys.argv[1], mode="offline", settings=wandb.Settings(console="off"))
+run.define_metric("train/*", step_metric="train/step")
+run.define_metric("eval/loss", step_metric="eval/step")
+for i in range(1, 6):
+    run.log({"train/step": 10 * i, "train/loss": 1 / i})
+    run.log({"eval/step": 10 * i, "eval/loss": 2 / i})
+run.finish()
+"""
+
+
+def test_the_axes_of_a_run_of_wandb(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
+    pytest.importorskip("wandb")
+    subprocess.run([sys.executable, "-c", AXES, str(tmp_path)], check=True, timeout=120, capture_output=True)
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    found = observations(imported(str(folder)))
+    assert [(o.step, round(o.metrics["loss"], 3), round(o.metrics["eval/loss"], 3)) for o in found] == [
+        (10 * i, round(1 / i, 3), round(2 / i, 3)) for i in range(1, 6)
+    ]
+
+
 WANDB = """
 import os, sys, wandb
 run = wandb.init(project="x", dir=sys.argv[1], mode="offline", settings=wandb.Settings(console="off"))
@@ -252,7 +318,7 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
     "no step in any": ("x.jsonl", b'{"loss": 1}\n', "holds no measurement at any step: 1 rows without a step"),
     "no number": ("x.csv", b"step,name\n1,a\n", "1 values that are no number"),
     "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "holds several runs: a, b"),
-    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is no CSV"),
+    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is no CSV in UTF-8, export it as one"),
     "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is no JSON"),
     "no object": ("x.jsonl", b"[1]\n", "line 1 is no JSON object"),
     "another format": ("x.parquet", b"PAR1", "is none of: a history exported as .csv or .jsonl"),
@@ -283,8 +349,71 @@ def test_names_that_do_not_fit(tmp_path: Path, home: Home, capsys: Any) -> None:
     assert invoke("import", "a.csv", "--rename", "loss") == 2
     assert "has no two names" in capsys.readouterr().err
     assert invoke("import", "a.csv", "--rename", "los=reward") == 2
-    assert "nothing in a.csv became reward; its metrics: loss" in capsys.readouterr().err
+    assert "there is no los in a.csv; did you mean loss?" in capsys.readouterr().err
     assert [folder.run for folder in home.runs()] == ["old"]
+
+
+def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    (tmp_path / "a.csv").write_text("iter,tokens,train/nll,eval_ppl,loss\n10,5,2,3,9\n20,6,1,2,9\n")
+    found = imported("a.csv", "--rename", "iter=step", "--rename", "train/nll=loss", "--rename", "eval_ppl=eval/loss")
+    assert [(o.step, o.metrics["loss"], o.metrics["eval/loss"]) for o in observations(found)] == [
+        (10, 2, 3),
+        (20, 1, 2),
+    ]
+    assert found["metrics"] == {"eval/loss": 2, "loss": 2, "tokens": 2}, "a column of the new name gives way"
+    for name, text in (("a.jsonl", '{"iter": 4, "step": 1, "loss": 2}\n'), ("a.json", '{"log_history": [%s]}')):
+        (tmp_path / name).write_text(text % '{"iter": 4, "step": 1, "loss": 2}' if "%" in text else text)
+        assert imported(name, "--rename", "iter=step")["last_step"] == 4
+    for pair, said in (("itr=step", "did you mean iter"), ("x=reward", "there is no x in a.csv; its columns are ")):
+        assert invoke("import", "a.csv", "--rename", "iter=step", "--rename", pair) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "a.csv").write_text("step,train/nll,critic/score/mean\n1,2,3\n")
+    assert invoke("import", "a.csv", "--run", "a") == 0
+    said = capsys.readouterr().out
+    assert "its columns: critic/score/mean, nll" in " ".join(said.split())
+    assert "--rename nll=loss" in said and "--rename critic/score/mean=reward" in said
+    assert invoke("import", "a.csv", "--rename", "nll=loss") == 0, "the remedy is one"
+    assert "--rename" not in capsys.readouterr().out.replace("--rename NAME=learning_rate", "")
+    assert invoke("backtest", "lr", "a") == 0
+    assert "--rename nll=loss" in capsys.readouterr().out
+
+
+def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    (tmp_path / "a.csv").write_text("step,loss,rewards/a/mean,rewards/b/mean\n1,2,.1,.2\n")
+    options = ["optimizer.lr_scale", "run.rollback", "grad.clip=0.5", "optimizer.weight_decay=0.1", "reward.weights"]
+    options += ["data.mixture=easy:3,hard:1", "teacher.active=mid:small,mid,large"]
+    found = imported("a.csv", *(word for knob in options for word in ("--knob", knob)))
+    specs = {spec.name: spec for body in bodies(found) if isinstance(body, RunStarted) for spec in body.actuators}
+    assert (specs["grad.clip"].value, specs["grad.clip"].low, specs["grad.clip"].high) == (0.5, 0.05, 1.5)
+    assert (specs["optimizer.weight_decay"].low, specs["optimizer.weight_decay"].high) == (0.0, 1.0)
+    assert specs["run.rollback"].kind == "action" and specs["optimizer.lr_scale"].risky
+    assert specs["reward.weights"].value == {"a": 0.5, "b": 0.5}
+    assert specs["data.mixture"].value == {"easy": 0.75, "hard": 0.25}
+    assert (specs["teacher.active"].value, specs["teacher.active"].choices) == ("mid", ("small", "mid", "large"))
+    wrong = {
+        "grad.clp": "did you mean grad.clip?", "zzz": "known: optimizer.lr_scale, ", "grpo.beta": "needs the value",
+        "grad.clip=-1": "write a number above 0", "grad.clip=x": "write a number above 0",
+        "run.rollback=3": "leave 3 out",
+        "data.mixture": "no two metrics reward/*", "data.mixture=a:1": "two shares or more",
+        "teacher.active=a": "needs its",
+        "teacher.active=x:a,b": "x is not one of a, b",
+    }  # fmt: skip
+    for knob, said in wrong.items():
+        assert invoke("import", "a.csv", "--knob", knob) == 2
+        error = capsys.readouterr().err
+        assert said in error and "Traceback" not in error
+
+
+def test_knobs_have_the_bounds_that_attach_announces() -> None:
+    from oven_controller.importing import knobs
+    from oven_learner.loop import USER_BOUNDS
+    from oven_learner.optim import weight_decay
+
+    assert (knobs.LOW, knobs.HIGH) == USER_BOUNDS
+    assert (knobs.DECAY, knobs.MOST_DECAY) == (weight_decay.TIMES, weight_decay.LEAST)
 
 
 def test_names_are_those_that_attach_gives() -> None:
@@ -307,7 +436,7 @@ ENTRIES = st.builds(
 @given(st.lists(ENTRIES, max_size=20))
 def test_every_number_is_measured_once_at_its_own_step(entries: list[Logged]) -> None:
     skipped: Counter[str] = Counter()
-    made: list[Row] = list(rows(entries, skipped, {}))
+    made: list[Row] = list(rows(entries, skipped, Names()))
     usable = [entry for entry in entries if isinstance(entry.step, int) and entry.step >= 0]
     wanted = [(e.step, k, repr(v)) for e in usable for k, v in sorted(e.values.items()) if type(v) is float]
     got = [(row.step, k, repr(v)) for row in made for k, v in row.metrics.items()]
@@ -333,7 +462,9 @@ STEPS_OF = st.lists(
 def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured: list[Row]) -> None:
     folder = RunFolder(tmp_path / "any")
     folder.path.mkdir(exist_ok=True)
-    written = write(folder, measured, changed=1e9, detail="made up")
+    with Rows(measured, changed=1e9) as kept:
+        written = kept.found
+        write(folder, kept, detail="made up")
     newest: dict[str, int] = {}
     starts = 0
     seen: list[Observation] = []
@@ -346,7 +477,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
             case Observation() as body:
                 seen.append(body)
                 assert body.incarnation == starts and body.tick == len(seen) and 0 <= body.progress <= 1
-                assert all(newest.get(name, -1) < body.step for name in body.metrics)
+                assert all(newest.get(name, -1) <= body.step for name in body.metrics)
                 newest.update(dict.fromkeys(body.metrics, body.step))
     assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
     assert starts == written.incarnations

@@ -230,7 +230,7 @@ def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str],
         (CURRICULUM, ["add=1/5", "--needs", "add"], "write TOPIC:NEED"),
         (CURRICULUM, ["add=1/5", "--floor", "2"], "floor is 2.0"),
         (QUERY, ["search", "x", "--limit", "0"], "limit is 0"),
-        (TOKEN_PRIOR, ["nothere.json"], "cannot read nothere.json"),
+        (TOKEN_PRIOR, ["nothere.json"], "cannot read the file nothere.json"),
         (LEARN, ["r", "--to", "x.json", "--half-life", "-1"], "--half-life is -1"),
     ],
 )

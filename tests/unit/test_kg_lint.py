@@ -37,7 +37,8 @@ def test_its_own_sources_are_in_this_repository() -> None:
 
 
 def test_its_metrics_are_what_learners_publish() -> None:
-    from oven_learner.hf import gauges, metrics, repeated
+    from oven_learner.hf import metrics, repeated
+    from oven_learner.optim import gauges
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.train import gauges as recipe
 

@@ -1,5 +1,7 @@
 """Who may vote, what opens a ballot, what closes it, and what is refused."""
 
+from typing import Literal
+
 import pytest
 from tests.unit.mesh_log import LR, SPECS, Log
 
@@ -46,6 +48,29 @@ def test_a_ballot_closes_early_when_everybody_has_spoken() -> None:
     log.done("cat", seen=log.ballots[0].id)
     assert log.verdict == "adopted"
     assert [line.stance for line in log.last.tally] == ["propose", "for", "silent"]
+
+
+@pytest.mark.parametrize("stance", ["against", "abstain"])
+def test_an_answer_to_ones_own_ballot_takes_the_proposal_back(stance: Literal["against", "abstain"]) -> None:
+    """docs/protocol.md: the last vote counts, whoever opened the ballot."""
+    log = Log.running("amy", "bob", speciality=(LR,))
+    log.propose("amy", 0.5, confidence=0.9)
+    log.vote("amy", stance, confidence=0.9)
+    log.vote("bob", "abstain")
+    assert log.verdict == "rejected" and "nobody is for it any more" in log.last.reason
+
+
+def test_for_on_ones_own_ballot_keeps_the_value_and_gives_up_what_a_proposal_has() -> None:
+    log = Log.running("amy", "bob", speciality=(LR,))
+    log.propose("amy", 0.5, confidence=0.9, target="reward", expected_change=0.1, horizon=20)
+    log.vote("amy", "for", confidence=0.9)
+    log.vote("bob", "abstain")
+    assert log.verdict == "rejected" and "no quorum: 1 for it, no specialist" in log.last.reason
+    assert log.last.value == 0.5
+    alone = Log.running("amy", "bob", speciality=(LR,))
+    alone.propose("amy", 0.5, confidence=0.9)
+    alone.vote("bob", "abstain")
+    assert alone.verdict == "adopted", "what its proposal alone would have done"
 
 
 def test_nobody_waits_for_an_agent_that_left_or_went_silent() -> None:

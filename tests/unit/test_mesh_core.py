@@ -4,8 +4,6 @@ from typing import Any
 
 from tests.unit.mesh_log import LR, RUN, SPECS, Log, event
 
-from oven_controller.mesh import code_hash
-from oven_controller.mesh.core import Mesh
 from oven_controller.messages import Decision
 from oven_controller.replay import replay
 
@@ -180,8 +178,3 @@ def test_lockstep_waits_for_nobody_where_nobody_lives() -> None:
     log.status("amy", "left")
     log.tick()
     assert log.closed_ticks == [1, 4, 5]
-
-
-def test_two_meshes_have_one_code_hash() -> None:
-    assert code_hash() == code_hash() and len(code_hash()) == 64
-    assert Mesh(RUN).run == RUN

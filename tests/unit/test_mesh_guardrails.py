@@ -6,7 +6,7 @@ import pytest
 from tests.unit.mesh_log import LR, RUN, SPECS, Log
 
 from oven_controller.mesh.needs import NEED, change, covers, met
-from oven_controller.messages import MetricSpec, Value
+from oven_controller.messages import Decision, MetricSpec, Value
 from oven_controller.replay import replay
 
 MIX = "data.mixture"
@@ -47,7 +47,7 @@ def test_cool_down() -> None:
     adopt(log, 0.5)
     log.tick(4)
     adopt(log, 0.8)
-    assert "cooling down: 4 ticks since the last decision on optimizer.lr_scale, 5 are needed" in log.last.reason
+    assert "cooling down: 4 ticks since the last change of optimizer.lr_scale, 5 are needed" in log.last.reason
     adopt(log, 2.0, "grad.clip")
     assert log.verdict == "adopted"  # each actuator cools by itself
     log.tick()
@@ -214,3 +214,32 @@ def test_needs_and_changes_as_they_are_spelt() -> None:
     assert met("actuator:a", ["a"], (), False) and not met("a", ["a"], ["a"], True)
     assert change(LR, 1.0, 2.0) == f"{LR}:up" and change(LR, None, 2.0) == LR and change(LR, 2.0, 2.0) == LR
     assert covers(LR, f"{LR}:up") and covers(f"{LR}:up", f"{LR}:up") and not covers(f"{LR}:up", LR)
+
+
+def refused(log: Log, actuator: str, status: str, value: float) -> Decision:
+    """A decision of the next tick; if it is adopted the learner answers it with that status."""
+    log.tick()
+    log.propose("amy", value, actuator, 0.8)
+    decision = log.last
+    if decision.verdict == "adopted":
+        log.receipt(decision, status)
+    return decision
+
+
+@pytest.mark.parametrize(
+    ("actuator", "status", "third"),
+    [
+        (LR, "rejected", "rejected"),
+        (LR, "skipped", "adopted"),  # another part of its plan was at fault
+        ("run.rollback", "rejected", "adopted"),  # there was no snapshot; there may be one the next time
+        ("run.rollback", "skipped", "adopted"),
+    ],
+)
+def test_a_setting_that_the_learner_rejected_twice_is_not_adopted_again(actuator: str, status: str, third: str) -> None:
+    log = Log()
+    log.start(cooldown_ticks=0)
+    log.join("amy", speciality=(LR, "run.rollback"))
+    log.tick(10)
+    verdicts = [refused(log, actuator, status, value).verdict for value in (0.5, 0.25, 0.125)]
+    assert verdicts == ["adopted", "adopted", third]
+    assert third == "adopted" or "the learner rejected the last 2 changes" in log.last.reason

@@ -164,9 +164,11 @@ def test_a_rollback_and_a_cut_at_one_tick_are_one_change_to_the_metric() -> None
         log = running()
         watch(log, 10, 2.0)
         decisions = [change(log, 0.5 if actuator == LR else 5.0, actuator) for actuator in order]
-        watch(log, 10, 1.0)
+        watch(log, 14, 1.0)
+        assert not log.outcomes  # steps 11 to 20 are compared with themselves, and it is at 19
+        watch(log, 1, 1.0)
         assert [(outcome.decision_id, outcome.scored) for outcome in log.outcomes] == [(d.id, True) for d in decisions]
-        assert [(outcome.samples, outcome.beat) for outcome in log.outcomes] == [((10, 5), 1.0)] * 2
+        assert [(outcome.samples, outcome.beat) for outcome in log.outcomes] == [((10, 10), 1.0)] * 2
         assert log.outcomes[0].gain == log.outcomes[1].gain == pytest.approx(1.0, abs=0.02)
 
 
@@ -180,8 +182,22 @@ def test_a_quick_rollback_is_held_against_what_it_threw_away(order: tuple[str, .
     watch(log, 10, 1.0)
     assert len(log.outcomes) == len(order)
     for outcome in log.outcomes:
-        assert outcome.scored and outcome.samples == (4, 5) and outcome.beat == 1.0
+        assert outcome.scored and outcome.samples == (4, 4) and outcome.beat == 1.0
         assert outcome.gain == pytest.approx(2.0, abs=0.05) and outcome.lines[0].success == 1.0
+
+
+@pytest.mark.parametrize(("slower", "beat"), [(1.0, 0.5), (0.5, 0.0)])
+def test_a_loss_that_falls_after_a_restart_is_no_gain(slower: float, beat: float) -> None:
+    """The same steps as before it, however far the loss falls beyond them."""
+    log = Log.running("amy", "bob", **RULES)
+    for step in range(1, 11):
+        log.tick(loss=10.0 - 0.5 * step)
+    change(log, 0.5)
+    change(log, 0.0, BACK)
+    for step in range(1, 41):
+        log.tick(loss=10.0 - slower * 0.5 * step)
+    found = [outcome.beat for outcome in log.outcomes]
+    assert len(found) == 2 and all(value == pytest.approx(beat, abs=0.15) for value in found), found
 
 
 @pytest.mark.parametrize(("after", "scored"), [(1.0, False), (3.0, False), (9.0, True)])
@@ -312,6 +328,12 @@ def test_a_yardstick_is_judged_by_what_is_held_out() -> None:
     assert (decision.verdict, decision.target, decision.expected_change) == ("adopted", "eval/loss", 0.0)
 
 
+def test_of_held_out_metrics_the_whole_judges_wherever_it_is_announced() -> None:
+    names = ("eval/loss/web", "eval/loss", "eval/other")
+    log = running(metrics=tuple(MetricSpec(name=name, better="down", held_out=True) for name in names))
+    assert change(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, target="").target == "eval/loss"
+
+
 @pytest.mark.parametrize("metrics", [METRICS[:1], (MetricSpec(name="eval/loss", held_out=True),)])
 def test_and_not_moved_without_that(metrics: tuple[MetricSpec, ...]) -> None:
     log = running(metrics=metrics)
@@ -397,7 +419,7 @@ def test_what_cannot_be_measured_is_no_control() -> None:
 
 
 def test_about_the_share_that_was_asked_for_is_withheld() -> None:
-    log = running(control_share=0.25, max_interventions=10**6, outcome_ticks=2, least_reputation=0)
+    log = running(control_share=0.25, max_interventions=10**6, outcome_ticks=2, least_reputation=0, shadow_reputation=0)
     for n in range(400):
         change(log, (0.5, 1.0)[n % 2], target="loss")
         log.tick(12)

@@ -238,7 +238,7 @@ def test_neither_names_nor_order_move_the_merged_value(scalars: Any, mixed: Any,
             random.shuffle(names)
             ballots = list(zip(names, votes, strict=True))
             random.shuffle(ballots)
-            log = Log.running(*sorted(names), agreeing=1, majority=0.51)
+            log = Log.running(*sorted(names), agreeing=1, majority=0.51, least_confidence=0.0)
             for name, (value, confidence) in ballots:
                 log.propose(name, value, actuator, confidence)
             verdict, value = log.last.verdict, log.last.value

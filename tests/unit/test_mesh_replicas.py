@@ -35,7 +35,7 @@ from oven_controller.replay import replay
 from oven_controller.rules import Rules
 
 AGENTS = ("amy", "bob", "cat")
-RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50)
+RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full")
 FITTING: dict[str, list[Any]] = {
     LR: [0.2, 0.5, 2.0, 5.0],
     "grad.clip": [0.5, 2.0, 3.0],

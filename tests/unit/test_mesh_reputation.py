@@ -44,10 +44,12 @@ def test_merit_is_bounded_and_monotone(stance: Stance, confidence: float, y: flo
 
 @given(unit)
 def test_being_right_pays_and_being_wrong_costs_more_the_surer(confidence: float) -> None:
-    assert merit("propose", confidence, 1) >= 0.5 and merit("propose", confidence, 0) <= -0.5
-    assert merit("propose", confidence, 0) == -min(1, 2 * max(confidence, 0.5) ** 2)
-    assert merit("against", confidence, 0) == pytest.approx(merit("propose", confidence, 1))
-    assert merit("for", confidence, 1) == merit("propose", confidence, 1) / 2
+    earns = merit("propose", confidence, 1)
+    assert earns == 0 if confidence < 0.5 else earns >= 0.5, "credit needs a stake"
+    assert merit("propose", confidence, 0) <= -0.5
+    assert merit("propose", confidence, 0) == pytest.approx(-min(1, 2 * max(confidence, 0.5) ** 2))
+    assert merit("against", confidence, 0) == pytest.approx(earns)
+    assert merit("for", confidence, 1) == earns / 2
     assert merit("for", confidence, 0) == merit("propose", confidence, 0)
     assert merit("propose", confidence, 0.5) <= 0, "nobody gains by what says nothing"
 

@@ -52,7 +52,7 @@ def test_muting_works_at_once_and_unmuting_from_the_next_ballot_on() -> None:
     log.operator("c2", "unmute", agent="bob")
     log.vote("amy", "abstain", actuator="grad.clip")
     assert log.verdict == "rejected"
-    log.propose("cat", 2.0, "grad.clip")
+    log.propose("amy", 2.0, "grad.clip")
     assert [ballot.eligible for ballot in log.ballots[-2:]] == [("amy", "cat"), ("amy", "bob", "cat")]
 
 

@@ -91,8 +91,8 @@ def test_a_veto_is_an_against_that_is_sure_and_a_weak_for_is_none() -> None:
     log.vote("cat", "against", confidence=0.7, rationale="it only looks like divergence")
     assert log.verdict == "rejected"
     assert "vetoed by cat at confidence 0.7, a veto from 0.7 on because it only looks" in log.last.reason
-    log.tick()
-    log.propose("amy", 0.5, confidence=1.0)
+    log.tick(5)
+    log.propose("amy", 0.5, confidence=1.0, rationale="it still rises")
     log.vote("bob", "for", confidence=0.01)
     log.vote("cat", "against", confidence=0.69)
     assert log.verdict == "adopted"
@@ -100,7 +100,7 @@ def test_a_veto_is_an_against_that_is_sure_and_a_weak_for_is_none() -> None:
 
 def test_a_voice_without_weight_decides_nothing() -> None:
     log = Log()
-    log.start(reputations={"shadow": 0.0})
+    log.start(reputations={"shadow": 0.0}, shadow_reputation=0.0)
     for agent in ("amy", "shadow"):
         log.join(agent)
     log.propose("amy", 0.5)

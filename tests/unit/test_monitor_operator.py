@@ -10,7 +10,16 @@ from tests.unit.monitor_log import recorded
 from tests.unit.test_monitor_view import decided, fold
 
 from oven_controller.events import Event
-from oven_controller.messages import CommandAnswer, Decision, Message, OperatorCommand, Outcome, OutcomeLine, TallyLine
+from oven_controller.messages import (
+    AgentStatus,
+    CommandAnswer,
+    Decision,
+    Message,
+    OperatorCommand,
+    Outcome,
+    OutcomeLine,
+    TallyLine,
+)
 from oven_tui.entries import Decided, Note, matching
 from oven_tui.screens.ballot import content
 from oven_tui.view import MonitorView
@@ -84,3 +93,10 @@ def test_commands_say_what_they_ask_for_and_refusals_why() -> None:
     asked, answer = [entry for entry in view.entries if isinstance(entry, Note)][-2:]
     assert (asked.author, asked.text) == ("operator kim", f"set {LR} 0.5: too fast")
     assert (answer.author, answer.text) == ("mesh", "set refused: 0.5 lies outside 1 to 2")
+
+
+def test_an_agents_notice_stands_among_the_entries() -> None:
+    notice = AgentStatus(state="notice", tick=100, reason="nothing is learnt: all rewards were equal")
+    view = view_after(("agent.calibration", notice))
+    entry = view.entries[-1]
+    assert isinstance(entry, Note) and (entry.author, entry.text) == ("calibration", notice.reason)

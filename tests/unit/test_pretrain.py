@@ -204,7 +204,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
 def run(home: Home, folder: Path, line: Deciding, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
     import oven_learner.recipes.run as recipes_run
 
-    monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
+    monkeypatch.setattr(recipes_run, "attach", lambda job, **more: attach(job, link=line, **more))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     folder.mkdir(exist_ok=True)
     options = {**TINY, "corpus": str(home.corpus)}
@@ -232,7 +232,7 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
     assert {(metric.better, metric.unit) for metric in held_out.values()} == {("down", "bits per byte")}
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 4
     evaluated = [seen.tick for seen in line.observed() if "eval/bits_per_byte" in seen.metrics]
-    assert evaluated == [1, 5, 9], "at the start, every fourth step, and at the end"
+    assert evaluated == [1, 5, 9, 13], "at the start, every fourth step, and at the end"
     rates = [seen.metrics["learning_rate"] for seen in line.observed() if "learning_rate" in seen.metrics]
     assert max(rates) == pytest.approx(10 * TUNED_LEARNING_RATE)
     assert ended.metrics["eval/bits_per_byte"] == line.observed()[-1].metrics["eval/bits_per_byte"]

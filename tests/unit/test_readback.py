@@ -18,8 +18,8 @@ from oven_controller.messages import Observation, Receipt, RunEnded
 from oven_learner.actuators import Actuators
 from oven_learner.attachment import attach
 from oven_learner.client import OvenClient
-from oven_learner.hf import readback
-from oven_learner.hf.readback import Readback, Transfer, transfer
+from oven_learner.optim import readback
+from oven_learner.optim.readback import Readback, Transfer, transfer
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oven_learner.rewards.aggregate import aggregate, agreement, standard
+from oven_learner.rewards.aggregate import _cautious, _penalised, aggregate, agreement, sees_difference, standard
 from oven_learner.rewards.verdicts import Abstention, checked
 
 EQUAL = dict.fromkeys("abcd", 0.25)
@@ -72,7 +73,68 @@ def test_a_member_without_weight_does_not_count(scores: dict[str, list[float]], 
 @given(group(), st.integers(1, 5))
 def test_without_a_quorum_there_is_no_number(scores: dict[str, list[float]], quorum: int) -> None:
     rewards = aggregate(scores, EQUAL, caution=0.5, quorum=quorum)
-    assert (rewards is None) == (len(scores) < quorum)
+    seeing = sum(map(sees_difference, scores.values()))
+    alone = len(scores) == 1
+    assert (rewards is None) == (len(scores) < quorum or (0 < seeing < quorum and not alone))
+
+
+@given(group(least=2), st.integers(1, 2), score)
+def test_a_judge_that_sees_no_difference_has_no_part_in_the_order(
+    scores: dict[str, list[float]], quorum: int, flat: float
+) -> None:
+    with_it = aggregate(scores | {"e": [flat] * len(scores["a"])}, EQUAL | {"e": 0.25}, caution=0.5, quorum=quorum)
+    without = aggregate(scores, EQUAL, caution=0.5, quorum=quorum)
+    assert (with_it is None) == (without is None), "nor in the quorum"
+    if with_it is not None and without is not None:
+        # Its mean is part of the level, and its spread of 0 of the scale.
+        size = len(scores) / (len(scores) + 1)
+        off = [size * (reward - fmean(without)) for reward in without]
+        assert [reward - fmean(with_it) for reward in with_it] == pytest.approx(off, abs=1e-9)
+
+
+def test_a_quorum_of_two_needs_two_that_see_a_difference_unless_none_does() -> None:
+    seeing, flat = [0.1, 0.9], [0.5, 0.5]
+    assert aggregate({"a": seeing, "b": flat}, EQUAL, caution=0.5, quorum=2) is None
+    assert aggregate({"a": seeing, "b": seeing, "c": flat}, EQUAL, caution=0.5, quorum=2) is not None
+    assert aggregate({"a": [0.25] * 2, "b": [0.75] * 2}, EQUAL, caution=0.5, quorum=2) == [0.5, 0.5]
+
+
+@given(
+    group(least=2), st.lists(st.floats(0.01, 1), min_size=4, max_size=4), st.floats(0, 4), st.lists(score, min_size=4)
+)
+def test_what_no_judge_puts_below_another_completion_has_no_lower_reward(
+    scores: dict[str, list[float]], weights: list[float], caution: float, lead: list[float]
+) -> None:
+    """The second completion is the first one with a lead, of another size with each judge."""
+    for (name, said), more in zip(scores.items(), lead, strict=False):
+        scores[name] = [said[0], min(1.0, said[0] + more), *said[2:]]
+    rewards = aggregate(scores, dict(zip("abcd", weights, strict=True)), caution=caution, quorum=1)
+    assert rewards is not None and rewards[1] >= rewards[0] - 1e-9
+
+
+def test_the_best_completion_by_every_judge_is_the_best_under_the_greatest_caution() -> None:
+    """By the plain mean − 2 · deviation the second one won, 1.026 to 1.008: the judges differ in how much better the
+    best is."""
+    scores = {"a": [1.0, 0.7, 0.3, 0.2], "b": [1.0, 0.9, 0.9, 0.0]}
+    rewards = aggregate(scores, EQUAL, caution=2.0, quorum=2)
+    assert rewards is not None and rewards[0] == max(rewards) and rewards[0] > rewards[1]
+
+
+@given(group(least=2), st.floats(0, 4))
+def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
+    scores: dict[str, list[float]], caution: float
+) -> None:
+    """By search: no other set of caps on the judges' standard scores does better than one cap for all."""
+    seeing = [said for said in scores.values() if sees_difference(said)]
+    if not seeing:
+        return
+    share = 1 / len(seeing)
+    z = [(advantages(said)[0], share) for said in seeing]
+    found = _cautious(z, caution)
+    assert found >= _penalised(z, caution)
+    steps = [k / 4 for k in range(9)]
+    for lowered in itertools.product(steps, repeat=len(z)):
+        assert _penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= found + 1e-9
 
 
 @given(group(least=2), st.floats(0, 2))
@@ -92,6 +154,7 @@ def test_one_of_four_lifts_a_completion_by_a_thirtieth_of_its_opinion(honest: li
     """R of each completion: three judges agree on z = a, the fourth says f. In closed form the fourth's share is
     w − λ√(w(1−w)) = 0.0335 upwards and 0.4665 downwards."""
     fooled = said[: len(honest)]
+    assume(sees_difference(honest) and sees_difference(fooled))
     scores = {"a": honest, "b": honest, "c": honest, "d": fooled}
     rewards = aggregate(scores, EQUAL, caution=0.5, quorum=2)
     a, f = advantages(honest), advantages(fooled)

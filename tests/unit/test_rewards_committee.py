@@ -30,9 +30,9 @@ class Remote:
     def members(self) -> tuple[str, ...]:
         return tuple(self.answers)
 
-    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         self.asked += requests
-        return {name: [answer(request) for request in requests] for name, answer in self.answers.items()}
+        return {name: [self.answers[name](request) for request in requests] for name in members}
 
     def close(self) -> None:
         pass
@@ -138,6 +138,28 @@ def test_weights_are_a_simplex_that_acts_on_the_next_batch() -> None:
     alone = Actuators()
     Committee({"a": share_of_a}).announce(alone)
     assert WEIGHTS not in alone, "nothing to weigh"
+
+
+def test_a_remote_member_without_weight_is_not_asked() -> None:
+    """An answer costs. It is asked as soon as it has weight."""
+    free, paid = Remote(judge=by_length), {"a": 1.0, "b": 0.0, "judge": 0.0}
+    committee = Committee({"a": share_of_a, "b": share_of_a}, remote=free, weights=paid)
+    rewards, metrics = judged(committee, ["ab", "aaa"])
+    assert not free.asked and rewards == [0.5, 1.0]
+    assert "rewards/judge/mean" not in metrics and "rewards/b/mean" in metrics, "a rule costs nothing"
+    assert metrics["committee/abstentions"] == 0, "who was not asked abstained from nothing"
+    committee.set_weights({"a": 0.5, "b": 0.0, "judge": 0.5})
+    _, metrics = judged(committee, ["ab", "aaa"])
+    assert len(free.asked) == 1 and "rewards/judge/mean" in metrics
+
+
+def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
+    committee = Committee({"a": share_of_a, "flat": lambda completions, **_: [0.5] * len(completions)})
+    rewards, metrics = judged(committee, ["ab", "aaa", "ab", "ba"])
+    assert rewards == [None, None, 0.5, 0.5], "in the second group all see the same"
+    assert metrics["committee/abstain/no_difference"] == metrics["committee/abstentions"] == 1
+    assert metrics["rewards/flat/mean"] == 0.5
+    assert committee.last.abstained == {"no_difference": 1}, "it is named when the run is held"
 
 
 def test_a_quorum_is_never_more_than_those_that_have_weight() -> None:

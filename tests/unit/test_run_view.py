@@ -5,7 +5,7 @@ from datetime import timedelta
 from tests.unit.mesh_log import LR, NOON, RUN, Log, event
 
 from oven_controller.events import Event
-from oven_controller.messages import Decision, Outcome, OutcomeLine, Receipt
+from oven_controller.messages import Decision, MetricSpec, Outcome, OutcomeLine, Receipt
 from oven_controller.stack.headless import Headless
 from oven_controller.stack.view import RunView
 
@@ -153,3 +153,59 @@ def test_the_receipt_of_a_decision_is_told_as_before() -> None:
     log.receipt(log.last)
     assert isinstance(log.events[-1].body, Receipt) and view(log).knobs[LR] == 2.0
     assert f"receipt  {LR} 1 → 2 applied at step 0" in lines(log.events)
+
+
+def test_a_notice_is_a_line() -> None:
+    log = Log.running("amy")
+    log.status("amy", "notice", reason="held back: 0.5 for grad.clip, because it grows; it cools down until tick 7")
+    assert any(line.startswith("notice   amy: held back: 0.5 for grad.clip") for line in lines(log.events))
+
+
+HELD = MetricSpec(name="eval/reward", better="up", held_out=True)
+
+
+def told(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunView:
+    log = Log()
+    log.start(metrics=metrics)
+    for values in measured:
+        log.tick(**values)
+    return view(log)
+
+
+def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
+    loss = MetricSpec(name="loss", better="down")
+    assert told((loss,)).target() is None
+    assert told((loss, HELD), {"loss": 2.0}, {"loss": 1.0}).target() == "loss", "it was not measured yet"
+    once = {"loss": 1.0, "eval/reward": 0.5}
+    assert told((loss, HELD), once, {"loss": 2.0}, {"loss": 3.0}).target() == "eval/reward"
+    whole = MetricSpec(name="heldout_bpb", better="down", held_out=True)
+    part = MetricSpec(name="eval/bpb/code", better="down", held_out=True)
+    unjudged = MetricSpec(name="count", held_out=True)
+    everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
+    assert told((unjudged, part, whole), everything).target() == "heldout_bpb"
+
+
+def test_the_target_is_no_constant_and_no_speed() -> None:
+    dead = MetricSpec(name="eval/loss", better="down", held_out=True)
+    steps = [{"eval/loss": 0.0, "reward": n / 9, "eval/reward": n / 8} for n in range(4)]
+    assert told((dead, HELD), *steps[:2]).target() == "eval/loss", "two alike may be chance"
+    assert told((dead, HELD), *steps).target() == "eval/reward"
+    assert told((dead,), *steps).target() == "reward"
+    assert told((dead,), *[{"eval/loss": 0.0, "reward": 0.0}] * 4).target() == "eval/loss", "all of them stand still"
+    spoken = {"eval/runtime": 1.0, "eval/samples_per_second": 2.0, "eval/epoch": 0.5, "eval/loss": 3.0}
+    assert told((), spoken).target() == "eval/loss"
+
+
+def test_the_lines_of_a_run_name_its_target_and_another_training_has_its_own() -> None:
+    log = Log()
+    log.start(metrics=(MetricSpec(name="eval/loss", better="down", held_out=True),))
+    log.tick(**{"loss": 2.0, "eval/loss": 3.0})
+    log.tick(**{"loss": 2.0, "eval/loss": 1.0})
+    log.restart(metrics=(HELD,), training="2")
+    log.tick(**{"reward": 0.1, "eval/reward": 0.25})
+    log.tick(**{"reward": 0.2, "eval/reward": 0.75})
+    found = view(log)
+    assert (found.target(), found.first) == ("eval/reward", {"reward": 0.1, "eval/reward": 0.25})
+    said = lines(log.events)
+    assert any(line.startswith("step") and "eval/reward 0.750" in line for line in said)
+    assert "eval/reward 0.250 at the start, 0.750 last; its end was not logged" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller import settings as module
+from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.settings import (
     CommitteeSettings,
@@ -19,6 +21,8 @@ from oven_controller.settings import (
     agent_specs,
     resolve,
 )
+from oven_controller.signing import load_keys
+from oven_controller.tls import trusting
 
 
 class Options(BaseModel):
@@ -135,9 +139,16 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
         ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
+        ("nats=nats://", "'nats://' is no address of a server; write e.g. nats://127.0.0.1:4222"),
+        ("nats='nats://['", "'nats://[' is no address of a server"),
+        ("nats=nats://a:99999", "'nats://a:99999' is no address of a server"),
+        ("nats='nats://a:4222,'", "'' is no address of a server"),
+        ("nats=nats://a b:4222", "'nats://a b:4222' is no address of a server"),
+        ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
+        ("minutes=1e300", "minutes = '1e300' (--set minutes): it should be less than or equal to 10000000"),
         ("seed", "write e.g. --set rules.window_ticks=5"),
         ("=5", "has no key and value"),
-        ("seed=[1", "--set seed=[1: the value is not YAML, line 1, column"),
+        ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[lrr]", "no agent named 'lrr'; did you mean 'lr'?"),
@@ -157,6 +168,14 @@ def test_bad_settings(sets: str, words: str) -> None:
         ("seed: 1\nrules: {a: [1\n", ", line 3, column 1:"),
         ("seed: 1\n  steps: 2\n", ", line 2, column 8:"),
         ("- seed\n", "holds a list; it must be `key: value` lines"),
+        ("seed\n", "holds the value 'seed' alone; it must be `key: value` lines"),
+        ("seed: 1\nsteps: 2\nseed: 3\n", ", line 3, column 1: the key 'seed' stands twice, first in line 1"),
+        ("rules:\n  majority: 1\n  majority: .6\n", ", line 3, column 3: the key 'majority' stands twice, first in li"),
+        ("agents: " + "[" * 5000, ", line 1, column 40: it is nested more than 32 deep"),
+        ("start: 2026-99-01\n", ", line 1, column 8: '2026-99-01' cannot be read: month must be in 1..12"),
+        ("steps: " + "9" * 5000, ", line 1, column 8: '99999999999999999999' cannot be read: Exceeds the limit"),
+        ("rules: &x {a: *x}\n", ", line 1, column 15: the alias 'x' is inside of what it stands for"),
+        ("#" * 2_000_000, "it has more than 1,048,576 bytes, the most that are read"),
         ("seed: 1\nsteps: 0\n", "oven.yaml): it should be greater than or equal to 1"),
         ("rules:\n  window_tick: 3\n", "did you mean 'rules.window_ticks'?"),
     ],
@@ -178,6 +197,28 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         resolve(config=tmp_path / "latin.yaml")
     (tmp_path / "empty.yaml").write_text("")
     assert resolve(config=tmp_path / "empty.yaml").settings == resolve().settings
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would be waited for, and a device never ends."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    for path, what in ((pipe, "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=f"cannot read --config {path}: it is {what}; give a regular file"):
+            resolve(config=path)
+    with pytest.raises(ConfigError, match=r"cannot read the credentials .*: it is a pipe"):
+        Credentials.load(pipe)
+    with pytest.raises(ConfigError, match=r"cannot read the public keys .*: it is a pipe"):
+        load_keys(pipe)
+    with pytest.raises(ConfigError, match=r"cannot read the certificate authority .*: it is a pipe"):
+        trusting(pipe)
+
+
+def test_a_value_of_set_is_read_like_a_file() -> None:
+    with pytest.raises(ConfigError, match="nested more than 32 deep"):
+        resolve(sets=["agents=" + "[" * 5000])
+    with pytest.raises(ConfigError, match="'window_ticks' stands twice"):
+        resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 
 def test_an_unknown_variable_is_told_like_any_other() -> None:

@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from oven_controller.messages import RunStarted
 from oven_learner.attachment import attach
-from oven_learner.hf.knobs.weight_decay import WeightDecay
+from oven_learner.optim.weight_decay import WeightDecay
 from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

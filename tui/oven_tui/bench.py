@@ -199,7 +199,8 @@ class Terminal:
                     f"the monitor did not show {text!r} within {limit_s:g} s: {bytes(self.said[-300:])!r}"
                 )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wrote.wait(), left)
+                async with asyncio.timeout(left):
+                    await self.wrote.wait()
         return time.monotonic()
 
     def press(self, key: bytes) -> None:

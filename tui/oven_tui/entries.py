@@ -62,7 +62,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an operator did, or a start and an end of the learner."""
+    """What an operator did, a start and an end of the learner, or an agent's notice."""
 
     seq: int
     step: int

@@ -14,7 +14,7 @@ from typing import Literal
 from nats.errors import Error as NatsError
 
 from oven_controller.bus import Bus
-from oven_controller.errors import BusError, ConfigError, OvenError
+from oven_controller.errors import BusError, ConfigError, OvenError, reason
 from oven_controller.events import Event
 from oven_controller.home import RunFolder
 from oven_controller.signing import Keyring
@@ -44,7 +44,7 @@ class Feed:
 
     async def run(self) -> None:
         """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
-        while not _cancelled():
+        while True:
             try:
                 if self._folder.locked():
                     await self._live()
@@ -52,7 +52,7 @@ class Feed:
                     await self._past()
             except (OvenError, NatsError, OSError, ValueError) as error:
                 up = self._folder.locked()
-                self._say("reconnecting" if up else "unreadable", str(error) or type(error).__name__)
+                self._say("reconnecting" if up else "unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
 
     def _give(self, events: list[Event]) -> None:
@@ -69,7 +69,7 @@ class Feed:
             self._say("reading", "")
             await reading.listen(bus, self._folder.run, heard)
             loop = asyncio.get_running_loop()
-            while self._folder.locked() and not _cancelled():
+            while self._folder.locked():
                 heard.clear()
                 asked = loop.time()
                 async for events in self._news(bus):
@@ -102,27 +102,24 @@ class Feed:
 
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
-        if self._folder.export.exists():
+        if self._folder.exported():
             lines = reading.exported(self._folder)
             while events := list(islice(lines, BATCH)):
                 self._give(events)
                 await asyncio.sleep(0)
         elif not self._last:
-            for events in _parts(await reading.whole_log(self._folder, check=False)):
+            for events in _parts(await reading.whole_log(self._folder, check=False, tell=_unheard)):
                 self._give(events)
                 await asyncio.sleep(0)
         if not self._last:
             raise ConfigError(f"the log of run {self._folder.run!r} is empty")
         self._say("down", "")
-        while not self._folder.locked() and not _cancelled():
+        while not self._folder.locked():
             await asyncio.sleep(LOOK_S)
 
 
-def _cancelled() -> bool:
-    """Whether this task was told to end. asyncio.wait_for, which nats-py waits with, loses a cancellation that comes
-    together with the answer (Python 3.11)."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _unheard(_line: str) -> None:
+    """The monitor has the terminal; `status` says what is wrong with a log."""
 
 
 def _parts(events: list[Event]) -> list[list[Event]]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from oven_controller.events import Event
 from oven_controller.messages import (
+    AgentStatus,
     BallotOpened,
     CommandAnswer,
     Decision,
@@ -98,6 +99,8 @@ class MonitorView:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)
                 self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
+            case AgentStatus(state="notice") as body:
+                self._enter(Note(event.seq, self.run.step, event.author, body.reason))
             case Outcome() as body:
                 self._outcome(body)
             case OperatorCommand() as body:
@@ -234,7 +237,13 @@ class MonitorView:
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
         names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
-        wanted = [training_signal(names), *self.run.held_out()[:1], rate, *("grad_norm", "kl", "entropy", "loss")]
+        wanted = [
+            training_signal(names),
+            self.run.target(),
+            *self.run.held_out()[:1],
+            rate,
+            *("grad_norm", "kl", "entropy", "loss"),
+        ]
         return list(dict.fromkeys([*(name for name in wanted if name in names), *sorted(names)]))
 
     def style(self, name: str) -> Style:
@@ -261,7 +270,7 @@ class MonitorView:
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
-        for field in ("metrics", "held_out_start", "knobs", "receipts", "advised", "autonomy", "muted", "commands"):
+        for field in ("metrics", "first", "still", "knobs", "receipts", "advised", "autonomy", "muted", "commands"):
             setattr(made.run, field, dict(getattr(self.run, field)))
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.cells import cell_len, set_cell_size
 
+from oven_controller.plain import clean
 from oven_tui.entries import Fate
 from oven_tui.plot import Run
-
-# Control characters, and marks that turn the direction of writing: agents and learners choose most of what is shown.
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6
@@ -25,10 +21,6 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "withheld": ("○", "withheld", "dim"),
 }
 """Fate → glyph, words, kind of text."""
-
-
-def clean(text: str) -> str:
-    return _STEERING.sub(" ", text)
 
 
 def fit(text: str, width: int) -> str:

@@ -24,8 +24,9 @@ from oven_agents.committee.judge import Judge
 from oven_agents.committee.member import Member
 from oven_controller import genai, names, telemetry
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.settings import MemberSettings
 
 log = logging.getLogger("oven.member")
@@ -63,8 +64,8 @@ def member_settings(config: Path, name: str) -> MemberSettings:
     """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no such member."""
     try:
         members: dict[str, Any] = json.loads(config.read_text())["committee"]["members"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{config} holds no committee ({type(error).__name__}); was it written by `up`?") from error
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
     if name not in members:
         raise UnknownNameError("committee member", name, members)
     return MemberSettings.model_validate(members[name])
@@ -124,9 +125,7 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         await subscription.unsubscribe()
     if tasks:
         _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await end(*late)
 
 
 def _without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

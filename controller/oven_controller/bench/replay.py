@@ -77,7 +77,7 @@ def busy_run(size: int, seed: int = 0) -> Iterator[Event]:
 
     knobs = tuple(ActuatorSpec(name=k, kind="scalar", scale="log", low=0.01, high=100, value=1.0) for k in KNOBS)
     metrics = tuple(MetricSpec(name=f"group_{i % 5}/metric_{i}") for i in range(METRICS))
-    rules = Rules(max_interventions=10**9)
+    rules = Rules(max_interventions=10**9, newcomers="full")
     said.append(("run", RunStarted(**mine(), recipe="bench", actuators=knobs, metrics=metrics, rules=rules)))
     said += [(f"agent.{agent}", AgentStatus(state="joined", moves=KNOBS, version="1")) for agent in AGENTS]
     tick = 0

@@ -55,7 +55,9 @@ class Turn:
 
 
 class Swarm:
-    """One run. `turn` lets a character propose and goes on until the outcome is there, or the rejection."""
+    """One run. `turn` lets a character propose and goes on until the outcome is there, or the rejection; what one that
+    has become a shadow proposes opens no ballot. Knobs are turned to and fro by design, so none is left to a person;
+    and outcomes alone move reputations, so that their bound is what shows."""
 
     def __init__(
         self, characters: Sequence[Character], seed: int, rules: Rules | None = None, drift: float = 0.0
@@ -67,8 +69,16 @@ class Swarm:
         self._drift = drift  # how the level moves at each tick, whatever anybody does
         self._level, self._n, self._proposed = 0.0, -1, dict.fromkeys(self.characters, 0)
         self._decision = ""  # the newest
-        given = rules or Rules()
-        free = {"cooldown_ticks": 0, "max_interventions": 10**6, "window_ticks": 1, "outcome_ticks": HORIZON}
+        given = (rules or Rules()).trusting(self.characters)
+        free = {
+            "cooldown_ticks": 0,
+            "max_interventions": 10**6,
+            "window_ticks": 1,
+            "outcome_ticks": HORIZON,
+            "reversals": 10**6,
+            "harm_charge": 0.0,
+            "least_confidence": 0.0,
+        }
         knobs = tuple(ActuatorSpec(name=f"knob.{name}", kind="scalar", value=1.0) for name in self.characters)
         self._put(
             "run",
@@ -96,6 +106,9 @@ class Swarm:
                 self._vote(other, "for", knob)
             elif other.honest and character.honest and other.name != name:  # its own look, right as often as its own
                 self._vote(other, "for" if effect == other.helps(0, self._rng) else "against", knob)
+        if self.mesh.state.shadowed(name):
+            self._ticks(HORIZON)
+            return Turn(name, False, None, dict(self.mesh.state.reputations))
         decision = self._decided(knob)
         if decision.verdict == "adopted":
             self._level += STEP * effect

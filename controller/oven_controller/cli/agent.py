@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -47,25 +46,33 @@ def run_agent(
     shadow: Annotated[
         bool, typer.Option("--shadow", help="Its votes are logged and scored, and do not count.")
     ] = False,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ACTUATOR", help="Trust it with this knob at once; repeat it. '*' is all it moves."),
+    ] = None,
 ) -> None:
-    """Run an agent beside a stack that is up, until Ctrl-C. Its votes count from the next ballot on.
+    """Run an agent beside a stack that is up, until Ctrl-C or the stack's end. It is a newcomer: its votes are counted
+    and scored, and carry a ballot only beside those of a trusted agent, until outcomes or --trust speak for it.
 
-    Example: oven-controller agent run my_agent.py --shadow
+    Example: oven-controller agent run my_agent.py --trust grad.clip
     """
+    import asyncio
+
     from oven_controller import names
     from oven_controller.home import Home
     from oven_controller.settings import agent_spec
     from oven_controller.stack.admit import admit
-    from oven_controller.stack.plan import Plan, own_command
+    from oven_controller.stack.beside import run_beside
+    from oven_controller.stack.plan import Plan
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
     folder = Home().find(run, running=True)
-    admit(folder, name, fresh=True)
-    plan = Plan(folder, folder.info().url, str(folder.earlier_settings().get("otlp", "")))
+    admit(folder, name, shipped=spec.installed and name == spec.name, fresh=True)
+    earlier = folder.earlier_settings()
+    plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} joins {folder.run}; Ctrl-C ends it", flush=True)
-    command = own_command("agent", spec.target, "--name", name, *(["--shadow"] if shadow else []))
-    os.execve(sys.executable, command, {**os.environ, **plan.environment("agent", name)})
+    raise typer.Exit(asyncio.run(run_beside(folder, plan.guest(spec, name, shadow=shadow), name, trust or ())))
 
 
 @app.command("new")
@@ -91,7 +98,7 @@ def new_agent(
         raise ConfigError(f"{path} exists; choose another name, or remove it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    print(f"wrote {path}; try it with `oven-controller agent run {path}` while a stack is up")
+    print(f"wrote {path}; try it with `oven-controller agent run {path} --trust optimizer.lr_scale` beside a stack")
 
 
 @app.command("list")
@@ -100,6 +107,7 @@ def list_agents() -> None:
 
     Example: oven-controller agent list
     """
+    from oven_controller.plain import say
     from oven_controller.stack import plugins
 
     for name, point in plugins.points("agents").items():
@@ -109,4 +117,4 @@ def list_agents() -> None:
         except Exception as error:  # one that is broken must not hide the others
             text = f"cannot be imported: {error}"
         sentence = " ".join(text.split()).split(". ")[0] or point.value
-        print(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")
+        say(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")

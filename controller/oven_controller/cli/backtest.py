@@ -18,14 +18,21 @@ def backtest(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of an installed agent, or a Python file.")],
     run: RunName = None,
     until: UntilTick = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by instead of the run's; repeat it."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What an agent would have voted in a recorded run, and what would have been decided; open loop.
 
-    Example: oven-controller backtest my_agent.py grpo-1121-0231
+    Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
     from oven_controller.home import Home
+    from oven_controller.importing.command import hints
+    from oven_controller.settings import rules_set
     from oven_controller.stack import plugins
 
-    folder = Home().find(run)
-    raise typer.Exit(int(plugins.load("commands", "command", "backtest")(agent, folder, until=until, as_json=as_json)))
+    rules, folder = rules_set(sets or ()), Home().find(run)
+    main = plugins.load("commands", "command", "backtest")
+    raise typer.Exit(int(main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)))

@@ -80,16 +80,18 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
 
 
 def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
-    from oven_controller.errors import ConfigError
+    from oven_controller.errors import ConfigError, reason
     from oven_controller.events import Event
     from oven_controller.messages import Outcome
     from oven_controller.signing import Keyring
 
     keyring = Keyring(None)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no regular file; name a log, or the episodes of a gym")
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -100,9 +102,9 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
                 body = keyring.judge(Event.from_line(line)).body
                 if isinstance(body, Outcome):
                     yield body
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             what = f"{path}, line {number}, is neither an event of an exported log nor an episode of a gym"
-            raise ConfigError(f"{what} ({type(error).__name__}); name a run instead") from error
+            raise ConfigError(f"{what} ({reason(error)}); name a run instead") from error
 
 
 def _show(rows: dict[str, Calibration], overall: Calibration) -> None:

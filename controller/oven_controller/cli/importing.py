@@ -9,6 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli.runs import Json
+from oven_controller.line_width import wrapped
+
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="FROM=TO",
+        help="A column, and the name that agents know it by: e.g. train/nll=loss; X=step says which has the step.",
+    ),
+]
+Knobs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--knob",
+        metavar="NAME[=VALUE]",
+        help="Announce a knob that the logs do not know, e.g. grad.clip=1, so that agents which move it can answer.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,45 +42,64 @@ def import_(
         ),
     ],
     run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run's name.")] = None,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option("--rename", metavar="FROM=TO", help="A metric's name in the source, and what agents know it by."),
-    ] = None,
+    rename: Rename = None,
+    knob: Knobs = None,
     as_json: Json = False,
 ) -> None:
-    """Make a run of a training's own logs, to look at it and to try agents on it before anything may vote.
+    """Import another training run's logs, to view it and to backtest agents on it.
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
     from oven_controller.home import Home
     from oven_controller.importing.command import import_run
+    from oven_controller.importing.knobs import asked
 
-    made = import_run(source, Home(), run, _renamed(rename or []))
+    made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
     print(json.dumps(made) if as_json else "\n".join(_told(made)))
 
 
-def _renamed(pairs: list[str]) -> dict[str, str]:
+def renames(pairs: list[str]) -> dict[str, str]:
+    """Raises ConfigError for what is no pair of names."""
     from oven_controller.errors import ConfigError
 
     found = {}
     for pair in pairs:
-        name, _, called = pair.partition("=")
+        name, _, called = pair.rpartition("=")
         if not name or not called:
             raise ConfigError(f"--rename {pair!r} has no two names; write e.g. --rename critic/rewards/mean=reward")
         found[name] = called
     return found
 
 
-def _told(made: dict[str, Any]) -> list[str]:
-    again = f", resumed {made['incarnations'] - 1} times" if made["incarnations"] > 1 else ""
-    out = [
-        f"run {made['run']}: {made['observations']} observations of {len(made['metrics'])} metrics, steps "
-        f"{made['first_step']} to {made['last_step']}{again}; from {made['source']} ({made['format']})"
-    ]
-    out += [f"  left out: {count} {what}" for what, count in made["skipped"].items()]
+def resumed(incarnations: int) -> str:
+    """How often a run was, in words; empty: never."""
+    again = incarnations - 1
+    times = {1: "once", 2: "twice"}.get(again, f"{again} times")
+    return f"resumed {times}" if again > 0 else ""
+
+
+def source_lines(made: dict[str, Any]) -> list[str]:
+    """What was left out of a source, and what would help."""
+    out = [f"  left out: {count} {what}" for what, count in made["skipped"].items()]
     if made["untimed"]:
-        out.append(f"  {made['untimed']} have no time of their own, and stand at the source's last change")
-    if not made["actuators"]:
-        out.append("  no knob: there is no metric `learning_rate`; --rename NAME=learning_rate if it has another name")
-    out.append(f"next: `oven-controller monitor {made['run']}`, `oven-controller backtest lr {made['run']}`")
-    return out
+        out.append(f"  {made['untimed']} rows have no timestamp; the file's modification time is used")
+    return [line for text in [*out, *made["hints"]] for line in wrapped(text)]
+
+
+def _told(made: dict[str, Any]) -> list[str]:
+    metrics = len(made["metrics"])
+    again = ", " + resumed(made["incarnations"]) if made["incarnations"] > 1 else ""
+    out = wrapped(
+        f"run {made['run']}: {made['observations']} observations of {metrics} metric{'s' * (metrics != 1)}, steps "
+        f"{made['first_step']} to {made['last_step']}{again}; from {made['source']} ({made['format']})"
+    )
+    out += source_lines(made)
+    if made["actuators"]:
+        out += wrapped(f"  knobs: {', '.join(made['actuators'])}")
+    else:
+        out += wrapped(
+            "  no knob: there is no metric `learning_rate`; --rename NAME=learning_rate if it has another name, or "
+            "--knob optimizer.lr_scale"
+        )
+    out.append("next:")
+    return [*out, f"  oven-controller review {made['run']}", f"  oven-controller monitor {made['run']}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json, RunName
+from oven_controller.cli.runs import Json, RunName, say_what_is_missing
 
 if TYPE_CHECKING:
     from oven_controller.events import Event
@@ -25,7 +25,8 @@ def log(
         bool, typer.Option("--follow", "-f", help="Go on as events come, until the stack is down.")
     ] = False,
 ) -> None:
-    """Print a run's log, an event a line, whether its stack is up or down.
+    """Print a run's log, an event a line, whether its stack is up or down. Exit code 3 if it is known to lack messages
+    of the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
@@ -41,25 +42,31 @@ async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
 
     if follow and folder.locked():
         async for event in reading.follow(folder):
-            print(event.line() if as_json else readable(event), flush=True)
+            _show(event, as_json, flush=True)
         return
     async for event in reading.events(folder):
-        print(event.line() if as_json else readable(event))
+        _show(event, as_json)
+    say_what_is_missing(folder)
+
+
+def _show(event: Event, as_json: bool, flush: bool = False) -> None:
+    print(event.line() if as_json else readable(event), flush=flush)
 
 
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
+    from oven_controller.plain import clean
     from oven_controller.wire import Malformed
 
     body = event.body
     if isinstance(body, Malformed):
-        return f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}"
+        return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
     fields = body.model_dump(
         mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
     )
     who = f" {event.author}" if event.subject.count(".") > 2 else ""
     said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
-    return f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{who}  {said}"
+    return clean(f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{who}  {said}")
 
 
 def _short(value: object) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -21,11 +23,16 @@ from oven_controller.cli import (
     monitor,
     operator,
     replay,
+    review,
     runs,
     schema,
     up,
 )
 from oven_controller.errors import OvenError
+from oven_controller.plain import clean
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""A full disk, a quota, a limit on a file's size, a disk that takes nothing."""
 
 app = typer.Typer(
     name="oven-controller",
@@ -35,7 +42,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, replay, backtest, calibration, importing)
+reading = (log, replay, review, backtest, calibration, importing)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("oven-controller"))
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
@@ -46,8 +71,14 @@ def run(argv: Sequence[str] | None = None) -> None:
     try:
         app(args=list(argv) if argv is not None else None, prog_name="oven-controller")
     except OvenError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        print(f"error: nothing more can be written{where} ({error.strerror}): make room there", file=sys.stderr)
+        sys.exit(OvenError.exit_code)
 
 
 if __name__ == "__main__":

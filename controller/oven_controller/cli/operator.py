@@ -1,4 +1,4 @@
-"""A person's word to a run that is up: hold, resume, stop, approve, veto, set, mute, unmute, autonomy.
+"""A person's word to a run that is up: hold, resume, stop, approve, veto, set, mute, unmute, trust, distrust, autonomy.
 
 Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
 (no answer within `LOGGED_S`).
@@ -21,11 +21,12 @@ LOGGED_S = 5.0
 Reason = Annotated[str, typer.Option(help="Why; it stands in the log.")]
 Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="The running one, if left out.")]
 Agent = Annotated[str, typer.Argument(help="The agent's name.")]
+Knobs = Annotated[list[str] | None, typer.Argument(metavar="[ACTUATOR]...", help="All of them, if left out.")]
 Level = Literal["observe", "advise", "auto"]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (hold, resume, stop, approve, veto, mute, unmute, autonomy):
+    for command in (hold, resume, stop, approve, veto, mute, unmute, trust, distrust, autonomy):
         app.command()(command)
     # A value may be negative, and is no option then.
     app.command("set", context_settings={"ignore_unknown_options": True})(set_)
@@ -117,6 +118,24 @@ def unmute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = F
     _say(run, as_json, action="unmute", agent=agent, reason=reason)
 
 
+def trust(agent: Agent, actuators: Knobs = None, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Let an agent's votes carry and veto from now on, on these actuators alone, or on all of them.
+
+    Example: oven-controller trust clip grad.clip
+    """
+    _say(run, as_json, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+
+
+def distrust(
+    agent: Agent, actuators: Knobs = None, run: Run = None, reason: Reason = "", as_json: Json = False
+) -> None:
+    """Put an agent on probation: its votes are counted and scored, and carry and veto nothing.
+
+    Example: oven-controller distrust clip --reason "it chases noise"
+    """
+    _say(run, as_json, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+
+
 def autonomy(
     level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
     actuator: Annotated[str, typer.Argument(help="One actuator; every one if left out.")] = "",
@@ -135,15 +154,16 @@ def parsed(text: str | None) -> Value:
     """A number, a JSON string or JSON object of shares as such; anything else is a choice's name. Raises ConfigError
     for what begins like JSON and is none."""
     from oven_controller.errors import ConfigError
+    from oven_controller.errors import reason as wrong
 
     if text is None:
         return None
     try:
         value: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if text[:1] in ("{", "[", '"'):
             remedy = """write e.g. '{"easy": 0.5, "hard": 0.5}', in quotes for the shell"""
-            raise ConfigError(f"the value {text!r} is no JSON ({error}); {remedy}") from error
+            raise ConfigError(f"the value {text[:80]!r} is no JSON ({wrong(error)}); {remedy}") from error
         return text
     if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
         return text  # a choice may be called true, or null
@@ -161,6 +181,7 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     from oven_controller.errors import ConfigError
     from oven_controller.home import Home
     from oven_controller.messages import OperatorCommand
+    from oven_controller.plain import say
     from oven_controller.stack.command import carried_out
 
     folder = Home().find(run, running=True)
@@ -171,6 +192,6 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
         where = first["loc"][0]
         raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
     result = asyncio.run(carried_out(folder, command, LOGGED_S))
-    print(json.dumps(result.fields()) if as_json else result.line())
+    say(json.dumps(result.fields()) if as_json else result.line())
     if result.code:
         raise typer.Exit(result.code)

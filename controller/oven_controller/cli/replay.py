@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.runs import Json, RunName
+from oven_controller.cli.runs import Json, RunName, say_what_is_missing
+from oven_controller.plain import say
 
 if TYPE_CHECKING:
     from oven_controller.events import Event
     from oven_controller.home import RunFolder
     from oven_controller.openloop import OpenLoop
     from oven_controller.replay import Replay, ReplayReport
+
+HOLES_SHOWN = 5
 
 UntilTick = Annotated[
     int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
@@ -31,7 +34,11 @@ def replay(
     run: RunName = None,
     until: UntilTick = None,
     verify: Annotated[
-        bool, typer.Option(help="Check every signature, not only that it is there, and count them by kind.")
+        bool,
+        typer.Option(
+            help="Check every signature, not only that it is there, and count them by kind; and that no message of the "
+            "learner is missing."
+        ),
     ] = False,
     config: Annotated[
         Path | None,
@@ -39,7 +46,8 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute every decision again from the log alone, and compare byte for byte. Exit code 1 if one differs.
+    """Compute every decision again from the log alone, and compare byte for byte. Exit code 1 if one differs, or if
+    --verify finds that messages are missing; 3 if some wait to be appended or were lost.
 
     With --until also what the mesh knew at that tick. With --config it is a question and no check, and the exit code 0.
 
@@ -61,18 +69,21 @@ def replay(
         again, signatures = asyncio.run(_again(folder, until, True))
         report = again.report()
         signatures.decided = report.same
+    lacks = signatures.lacking(folder.info().ended, until) if verify else []
     if as_json:
-        print(json.dumps(_plain(again, report, signatures, until)))
+        print(json.dumps(_plain(again, report, signatures, until) | ({"lacks": lacks} if verify else {})))
     else:
-        print("\n".join(_lines(again, report, signatures, until)))
-    if not report.same:
+        say(*_lines(again, report, signatures, until), *lacks)
+    if not report.same or lacks:
         raise typer.Exit(1)
+    say_what_is_missing(folder)
 
 
 class Signatures:
     """A log's events as the run's keys judge them, counted by kind."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
+        from oven_controller.numbering import Numbering
         from oven_controller.signing import Keyring
 
         self._keyring = Keyring(folder.pin(), check=check)
@@ -80,20 +91,39 @@ class Signatures:
         self.decided = False
         """A replay that only asked whether signatures are there came out different; this one did not."""
         self.by_kind: dict[str, Counter[str]] = {}
+        self._numbering = Numbering()
 
     def judge(self, event: Event) -> Event:
         return self._keyring.judge(event)
 
     def count(self, judged: Event) -> None:
         from oven_controller import names
+        from oven_controller.messages import LearnerMessage
         from oven_controller.signing import UNSIGNED
         from oven_controller.wire import Malformed
 
+        if isinstance(judged.body, LearnerMessage):
+            self._numbering.take(judged.body)
         kind = names.kind(judged.subject)
         if self.checked and kind not in UNSIGNED:
             fault = judged.body.fault if isinstance(judged.body, Malformed) else "signed"
             said = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
             self.by_kind.setdefault(kind, Counter())[said] += 1
+
+    def lacking(self, ended: str | None, until: int | None) -> list[str]:
+        """What is not there of the learner's messages, a line each, as their numbers show. `ended`: how run.json says
+        that the run ended. `until`: the tick at which the reading stopped, if it did."""
+        numbering = self._numbering
+        lines = []
+        if numbering.missing:
+            shown = numbering.holes[:HOLES_SHOWN]
+            which = ", ".join(f"{hole.first} to {hole.last} of incarnation {hole.incarnation}" for hole in shown)
+            more = len(numbering.holes) - len(shown)
+            which += f", and {more} more holes" if more else ""
+            lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
+        if ended == "completed" and until is None and not numbering.ended:
+            lines.append("missing: the run is completed, and its log has no RunEnded")
+        return lines
 
     @property
     def signed(self) -> bool:
@@ -189,7 +219,7 @@ async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, ve
     if as_json:
         print(json.dumps(_answer(loop, run, rules, count)))
     else:
-        print("\n".join(_told(loop, run, rules, count)))
+        say(*_told(loop, run, rules, count))
 
 
 def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict[str, Any]:

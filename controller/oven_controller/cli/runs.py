@@ -24,6 +24,16 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
 
 
+def say_what_is_missing(folder: RunFolder) -> None:
+    """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
+    from oven_controller.stack.reading import warn
+
+    missing = "" if folder.locked() else folder.missing()
+    if missing:
+        warn(missing)
+        raise typer.Exit(3)
+
+
 def runs(as_json: Json = False) -> None:
     """List the runs in $OVEN_HOME, the newest first.
 
@@ -67,18 +77,20 @@ def status(run: RunName = None, as_json: Json = False) -> None:
     from oven_controller.stack.view import RunView
 
     folder = Home().find(run)
-    view, unread = RunView(), ""
+    view, unread, missing, told = RunView(), "", "", list[str]()
 
     async def look() -> None:
-        async for event in reading.events(folder):
+        async for event in reading.events(folder, tell=told.append):
             view.feed(event)
 
     try:
         asyncio.run(look())
+        missing = folder.missing()
     except OvenError as error:
         unread = str(error)
     info, state = folder.info(), folder.status()
     processes = _processes(folder) if state == "running" else []
+    lacking = [missing] if missing else []
     found: dict[str, Any] = {
         "run": folder.run,
         "status": state,
@@ -91,6 +103,7 @@ def status(run: RunName = None, as_json: Json = False) -> None:
         "tick": view.tick,
         "step": view.step,
         "progress": view.progress,
+        "target": view.target(),
         "metrics": view.metrics,
         "knobs": view.knobs,
         "decisions": {
@@ -105,12 +118,18 @@ def status(run: RunName = None, as_json: Json = False) -> None:
         "receipts": view.receipts,
         "agents": {
             name: {"live": agent.live and state == "running", "cannot_fire": agent.cannot_fire, "shadow": agent.shadow}
-            | {"proposals": agent.proposals, "against": agent.against, "in_adopted": agent.backed}
+            | {
+                "newcomer": agent.newcomer,
+                "proposals": agent.proposals,
+                "against": agent.against,
+                "in_adopted": agent.backed,
+            }
             for name, agent in sorted(view.agents.items())
         },
         "events": view.seq,
         "log_unread": unread,
-        "notes": notes(view, processes, unread, datetime.now(UTC), folder.last_words),
+        "missing": missing,
+        "notes": [*told, *lacking, *notes(view, processes, unread, datetime.now(UTC), folder.last_words)],
     }
     if as_json:
         print(json.dumps(found))
@@ -150,40 +169,42 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _show(found: dict[str, Any]) -> None:
+    from oven_controller.plain import say
     from oven_controller.stack.view import text
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
-    print(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
+    say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
     for entry in found["processes"]:
         life = f"{entry['memory_mb']:.0f} MB" if entry["alive"] else "not alive"
-        print(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
+        say(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
     if found["processes"]:
-        print(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
+        say(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
     for note in found["notes"]:
-        print(f"! {note}")
+        say(f"! {note}")
     if found["log_unread"]:
-        print(f"the log could not be read: {found['log_unread']}")
+        say(f"the log could not be read: {found['log_unread']}")
         return
-    print(f"step {found['step']}, tick {found['tick']}, {found['progress']:.0%} done; {found['events']} events")
-    for name in [name for name in found["metrics"] if name.startswith("eval/")]:
-        print(f"  {name} {found['metrics'][name]:.3f}")
+    say(f"step {found['step']}, tick {found['tick']}, {found['progress']:.0%} done; {found['events']} events")
+    shown = [found["target"], *(name for name in found["metrics"] if name.startswith("eval/"))]
+    for name in dict.fromkeys(name for name in shown if name):
+        say(f"  {name} {found['metrics'][name]:.3f}")
     for name, value in found["knobs"].items():
         if value is not None:
-            print(f"  {name} = {text(value)}")
+            say(f"  {name} = {text(value)}")
     decisions = found["decisions"]
     withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
-    print(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}")
+    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}")
     for decision, actuator in decisions["advised"].items():
-        print(f"  advised on {actuator}: `oven-controller approve {decision}`")
+        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
     for actuator, level in found["autonomy"].items():
-        print(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
+        say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:
-        print(f"held: {found['held']}")
+        say(f"held: {found['held']}")
     for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
         why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        print(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
+        say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
 
 
 def down(run: RunName = None) -> None:

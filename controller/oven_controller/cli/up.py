@@ -138,12 +138,23 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
     import asyncio
 
     from oven_controller.home import Home
+    from oven_controller.stack.checks import Request
     from oven_controller.stack.dry_run import dry_run
-    from oven_controller.stack.up import Request, up
+    from oven_controller.stack.up import up
 
     request = Request(resolved, run=run, resume=resume, **how)
     if dry:
         print("\n".join(dry_run(request, Home())))
         return
-    code = asyncio.run(up(request, Home(), lambda line: print(line, flush=True)))
-    raise typer.Exit(code)
+    raise typer.Exit(asyncio.run(up(request, Home(), _line)))
+
+
+def _line(line: str) -> None:
+    """To the terminal. One that was closed takes nothing more: then it goes nowhere, and the run ends in order."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.errors import ConfigError
-from oven_controller.importing.rows import STEPS, TIMES, number
+from oven_controller.errors import ConfigError, reason
+from oven_controller.importing.rows import STEPS, TIMES, nearest, number
 from oven_controller.importing.source import CUT, Logged, Recording
 
 _CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
@@ -23,20 +23,20 @@ class History:
     def find(self, source: Path) -> Path | None:
         return source if source.is_file() and source.suffix in _CSV + _JSONL else None
 
-    def open(self, path: Path, skipped: Counter[str]) -> Recording:
-        return Recording(_table(path) if path.suffix in _CSV else _objects(path, skipped))
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
+        return Recording(_table(path, step) if path.suffix in _CSV else _objects(path, skipped, step))
 
 
 def time_of(values: Mapping[str, object]) -> float | None:
     return next((found for name in TIMES if (found := number(values.get(name))) is not None), None)
 
 
-def _table(path: Path) -> Iterator[Logged]:
+def _table(path: Path, named: str | None) -> Iterator[Logged]:
     with path.open(newline="", encoding="utf-8-sig") as text:
         lines = csv.reader(text)
         try:
             header = _metrics(path, next(lines, []))
-            step = _step(path, header)
+            step = _step(path, header, named)
             when = next((header.index(name) for name in TIMES if name in header), None)
             kept = [(place, name) for place, name in enumerate(header) if name]
             for cells in lines:
@@ -44,7 +44,9 @@ def _table(path: Path) -> Iterator[Logged]:
                 values = {name: _cell(cells[place]) for place, name in kept}
                 yield Logged(_cell(cells[step]), values, number(_cell(cells[when])) if when is not None else None)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}, line {lines.line_num + 1}: {error}; it is no CSV") from error
+            raise ConfigError(
+                f"{path}, line {lines.line_num + 1}: {error}; it is no CSV in UTF-8, export it as one"
+            ) from error
 
 
 def _cell(cell: str) -> object:
@@ -66,28 +68,33 @@ def _metrics(path: Path, header: Sequence[str]) -> list[str]:
     return ["" if name.endswith(_PARTS) else name.split(" - ", 1)[-1] for name in header]
 
 
-def _step(path: Path, header: Sequence[str]) -> int:
+def _step(path: Path, header: Sequence[str], named: str | None) -> int:
     """The column with the step."""
-    found = next((name for name in STEPS if name in header), None)
+    if named is not None and named not in header:
+        raise ConfigError(
+            f"--rename {named}=step: there is no {named} in {path}; {nearest(named, filter(None, header))}"
+        )
+    found = named or next((name for name in STEPS if name in header), None)
     if found is None:
         what = f"its columns are {', '.join(filter(None, header[:8]))}" if any(header) else "it is empty"
-        raise ConfigError(f"{path} has no column named {', '.join(STEPS)}: {what}")
+        remedy = "; --rename NAME=step says which of them has the step" if any(header) else ""
+        raise ConfigError(f"{path} has no column named {', '.join(STEPS)}: {what}{remedy}")
     return list(header).index(found)
 
 
-def _objects(path: Path, skipped: Counter[str]) -> Iterator[Logged]:
-    key = ""
+def _objects(path: Path, skipped: Counter[str], named: str | None) -> Iterator[Logged]:
+    key = named or ""
     with path.open("rb") as lines:
         for place, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 values = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):  # the program was killed while it wrote
                     skipped[CUT] += 1
                     return
-                raise ConfigError(f"{path}, line {place} is no JSON: {error}") from error
+                raise ConfigError(f"{path}, line {place} is no JSON: {reason(error)}") from error
             if not isinstance(values, dict):
                 raise ConfigError(f'{path}, line {place} is no JSON object; write e.g. {{"step": 1, "loss": 2.5}}')
             key = key or next((name for name in STEPS if name in values), "")

@@ -1,16 +1,19 @@
 """What was logged, as measurements of steps: named as `attach` names them, numbers only, one row a step.
 
 Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. What counts
-(step, epoch, tokens so far) or sums a whole training up is no gauge, and left out.
+(step, epoch, tokens so far) or sums a whole training up is no gauge, and left out. What a person renames goes before
+all of that, by its name in the source or by the name that it would have got.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from oven_controller.errors import ConfigError
 from oven_controller.importing.source import Logged
 from oven_controller.messages import MetricSpec
 
@@ -18,6 +21,7 @@ NO_STEP = "rows without a step"
 NO_NUMBER = "values that are no number"
 TWICE = "values of a metric that its row had already"
 
+STEP = "step"
 STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step", "step", "Step", "_step")
 """Where loggers keep the optimizer step, the surest first: W&B's own `_step` counts calls of its logger."""
 TIMES = ("_timestamp", "timestamp", "wall_time")
@@ -36,20 +40,55 @@ class Row(NamedTuple):
     time: float | None
 
 
-def rows(logged: Iterable[Logged], skipped: Counter[str], renamed: Mapping[str, str]) -> Iterator[Row]:
+class Names(dict[str, str | None]):
+    """What each column of a source is called in the run: as a person says (`--rename`), else as `attach` would; None:
+    it is no gauge. It holds the columns that were asked for."""
+
+    def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.renamed = dict(renamed or {})
+        self.step = next((name for name, called in self.renamed.items() if called == STEP), None)
+        """The column that a person named as the step."""
+
+    def __missing__(self, name: str) -> str | None:
+        usual = named(name)
+        asked = self.renamed.get(name) or (self.renamed.get(usual) if usual else None)
+        if usual in self.renamed.values():
+            usual = None  # a person gave its name to another column
+        self[name] = found = None if asked == STEP else asked or usual
+        return found
+
+    def check(self, source: object) -> None:
+        """Raises ConfigError where a column that was to be renamed was not there."""
+        known = self.keys() | {called for name in self if (called := named(name))}
+        for name, called in self.renamed.items():
+            if name not in known:
+                shown = [name for name in known if not name.startswith("_")]
+                raise ConfigError(f"--rename {name}={called}: there is no {name} in {source}; {nearest(name, shown)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names that come closest, or some of them, as the end of an error."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"its columns are {', '.join(known[:8])}{', …' * (len(known) > 8)}" if known else "it has no columns"
+
+
+def rows(logged: Iterable[Logged], skipped: Counter[str], names: Names) -> Iterator[Row]:
     """Calls that follow one another at one step become one row. What is no number, or has no step, is counted in
     `skipped`; a value that was not measured (None) is absent; NaN and infinities stay."""
-    names: dict[str, str | None] = {}
     waiting: Row | None = None
     for entry in logged:
         step = whole(entry.step)
         if step is None:
             skipped[NO_STEP] += 1
+            for name in entry.values:
+                _ = names[name]  # it was there, whatever becomes of the row
             continue
         metrics: dict[str, float] = {}
         for name, value in entry.values.items():
-            if name not in names:
-                names[name] = renamed.get(name) or named(name)
             called = names[name]
             if called is None or value is None:
                 continue

@@ -45,9 +45,10 @@ class Importer(Protocol):
         """The file or folder that it would read for `source`, an existing path; None: this is not its format."""
         ...
 
-    def open(self, path: Path, skipped: Counter[str]) -> Recording:
-        """What `find` returned, to be read once. Raises ConfigError on a damaged or an empty file, here or while it is
-        read. What it leaves out it counts in `skipped`, under a name for people."""
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
+        """What `find` returned, to be read once. `step` is the column with the step, where a person named it. Raises
+        ConfigError on a damaged or an empty file, here or while it is read. What it leaves out it counts in `skipped`,
+        under a name for people."""
         ...
 
 

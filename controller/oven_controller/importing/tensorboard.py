@@ -7,6 +7,7 @@ times the cost.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ class TensorBoard:
             return source if _MARK in source.name else None
         return source if _files(source) else None
 
-    def open(self, path: Path, skipped: Counter[str]) -> Recording:
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
@@ -34,19 +35,30 @@ class TensorBoard:
                 f'{path} needs the package tensorboard: {error}; `pip install "oven-controller[import]"`'
             ) from error
         files = [path] if path.is_file() else _files(path)
-        return Recording(_logged(files, LegacyEventFileLoader))
+        return Recording(_logged(files, LegacyEventFileLoader, step))
 
 
 def _files(folder: Path) -> list[Path]:
-    """By name, which begins with the second in which it was opened: a resumed training has one each."""
-    return sorted(path for path in folder.iterdir() if _MARK in path.name and path.is_file())
+    """In the order in which they were opened, which their names say by numbers: the second, then a count. A resumed
+    training has one each."""
+    found = [path for path in folder.iterdir() if _MARK in path.name and path.is_file()]
+    return sorted(found, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 
-def _logged(files: list[Path], loader: Any) -> Iterator[Logged]:
+def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
+    """`step`: the tag whose values are the steps. It is a call of its own, so that it is looked for first."""
     for path in files:
-        for event in loader(str(path)).Load():
-            if event.HasField("summary"):
-                yield Logged(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)
+        steps: dict[int, object] = {}
+        if step is not None:
+            steps = {entry.step: entry.values[step] for entry in _calls(path, loader) if step in entry.values}
+        for entry in _calls(path, loader):
+            yield entry if step is None else entry._replace(step=steps.get(entry.step))
+
+
+def _calls(path: Path, loader: Any) -> Iterator[Any]:
+    for event in loader(str(path)).Load():
+        if event.HasField("summary"):
+            yield Logged(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)
 
 
 def _scalar(value: Any) -> object:

@@ -35,7 +35,7 @@ class TrainerState:
         kept = [path for path in source.glob(f"checkpoint-*/{NAME}") if _number(path) is not None]
         return max(kept, key=lambda path: _number(path) or 0, default=None)
 
-    def open(self, path: Path, skipped: Counter[str]) -> Recording:
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise ConfigError(
@@ -50,16 +50,16 @@ class TrainerState:
         if not isinstance(history, list):
             raise ConfigError(f"{path} has no `log_history`, so no Hugging Face trainer wrote it")
         most = whole(state.get("max_steps"))
-        return Recording(_logged(history), most or None, whole(state.get("global_step")))
+        return Recording(_logged(history, step or "step"), most or None, whole(state.get("global_step")))
 
 
-def _logged(history: list[Any]) -> Iterator[Logged]:
+def _logged(history: list[Any], step: str) -> Iterator[Logged]:
     for entry in history:
         if isinstance(entry, dict) and _TOTAL not in entry:
-            yield Logged(entry.get("step"), entry)
+            yield Logged(entry.get(step), entry)
         elif isinstance(entry, dict):
             # What an evaluation of the end left beside the sums is a measurement.
-            yield Logged(entry.get("step"), {k: v for k, v in entry.items() if not k.startswith("train_")})
+            yield Logged(entry.get(step), {k: v for k, v in entry.items() if not k.startswith("train_")})
 
 
 def _number(path: Path) -> int | None:

@@ -1,5 +1,9 @@
 """A Weights & Biases run file, as an offline run leaves it: wandb's own records, read by its package (in no extra).
 
+Metrics stand where their x-axis says, as the run defined it (`define_metric`): at the value that the axis has in their
+row, else at its newest. An axis that counts no steps (epochs, tokens, seconds) cannot place anything among steps; what
+is on it stands at its row's step. So does what has no axis of its own.
+
 The file around them is LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB, in them
 fragments of 7 bytes (CRC-32, length, kind) and data. wandb had a reader of it until 0.2x; in 0.31 it is part of a Go
 program, so the 7 bytes are read here. Its checksum is zlib's, unmasked, over kind and data.
@@ -11,18 +15,23 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError
 from oven_controller.importing.history import time_of
-from oven_controller.importing.rows import STEPS
+from oven_controller.importing.rows import STEPS, whole
 from oven_controller.importing.source import CUT, Logged, Recording
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEAD = 32 * 1024, struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
+_CALLS = "_step"
+"""W&B's own counter of calls."""
+_NO_STEPS = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
+"""Last parts of the names of axes that count something else."""
 
 
 class WandB:
@@ -34,7 +43,7 @@ class WandB:
         files = sorted(source.glob("run-*.wandb"))
         return files[0] if len(files) == 1 else None
 
-    def open(self, path: Path, skipped: Counter[str]) -> Recording:
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         try:
             from wandb.proto import wandb_internal_pb2
         except ImportError as error:
@@ -42,21 +51,77 @@ class WandB:
                 f"{path} needs the package wandb ({error}): `pip install wandb`; or export the run's history as CSV or "
                 "JSONL, which needs none"
             ) from error
-        return Recording(_logged(path, wandb_internal_pb2, skipped))
+        return Recording(_logged(path, wandb_internal_pb2, skipped, step))
 
 
-def _logged(path: Path, protocol: Any, skipped: Counter[str]) -> Iterator[Logged]:
-    key = ""
+class Axes:
+    """Which step each metric of a run stands at. Feed it the definitions and the rows, in the run's order."""
+
+    def __init__(self, step: str | None = None) -> None:
+        """`step`: the column with the step of everything, where a person named it."""
+        self._step = step
+        self._exact: dict[str, str] = {}
+        self._globs: dict[str, str] = {}
+        self._of: dict[str, str] = {}  # metric → axis, as far as it was asked for; empty: it has none
+        self._newest: dict[str, object] = {}  # axis → its newest value
+        self._key = ""  # the column that rows without another axis have their step in
+
+    def define(self, name: str, glob: str, axis: str) -> None:
+        """A later definition replaces an earlier one of the same name."""
+        counts = axis if axis.rsplit("/", 1)[-1] not in _NO_STEPS else ""
+        (self._globs if glob else self._exact)[glob or name] = counts
+        self._of.clear()
+
+    def place(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
+        """(step, values) of one row: those of one step together."""
+        axes = {name: self._axis(name) for name in values}
+        for axis in filter(None, axes.values()):
+            if axis in values:
+                self._newest[axis] = values[axis]
+        usual = self._usual(values, axes)
+        found: dict[object, dict[str, object]] = {}
+        for name, value in values.items():
+            own = self._newest.get(axes[name], usual) if axes[name] else usual
+            found.setdefault(own if whole(own) is not None else usual, {})[name] = value
+        return list(found.items())
+
+    def _usual(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
+        """The step of what has no axis of its own. W&B's count of calls is in no unit that another axis is in: where
+        there is one, the row's is taken, else its newest value."""
+        if self._step:
+            return values.get(self._step)
+        if self._key in ("", _CALLS):
+            self._key = next((name for name in STEPS if name in values), self._key)
+        if not self._newest or (self._key != _CALLS and self._key in values):
+            return values.get(self._key)
+        in_row = [axis for axis in (*axes.values(), *self._newest) if axis in values]
+        return values[in_row[0]] if in_row else next(reversed(self._newest.values()))
+
+    def _axis(self, name: str) -> str:
+        if self._step:
+            return ""
+        if name not in self._of:
+            axis = self._exact.get(name)
+            if axis is None:
+                axis = next((axis for glob, axis in self._globs.items() if fnmatchcase(name, glob)), "")
+            self._of[name] = "" if name == axis or name.startswith("_") else axis
+        return self._of[name]
+
+
+def _logged(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[Logged]:
+    axes = Axes(step)
     for data in _records(path, skipped):
         entry = protocol.Record.FromString(data)
+        if entry.HasField("metric"):
+            axes.define(entry.metric.name, entry.metric.glob_name, entry.metric.step_metric)
         if not entry.HasField("history"):
             continue
         items = [(item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item]
         # A histogram, a table or a picture comes as several values, one of them its type.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
         values = {name: _value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
-        key = key or next((name for name in STEPS if name in values), "")
-        yield Logged(values.get(key), values | dict.fromkeys(media, "media"), time_of(values))
+        for at, placed in axes.place(values | dict.fromkeys(media, "media")):
+            yield Logged(at, placed, time_of(values))
 
 
 def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
@@ -91,7 +156,7 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
 def _value(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

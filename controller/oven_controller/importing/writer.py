@@ -1,11 +1,12 @@
-"""Rows into a run's folder: the log that an attached learner would have left, unsigned, in `observe`.
+"""Rows into a run: the log that an attached learner would have left, unsigned, in `observe`.
 
 A row is measured once and kept on disk until the last has been read, because RunStarted stands first in a log and names
 every metric. So memory does not grow with the number of steps.
 
-A training that was resumed logs some steps twice. A row that measures again what was measured at its step or a later
-one begins a new incarnation, as the learner's restart did; one that brings what was missing (a late evaluation) does
-not: it stands at its own step, out of order.
+A training that was resumed logs some steps twice. A row that measures again what was measured at a later step begins a
+new incarnation, as the learner's restart did. One that brings what was missing (a late evaluation) does not: it stands
+at its own step, out of order. Nor does one that says the newest step once more, as a second file of the same training
+may that goes on where the first ended.
 """
 
 from __future__ import annotations
@@ -15,31 +16,20 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
 from oven_controller.events import Event
 from oven_controller.home import IMPORTED, RunFolder, whole
+from oven_controller.importing.knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
 from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import ActuatorSpec, Horizon, LearnerMessage, Observation, RunEnded, RunStarted
+from oven_controller.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
 from oven_controller.names import Subjects
 from oven_controller.rules import Rules
-
-SCALE = ActuatorSpec(
-    name="optimizer.lr_scale",
-    kind="scalar",
-    scale="log",
-    unit="× the schedule",
-    low=0.1,
-    high=3.0,
-    value=1.0,
-    risky=True,
-)
-"""What `attach` announces first, within its bounds. An agent may vote on it; nothing can turn it any more."""
-
+from oven_controller.wire import Malformed
 
 _LENGTH = struct.Struct("<I")
 
@@ -60,28 +50,52 @@ class Written:
     completed: bool = True
 
 
-def write(
-    folder: RunFolder,
-    rows: Iterable[Row],
-    *,
-    max_steps: int | None = None,
-    reached: int | None = None,
-    changed: float,
-    detail: str,
-) -> Written:
-    """`max_steps` and `reached` are what the source says of its length, beside what its rows say. `changed`: seconds
-    since the epoch, for rows without a time. `detail` goes into RunEnded. Whoever made the folder removes it when this
-    raises, or when there was not one row."""
-    with tempfile.TemporaryFile() as spool:
-        found = _spool(rows, spool)
-        if not found.observations:
-            return found
+class Rows:
+    """The rows of one source, read to their end and kept on disk: what is said of them all, and then their messages, as
+    often as they are asked for."""
+
+    def __init__(
+        self, rows: Iterable[Row], *, max_steps: int | None = None, reached: int | None = None, changed: float
+    ) -> None:
+        """`max_steps` and `reached` are what the source says of its length, beside what its rows say. `changed`:
+        seconds since the epoch, for rows without a time."""
+        self._changed = changed
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        try:
+            self.found = found = _spool(rows, self._spool)
+        except BaseException:
+            self.close()
+            raise
         found.completed = max_steps is None or max(found.max_steps, reached or 0) >= max_steps
         found.max_steps = max(found.max_steps, max_steps or 0)
-        spool.seek(0)
-        with whole(folder.export) as out:
-            out.writelines(f"{line}\n" for line in _lines(folder.run, _spooled(spool), found, changed, detail))
-    return found
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._spool.close()
+
+    def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
+        """The log of a run of that name: one call's at a time. `detail` goes into RunEnded. The events carry messages
+        and no bytes; `log_line` has them as a log has."""
+        self._spool.seek(0)
+        actuators = announced(knobs, self.found.metrics)
+        return _events(run, _spooled(self._spool), self.found, self._changed, actuators, detail)
+
+
+def log_line(event: Event) -> str:
+    """The event's line in log.jsonl."""
+    assert not isinstance(event.body, Malformed)
+    return replace(event, data=event.body.wire()).line()
+
+
+def write(folder: RunFolder, rows: Rows, knobs: Iterable[Knob] = (), detail: str = "") -> None:
+    """Their log, in the run's folder. Whoever made the folder removes it when this raises."""
+    with whole(folder.export) as out:
+        out.writelines(f"{log_line(event)}\n" for event in rows.events(folder.run, knobs, detail))
 
 
 def _spool(rows: Iterable[Row], spool: IO[bytes]) -> Written:
@@ -89,7 +103,7 @@ def _spool(rows: Iterable[Row], spool: IO[bytes]) -> Written:
     newest: dict[str, int] = {}  # metric → step at which this incarnation measured it last
     furthest = -1
     for row in rows:
-        again = row.step <= furthest and any(newest.get(name, -1) >= row.step for name in row.metrics)
+        again = row.step < furthest and any(newest.get(name, -1) > row.step for name in row.metrics)
         if again or not found.observations:
             found.incarnations += 1
             newest.clear()
@@ -114,24 +128,28 @@ def _spooled(spool: IO[bytes]) -> Iterator[tuple[int, Row]]:
         yield incarnation, Row(*row)
 
 
-def _lines(run: str, rows: Iterable[tuple[int, Row]], found: Written, changed: float, detail: str) -> Iterator[str]:
-    """The log's lines, in order."""
+def _events(
+    run: str,
+    rows: Iterable[tuple[int, Row]],
+    found: Written,
+    changed: float,
+    actuators: tuple[ActuatorSpec, ...],
+    detail: str,
+) -> Iterator[Event]:
+    """In the log's order."""
     on, seq, tick, n, current = Subjects(run), 0, 0, 0, 0
-    at = datetime.fromtimestamp(changed, UTC)
-    ended = at
+    ended = datetime.fromtimestamp(changed, UTC)
 
-    def line(subject: str, message: LearnerMessage, at: datetime) -> str:
+    def entry(subject: str, message: RunStarted | RunEnded | Observation, at: datetime) -> Event:
         nonlocal seq, n
         seq, n = seq + 1, n + 1
-        identity = f"{message.incarnation}-{message.n}"
-        assert isinstance(message, RunStarted | RunEnded | Observation)
-        return Event(seq, subject, message.wire(), at, message, message_id=identity).line()
+        return Event(seq, subject, b"", at, message, message_id=f"{message.incarnation}-{message.n}")
 
     for incarnation, row in rows:
         at = _when(row.time, changed)
         if incarnation != current:
             current, n = incarnation, 0
-            yield line(on.run, _started(incarnation, tick, row.step, found), at)
+            yield entry(on.run, _started(incarnation, tick, row.step, found, actuators), at)
         tick += 1
         seen = Observation(
             incarnation=incarnation,
@@ -141,16 +159,20 @@ def _lines(run: str, rows: Iterable[tuple[int, Row]], found: Written, changed: f
             progress=row.step / found.max_steps if found.max_steps else 0.0,
             metrics=row.metrics,
         )
-        yield line(on.observation, seen, at)
+        yield entry(on.observation, seen, at)
         ended = at
-    reason = "completed" if found.completed else "stopped"
-    last = RunEnded.model_validate(
-        {"incarnation": current, "n": n, "reason": reason, "detail": detail, "tick": tick, "step": found.last_step}
+    last = RunEnded(
+        incarnation=current,
+        n=n,
+        reason="completed" if found.completed else "stopped",
+        detail=detail,
+        tick=tick,
+        step=found.last_step,
     )
-    yield line(on.run, last, ended)
+    yield entry(on.run, last, ended)
 
 
-def _started(incarnation: int, tick: int, step: int, found: Written) -> RunStarted:
+def _started(incarnation: int, tick: int, step: int, found: Written, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,
@@ -158,7 +180,7 @@ def _started(incarnation: int, tick: int, step: int, found: Written) -> RunStart
         tick=tick,
         step=max(0, step - 1) if tick else 0,
         horizon=Horizon(max_steps=found.max_steps or None),
-        actuators=(SCALE,) if "learning_rate" in found.metrics else (),
+        actuators=actuators,
         metrics=tuple(gauge(name) for name in sorted(found.metrics)),
         rules=Rules(autonomy="observe"),
         mesh_code=code_hash(),

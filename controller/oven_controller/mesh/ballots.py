@@ -16,7 +16,6 @@ class Cast:
 
     vote: Vote
     value: Value
-    specialist: bool
 
 
 @dataclass(slots=True)
@@ -26,13 +25,13 @@ class Ballot:
     opened: BallotOpened
     casts: dict[str, Cast] = field(default_factory=dict)
 
-    def take(self, name: str, vote: Vote, value: Value, specialist: bool, shadowed: bool = False) -> bool:
+    def take(self, name: str, vote: Vote, value: Value, shadowed: bool = False) -> bool:
         """False if the agent was not live when the ballot opened, and is no shadow. Its last vote counts."""
         if name not in self.opened.eligible and not shadowed:
             return False
         if vote.stance == "for":
             value = self.opened.proposal
-        self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None, specialist)
+        self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None)
         return True
 
     def due(self, tick: int) -> bool:
@@ -41,9 +40,10 @@ class Ballot:
     def complete(self, state: State) -> bool:
         """Every eligible agent that still lives and counts has voted, or is done with the tick having seen this
         ballot."""
-        return all(name in self.casts or self._passed(state, name) for name in self.opened.eligible)
+        return all(name in self.casts or self.passed(state, name) for name in self.opened.eligible)
 
-    def _passed(self, state: State, name: str) -> bool:
+    def passed(self, state: State, name: str) -> bool:
+        """Whether nothing more of this agent is to be waited for."""
         agent = state.agents.get(name)
         if agent is None or not agent.live or state.shadowed(name):
             return True

@@ -13,14 +13,15 @@ can be repeated all the same, and one that hangs holds up nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from oven_controller import names
 from oven_controller.events import Event
 from oven_controller.jumps import ROLLBACK
-from oven_controller.mesh import guardrails, operator, tally
-from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined
+from oven_controller.mesh import guardrails, operator, plans, tally
+from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined, wish
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
@@ -129,9 +130,10 @@ class Mesh:
             if body.tick < state.tick:
                 state.counters["observation.tick_went_back"] += 1
             state.tick, state.observed = max(state.tick, body.tick), True
+            state.read(body)
             self._publish(self.outcomes.observe(body))
-            for ballot in [ballot for ballot in self.ballots.values() if ballot.due(state.tick)]:
-                self._close(ballot)
+            self._publish(self.outcomes.charged(self._next_id))
+            self._close_ready()
             state.lose_silent()
         elif isinstance(body, Receipt):
             state.take(body)
@@ -145,12 +147,14 @@ class Mesh:
             self._publish(self.outcomes.end(f"the run ended ({body.reason}) first"))
 
     def _start(self, body: RunStarted) -> None:
-        old = self.state.specs
+        old, another = self.state.specs, body.training != self.state.training
         self.state.start(body)
         self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
-            if spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
+            if another:
+                self._abandon(ballot, f"training {body.training} began before the ballot closed")
+            elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
 
     def _take_vote(self, author: str, vote: Vote) -> None:
@@ -177,11 +181,33 @@ class Mesh:
             state.counters["vote.late"] += 1
         elif ballot is None and state.shadowed(author):
             state.counters["shadow.proposed"] += 1
+        elif ballot is None and (refusal := self._closed_to(author, vote)):
+            self._refuse(vote, refusal)
+        elif state.restraint.crowds(author, state.tick, state.rules):
+            state.counters["vote.too_many"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
-            specialist = vote.actuator in agent.speciality
-            if not ballot.take(author, vote, value, specialist, state.shadowed(author)):
+            if not ballot.take(author, vote, value, state.shadowed(author)):
                 state.counters["vote.not_eligible"] += 1
+
+    def _closed_to(self, author: str, vote: Vote) -> Refusal | None:
+        """Why this proposal opens no ballot, although it could stand on one."""
+        state, rules = self.state, self.state.rules
+        asked = f"agent {author} {wish(vote.actuator, vote.value)}"
+        if vote.confidence < rules.least_confidence:
+            limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
+            why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
+            return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
+        opened = sum(ballot.opened.opened_by == author for ballot in self.ballots.values())
+        if opened >= rules.open_ballots:
+            why = (
+                f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
+            )
+            return Refusal((author, "", "open_ballots"), f"{asked} {why}")
+        newcomer = not state.trust.holds(author, vote.actuator)
+        if wait := state.restraint.waits(author, newcomer, vote, state.tick, rules):
+            return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
+        return None
 
     def _obey(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""
@@ -230,33 +256,76 @@ class Mesh:
     def _settle(self) -> None:
         """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
         state = self.state
-        for ballot in [ballot for ballot in self.ballots.values() if ballot.complete(state)]:
-            self._close(ballot)
+        self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
         if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
             state.closed_tick = state.tick
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
-    def _close(self, ballot: Ballot) -> None:
+    def _close_ready(self) -> None:
+        """Close the ballots that are due or have every vote, those that a plan ties together at once: but no later
+        than a window after the first of them was due, or plan upon plan could hold it open."""
+        tick, window = self.state.tick, self.state.rules.window_ticks
+        for actuator in list(self.ballots):
+            ballot = self.ballots.get(actuator)
+            if ballot is None or not self._ready(actuator):
+                continue
+            group = plans.linked(self.ballots, actuator)
+            if all(map(self._ready, group)):
+                self._close([self.ballots[name] for name in group])
+            elif ballot.due(tick - window):
+                self._close([ballot])
+
+    def _ready(self, actuator: str) -> bool:
+        return self.ballots[actuator].due(self.state.tick) or plans.complete(self.ballots, actuator, self.state)
+
+    def _close(self, ballots: list[Ballot]) -> None:
+        state = self.state
+        closing = plans.settled(ballots, self._ruled)
+        adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
+        for ballot, ruled in closing:
+            actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
+            spec = state.specs[actuator]
+            self._answer_openers(ballot, ruled)
+            staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
+            plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
+            self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
+
+    def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> plans.Ruled:
+        """What tally and guardrails make of one ballot, and whether a control stands against it."""
         state, actuator = self.state, ballot.opened.actuator
-        spec = state.specs[actuator]
-        count = tally.count(ballot, spec, state.effective.get(actuator), state.rules, state.reputations, state.shadowed)
+        spec, before = state.specs[actuator], state.effective.get(actuator)
+        count = tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
         verdict: Verdict = "rejected"
-        value, reason = count.value, count.reason
+        value, reason, note = count.value, count.reason, count.reason
         if count.passed:
-            ruling = guardrails.rule(state, spec, count)
-            verdict, value = ruling.verdict, ruling.value
-            reason = f"{reason}; {ruling.note}" if ruling.note else reason
-        way = direction(state.effective.get(actuator), value)
-        if verdict != "rejected" and (note := self.outcomes.standing(actuator, way)):
-            verdict, reason = "rejected", f"{reason}; {note}"
-        staked = forecast(state, ballot, spec, count.lines) if verdict != "rejected" else None
-        self._decide(ballot.opened.id, actuator, verdict, value, reason, count.lines, staked)
+            ruling = guardrails.rule(state, spec, count, beside)
+            verdict, value, note = ruling.verdict, ruling.value, ruling.note
+            reason = f"{reason}; {note}" if note else reason
+        way = direction(before, value)
+        if verdict != "rejected" and (stands := self.outcomes.standing(actuator, way)):
+            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
+        return plans.Ruled(
+            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed
+        )
+
+    def _answer_openers(self, ballot: Ballot, ruled: plans.Ruled) -> None:
+        """Who opened a ballot that failed at the vote waits before the next; who vetoed it answers for what follows."""
+        state, opener = self.state, ballot.opened.opened_by
+        actuator = ballot.opened.actuator
+        if ruled.passed:
+            state.restraint.passed(opener, actuator)
+        elif opener in ballot.casts:
+            newcomer = not state.trust.holds(opener, actuator)
+            state.restraint.failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
+        if ruled.veto:
+            self.outcomes.vetoed(ballot, ruled.lines)
 
     def _abandon(self, ballot: Ballot, reason: str) -> Decision:
-        lines = tally.lines_of(ballot, self.state.reputations, self.state.shadowed)
-        return self._decide(ballot.opened.id, ballot.opened.actuator, "rejected", ballot.opened.proposal, reason, lines)
+        actuator = ballot.opened.actuator
+        lines = tally.lines_of(ballot, lambda agent: self.state.standing(agent, actuator))
+        return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)
 
     def _refuse(self, vote: Vote, refusal: Refusal) -> None:
         """The first of its kind is told to everyone; the log is not the place for the ten thousandth."""
@@ -299,7 +368,7 @@ class Mesh:
             snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
             **more,
         )
-        decision = self.outcomes.expect(decision, staked, whole=self._goes_back())
+        decision = self.outcomes.expect(decision, staked, whole=bool(decision.plan) or self._goes_back())
         if ballot:
             del self.ballots[actuator]
         state.take_decision(decision)

@@ -26,6 +26,10 @@ class Stake:
     confidence: float
     expected: float
     shadow: bool
+    carried: bool
+    """Whether its vote had weight in the decision."""
+    opened: bool
+    """Whether it opened the ballot: nobody else had seen the matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
     """
     before = state.effective.get(spec.name)
     voices = [
-        Voice(line.agent, ballot.casts[line.agent].value, line.weight, line, False)
+        Voice(line.agent, ballot.casts[line.agent].value, line.weight, line)
         for line in lines
         if line.stance in ("propose", "for")
     ]
@@ -72,4 +76,12 @@ def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
     vote = ballot.casts[line.agent].vote
     promised = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
     assert line.stance in ("propose", "for", "against")
-    return Stake(line.agent, line.stance, line.confidence, abs(vote.expected_change) if promised else 0.0, line.shadow)
+    return Stake(
+        line.agent,
+        line.stance,
+        line.confidence,
+        abs(vote.expected_change) if promised else 0.0,
+        line.shadow,
+        carried=line.weight > 0,
+        opened=line.agent == ballot.opened.opened_by,
+    )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from oven_controller.harmless import HARMLESS
+from oven_controller.jumps import ROLLBACK
 from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
 from oven_controller.mesh.values import clip, direction, number, outside, rounded, shares, show, variation
 from oven_controller.messages import ActuatorSpec, Value
 from oven_controller.rules import Rules
+
+TURNED_DOWN = 2
+"""Changes of one actuator that the learner may reject in a row before no more is adopted: what it cannot set (a rate
+that the loop sets itself) it cannot set the next time either. A person's `set` that is applied ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +30,11 @@ class Ruling:
     note: str
 
 
-def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
-    """In this order: needs, autonomy, no change, cool-down, budget, contradictions. The size is limited first, so that
-    each of them judges the value that would really be set. What passes them all is advised where autonomy says so.
+def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] = ()) -> Ruling:
+    """In this order: needs, autonomy, no change, what the learner rejected, cool-down, rollbacks that led nowhere,
+    budget, contradictions. The size is limited first, so that each of them judges the value that would really be set.
+    What passes them all is advised where autonomy says so. `beside` has the changes that are about to be adopted
+    together with this one.
     """
     before = state.effective.get(spec.name)
     value, limited = limit(spec, before, tally.value, state.rules)
@@ -34,14 +42,28 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally) -> Ruling:
         unmet(state, spec, tally.direction)
         or _observed(state, spec, value)
         or _unchanged(state, spec, before, value)
-        or _waiting(state, spec, value)
+        or _waiting(state, spec, value, tally.newcomers)
+        or _turned_down(state, spec)
         or _cooling(state, spec)
-        or _spent(state, spec)
-        or contradicted(state, spec, tally.direction)
+        or repeated(state, spec, value)
+        or _spent(state, spec, len(beside))
+        or contradicted(state, spec, tally.direction, beside)
     )
     if note:
         return Ruling("rejected", value, note)
-    return Ruling("advised" if state.autonomy_for(spec.name) == "advise" else "adopted", value, limited)
+    asked = _for_a_person(state, spec, tally)
+    if asked or state.autonomy_for(spec.name) == "advise":
+        return Ruling("advised", value, "; ".join(note for note in (limited, asked) if note))
+    return Ruling("adopted", value, limited)
+
+
+def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
+    """Why a person is asked although autonomy does not say so; empty if none is."""
+    if tally.newcomers:
+        backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
+        who = clip(", ".join(line.agent for line in backing), 200)
+        return f"newcomers alone are for it ({who}): `oven-controller trust {who.split(', ')[0]} {spec.name}` lets it"
+    return state.restraint.frozen(spec.name, state.rules)
 
 
 def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
@@ -55,6 +77,14 @@ def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
         or _spent(state, spec)
         or contradicted(state, spec, way)
     )
+
+
+def repeated(state: State, spec: ActuatorSpec, value: Value) -> str:
+    """Whether going back there has been tried often enough, or did harm (oven_controller.mesh.returns)."""
+    asked = number(value)
+    if spec.name != ROLLBACK or asked is None:
+        return ""
+    return state.returns.barred(int(asked))
 
 
 def limit(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
@@ -144,14 +174,24 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
     return f"no change: {show(value)} against {show(before)} is a change of {change:.3g}, below {least:.3g}"
 
 
-def _waiting(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """The same advice again would only take the older one's id away from whoever is about to approve it."""
+def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
+    """The same advice again would only take the older one's id away from whoever is about to approve it; and what
+    newcomers advise takes nobody's."""
     older = state.advised.get(spec.name)
-    if older is None or older.value != value or state.tick > older.expires_at_tick:
+    if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""
-    if state.autonomy_for(spec.name) != "advise":
+    frozen = state.restraint.frozen(spec.name, state.rules)
+    if state.autonomy_for(spec.name) != "advise" and not newcomers and not frozen:
         return ""
     return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"
+
+
+def _turned_down(state: State, spec: ActuatorSpec) -> str:
+    reasons = state.turned_down.get(spec.name, [])
+    if len(reasons) < TURNED_DOWN:
+        return ""
+    why = clip(reasons[-1], 400) or "without a reason"
+    return f"the learner rejected the last {len(reasons)} changes of {spec.name}: {why}"
 
 
 def _cooling(state: State, spec: ActuatorSpec) -> str:
@@ -159,17 +199,22 @@ def _cooling(state: State, spec: ActuatorSpec) -> str:
     if last is None or state.tick - last >= state.rules.cooldown_ticks:
         return ""
     since, need = state.tick - last, state.rules.cooldown_ticks
-    return f"cooling down: {since} ticks since the last decision on {spec.name}, {need} are needed"
+    return f"cooling down: {since} ticks since the last change of {spec.name}, {need} are needed"
 
 
-def _spent(state: State, spec: ActuatorSpec) -> str:
-    if state.adopted < state.rules.max_interventions or spec.name in HARMLESS:
+def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
+    """`more`: adopted together with this one, and not counted yet."""
+    if state.adopted + more < state.rules.max_interventions or spec.name in HARMLESS:
         return ""
     return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 
 
-def contradicted(state: State, spec: ActuatorSpec, direction: str) -> str:
+def contradicted(state: State, spec: ActuatorSpec, direction: str, beside: Sequence[str] = ()) -> str:
     change = spelt(spec.name, direction)
+    for pair in state.rules.contradictions:
+        for mine, theirs in (pair, pair[::-1]):
+            if covers(mine, change) and any(covers(theirs, other) for other in beside):
+                return f"contradiction: {theirs} is part of the same plan"
     for flight in state.flying():
         for pair in state.rules.contradictions:
             for mine, theirs in (pair, pair[::-1]):

@@ -18,23 +18,31 @@ def sound(value: float) -> bool:
 
 
 class Measurements:
-    """(tick, value) of each watched metric, oldest first; what is not sound is kept, since it tells of a failure."""
+    """(tick, step, value) of each watched metric, oldest first; what is not sound is kept, since it tells of a
+    failure."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._of: dict[str, deque[tuple[int, float]]] = {name: deque(maxlen=KEPT) for name in list(names)[:METRICS]}
+        self._of: dict[str, deque[tuple[int, int, float]]] = {
+            name: deque(maxlen=KEPT) for name in list(names)[:METRICS]
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self._of
 
-    def add(self, tick: int, metrics: Mapping[str, float]) -> None:
+    def add(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         for name, kept in self._of.items():
             value = metrics.get(name)
             if value is None:
                 continue
             if kept and kept[-1][0] == tick:
                 kept.pop()  # the last word on a tick counts
-            kept.append((tick, value))
+            kept.append((tick, step, value))
 
     def between(self, name: str, after: int, until: int) -> list[float]:
         """The values of the ticks `after` < tick ≤ `until`."""
-        return [value for tick, value in self._of.get(name, ()) if after < tick <= until]
+        return [value for tick, _, value in self._of.get(name, ()) if after < tick <= until]
+
+    def of_steps(self, name: str, after: float, until: float, *, since: int, upto: int) -> list[float]:
+        """The values of the steps `after` < step ≤ `until`, of the ticks `since` < tick ≤ `upto`; where the run came by
+        a step twice in that time, both."""
+        return [value for tick, step, value in self._of.get(name, ()) if after < step <= until and since < tick <= upto]

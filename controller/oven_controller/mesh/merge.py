@@ -19,7 +19,7 @@ class Voice:
     value: Value
     weight: float
     line: TallyLine
-    specialist: bool  # a proposal of the actuator's own specialist
+    specialist: bool = False  # a proposal of the actuator's own specialist
 
 
 def sides_of(spec: ActuatorSpec, before: Value, voices: list[Voice]) -> dict[str, list[Voice]]:

@@ -1,4 +1,5 @@
-"""What an operator's command does in the mesh: approve, veto, set, mute, unmute, autonomy. Each is answered, once.
+"""What an operator's command does in the mesh: approve, veto, set, mute, unmute, trust, distrust, autonomy. Each is
+answered, once.
 
 An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), never the
 announced bounds. `hold`, `resume` and `stop` are the learner's: they need no mesh, and its receipt answers them.
@@ -14,6 +15,7 @@ from oven_controller.mesh.guardrails import barred, contradicted, unmet
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import Fault, clip, direction, outside, shaped, show
 from oven_controller.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
+from oven_controller.rules import ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ def heard(state: State, ballots: Mapping[str, Ballot], name: str, command: Opera
             return _set(state, ballots, who, command)
         case "autonomy":
             return _autonomy(state, command)
+        case "trust" | "distrust":
+            return _trust(state, command)
     return _mute(state, command.agent, command.action == "mute")
 
 
@@ -118,6 +122,7 @@ def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: Operato
     told = f"{who} {done}{now}" + (f" (overrides {beside})" if beside else "")
     answer = done + (f", although {beside}" if beside else "")
     adoption = Adoption(spec, value, _because(told, command.reason))
+    state.restraint.thaw(spec.name)
     closes = spec.name if spec.name in ballots else ""
     return Word(True, answer, adoption, closes, f"{who} set it")
 
@@ -131,7 +136,25 @@ def _autonomy(state: State, command: OperatorCommand) -> Word:
     if not actuator:
         state.autonomy.clear()
     state.autonomy[actuator] = level
+    if level == "auto":
+        state.restraint.thaw(actuator)
     return Word(True, f"autonomy of {actuator or 'every actuator'} is {level} from now on")
+
+
+def _trust(state: State, command: OperatorCommand) -> Word:
+    """Trust outlives the agent's restarts: who comes back under its name holds its key."""
+    agent, wanted = command.agent, command.actuators
+    if agent not in state.agents:
+        remedy = "start it, then trust it"
+        return Word(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}; {remedy}")
+    unknown = next((name for name in wanted if name not in state.specs and name != ALL), None)
+    if unknown is not None:
+        return Word(False, _unknown_actuator(state, unknown))
+    state.trust.say(agent, wanted, command.action == "trust")
+    where = _listed(wanted) if wanted and ALL not in wanted else "every actuator"
+    if command.action == "trust":
+        return Word(True, f"agent {agent} is trusted with {where}: its votes carry and veto from the next tally on")
+    return Word(True, f"agent {agent} is on probation with {where}: its votes carry nothing and veto nothing")
 
 
 def _mute(state: State, agent: str, mute: bool) -> Word:

@@ -6,16 +6,21 @@ before the last other change that was judged by this metric. After it: those in 
 since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
 `PATIENCE` · H ticks.
 
-What stands before is the forecast of doing nothing: things stay as they are. So a rollback to a given tick is held
-against what it throws away, the ticks since that one, and not against the healthy ones before it, or the sooner it came
-the less it would seem to do. The spread of one measurement is that of all H ticks all the same. Where it throws away
-fewer measurements than are needed, it is judged for clear harm only.
+What stands before is the forecast of doing nothing: things stay as they are. After a rollback they do not: the run
+trains the same steps again, and a loss that falls after a restart would fall without any remedy. So a rollback, and
+what is applied together with it, is judged at the same steps: the last H of those that it threw away, as they were and
+as they are the second time, once the run has come as far again. The spread of one measurement is that of all H ticks
+before it. Where it throws away fewer measurements than are needed, it is judged for clear harm only, by what comes
+after against what it threw away.
 
 Changes at one tick that one metric judges are a plan: nobody can tell their effects apart, and all of them are judged
 by the same measurements. Otherwise windows on one metric never overlap, and none outlasts another change of its
 actuator or a rollback. One that is cut short before half its time says nothing, unless the metric is clearly worse
 already: harm shows before benefit does, and who did it could otherwise have the next change, or the rollback that mends
 it, hide the traces.
+
+Beside the windows stands clear harm (oven_controller.mesh.harm): it is charged to all who carried changes since the
+target was well, whatever confounds them, in an outcome of its own.
 
 A target that stopped being finite is a failure without figures, a success of 0; one that was not and is again is a
 success of 1.
@@ -24,19 +29,22 @@ success of 1.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from oven_controller.jumps import JUMPS, ROLLBACK
+from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
+from oven_controller.mesh.harm import Charge, Harm
 from oven_controller.mesh.measurements import Measurements, sound
-from oven_controller.mesh.reputation import Baseline, beaten, earned, failed, merit, moved, success
-from oven_controller.mesh.state import State
-from oven_controller.mesh.values import direction, rounded
-from oven_controller.mesh.yardstick import INERT, directed
-from oven_controller.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt
+from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
+from oven_controller.mesh.state import State, held_out
+from oven_controller.mesh.values import direction, number, rounded
+from oven_controller.mesh.yardstick import INERT, directed, judge
+from oven_controller.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
 
 PATIENCE = 5
 CONTROLS = 32
@@ -47,7 +55,8 @@ _Key = tuple[str, str, str]
 @dataclass(frozen=True, slots=True)
 class Window:
     """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
-    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by."""
+    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by. `again`: the steps
+    of a rollback that are compared with themselves, (after, until]."""
 
     decision: Decision
     forecast: Forecast
@@ -56,6 +65,7 @@ class Window:
     usual: tuple[float, ...] = ()
     spoiled: bool = False
     scant: bool = False
+    again: tuple[float, float] | None = None
 
     @property
     def target(self) -> str:
@@ -76,15 +86,18 @@ class Window:
 
 
 class Outcomes:
-    """The open windows of one run. Moves `state.reputations`, and nothing else of the state."""
+    """The open windows of one run. Moves `state.reputations` and what was earned of `state.trust`, and nothing else of
+    the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._measured = Measurements()
+        self._harm = Harm(state.rules.outcome_samples)
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
         self._withheld: list[Window] = []  # not open yet
         self._open: dict[str, Window] = {}  # by decision
-        self._back: tuple[int, int] | None = None  # the last rollback: its tick, and the one that it was to go back to
+        self._back: tuple[int, float, float] | None = None  # the last rollback: its tick, the step left, and restored
+        self._step = 0  # of the newest observation
         self._controls: dict[_Key, deque[tuple[float, float]]] = {}  # gain and noise
         self._changed: dict[str, tuple[int, int]] = {}  # metric, "" for all → the newest two ticks of a change
 
@@ -92,6 +105,7 @@ class Outcomes:
         """A new incarnation of the learner: what was measured before it is another process's."""
         closed = self.end("the learner started again")
         self._measured, self._changed, self._back = Measurements(directed(metrics)), {}, None
+        self._harm = Harm(self._state.rules.outcome_samples)
         return closed
 
     def end(self, reason: str) -> list[Outcome]:
@@ -133,7 +147,8 @@ class Outcomes:
         tick = self._state.tick
         if observation.tick < tick:
             return []
-        self._measured.add(tick, observation.metrics)
+        self._step = observation.step
+        self._measured.add(tick, observation.step, observation.metrics)
         for id, (decision, _) in list(self._expected.items()):
             if tick > self._lapse(decision):
                 del self._expected[id]
@@ -149,6 +164,15 @@ class Outcomes:
         if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
+        if receipt.actuator == ROLLBACK:
+            left, restored = number(receipt.before), number(receipt.after)
+            self._back = None
+            if left is not None and restored is not None and restored < left:
+                self._back = tick, left, restored
+                self._harm.went_back(self._measured, restored, tick)
+        if decision is not None and forecast is not None and receipt.actuator not in JUMPS:
+            carried = {s.agent: s.stance for s in forecast.stakes if s.carried and s.stance != "against"}
+            self._answer_for(forecast, carried, tick)
         touched = {""} if receipt.actuator in JUMPS else set()
         if decision is not None and forecast is not None:
             touched.add(forecast.target)
@@ -159,13 +183,73 @@ class Outcomes:
             self._change(metric, tick)
         return closed
 
+    def vetoed(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
+        """A ballot was vetoed: who was against it, with weight, carried that things stay as they are."""
+        against: dict[str, Stance] = {
+            line.agent: "against" for line in lines if line.stance == "against" and line.weight > 0
+        }
+        leading = ballot.casts.get(ballot.opened.opened_by)
+        metric = judge(self._state, ballot.opened.actuator, leading.vote.target if leading else "")
+        if metric is not None:
+            sign, horizon = 1 if metric.better == "up" else -1, self._state.rules.outcome_ticks
+            self._answer_for(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)
+
+    def _answer_for(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
+        """By the metric that judges it, and by the one that stands for the whole."""
+        self._harm.carried(self._measured, forecast.target, forecast.sign, forecast.horizon, agents, tick)
+        whole = held_out(self._state.metrics)
+        if whole is not None and whole.name != forecast.target:
+            sign = 1 if whole.better == "up" else -1
+            self._harm.carried(self._measured, whole.name, sign, forecast.horizon, agents, tick)
+
+    def charged(self, next_id: Callable[[], str]) -> list[Outcome]:
+        """The clear harm that shows at this tick, each as an outcome of its own, for which `next_id` gives ids."""
+        if self._state.ended or not self._state.rules.harm_charge:
+            return []
+        return [self._charge(next_id(), charge) for charge in self._harm.found(self._measured, self._state.tick)]
+
+    def _charge(self, id: str, charge: Charge) -> Outcome:
+        state, before = self._state, self._state.reputations
+        after = dict(before)
+        for agent in charge.agents:
+            after[agent] = rounded(earned(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
+            state.trust.forget(agent)
+        state.reputations = after
+        seen = None if charge.broken else effect(charge.before, charge.after, charge.sign, charge.before)
+        told = f"clear harm since tick {charge.since}: "
+        told += f"{charge.target} {seen.before:.4g} → {seen.after:.4g}" if seen else f"{charge.target} is not finite"
+        return Outcome(
+            decision_id=id,
+            actuator="",
+            target=charge.target,
+            scored=True,
+            charge=True,
+            reason=f"{told}; charged to {', '.join(sorted(charge.agents))}",
+            from_tick=charge.since,
+            tick=state.tick,
+            before=rounded(mean(charge.before)) if charge.before else None,
+            after=rounded(seen.after) if seen else None,
+            samples=(len(charge.before), len(charge.after)),
+            gain=rounded(seen.gain) if seen else None,
+            noise=rounded(seen.noise) if seen else None,
+            lines=tuple(
+                OutcomeLine(
+                    agent=agent,
+                    stance=charge.agents[agent],
+                    confidence=1.0,
+                    success=0.0,
+                    merit=-1.0,
+                    before=rounded(earned(before.get(agent, 1.0))),
+                    after=after[agent],
+                )
+                for agent in sorted(charge.agents)
+            ),
+        )
+
     def _begin(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
         alone = decision.verdict == "withheld"
         closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=alone)
         self._open[decision.id] = Window(decision, forecast, tick)
-        if decision.actuator == ROLLBACK:
-            asked = decision.value
-            self._back = (tick, int(asked)) if isinstance(asked, int | float) and asked < tick else None
         for id, window in self._open.items():
             if window.from_tick == tick:
                 self._open[id] = self._looked_back(window)
@@ -174,11 +258,16 @@ class Outcomes:
     def _looked_back(self, window: Window) -> Window:
         """With what was measured before it."""
         tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
-        back = self._back[1] if self._back is not None and self._back[0] == tick else None
+        back = self._back if self._back is not None and self._back[0] == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
         if window.decision.actuator not in JUMPS:  # that undoes the changes before it, so what they left counts
             since = max(since, self._last_change(name, tick))
-        found = self._measured.between(name, max(since if back is None else back, lately), tick)
+        again: tuple[float, float] | None = None
+        if back is None:
+            found = self._measured.between(name, max(since, lately), tick)
+        else:
+            again = max(back[2], back[1] - window.forecast.horizon), back[1]
+            found = self._measured.of_steps(name, *again, since=since, upto=tick)
         before = usual = tuple(filter(sound, found))
         spoiled, scant = bool(found) and not sound(found[-1]), False
         if back is not None:
@@ -187,7 +276,9 @@ class Outcomes:
             found = self._measured.between(name, max(since, tick - window.patience), tick)
             before = tuple(filter(sound, found))[-samples:]
             usual, spoiled = usual or before if scant else before, bool(found) and not sound(found[-1])
-        return replace(window, before=before, usual=usual, spoiled=spoiled, scant=scant)
+        return replace(
+            window, before=before, usual=usual, spoiled=spoiled, scant=scant, again=None if scant or spoiled else again
+        )
 
     def _cut(self, actuator: str, target: str, by: str, tick: int, *, alone: bool) -> list[Outcome]:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs. `alone`: it is in no plan."""
@@ -201,14 +292,21 @@ class Outcomes:
 
     def _due(self, window: Window) -> bool:
         elapsed = self._state.tick - window.from_tick
-        if elapsed < window.forecast.horizon:
+        if window.again is not None:
+            if self._step < window.again[1] and elapsed < window.patience:
+                return False
+        elif elapsed < window.forecast.horizon:
             return False
         after = self._after(window)
         enough = sum(map(sound, after)) >= self._state.rules.outcome_samples or not all(map(sound, after[-1:]))
         return enough or elapsed >= window.patience
 
     def _after(self, window: Window) -> list[float]:
-        """What counts of the time since the change: its second half, or all of it if it was cut short."""
+        """What counts of the time since the change: its second half, or all of it if it was cut short; after a rollback
+        the same steps as before it."""
+        if window.again is not None:
+            tick = window.from_tick
+            return self._measured.of_steps(window.target, *window.again, since=tick, upto=self._state.tick)
         elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
         settling = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
         return self._measured.between(window.target, window.from_tick + settling, self._state.tick)
@@ -217,7 +315,7 @@ class Outcomes:
         del self._open[window.decision.id]
         found, least = self._after(window), self._state.rules.outcome_samples
         after = tuple(value for value in found if sound(value))
-        early = 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
+        early = self._early(window)
         why = f"; {cut}" if cut else ""
         if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
             return self._scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
@@ -240,6 +338,12 @@ class Outcomes:
             return self._unscored(window, after, f"{cut} {half}" if early else few + why)
         return self._scored(window, after, seen, told + why)
 
+    def _early(self, window: Window) -> bool:
+        """Whether less than half of the time is over, or of the steps that are trained again."""
+        if window.again is not None:
+            return 2 * self._step < sum(window.again)
+        return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
+
     def _baseline(self, window: Window) -> Baseline | None:
         controls = self._controls.get(window.key)
         if window.withheld or not controls:
@@ -258,6 +362,8 @@ class Outcomes:
         elif seen is not None:
             self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
         beat = beaten(seen.gain, seen.noise, control) if seen else y
+        if window.decision.actuator == ROLLBACK and (failed(seen.gain, seen.noise, control) if seen else y == 0):
+            self._state.returns.harmed(window.decision.id)
         forecast = window.forecast.expected * window.forecast.sign
         return self._outcome(window, after, reason).model_copy(
             update={
@@ -281,6 +387,9 @@ class Outcomes:
         merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
         before = state.reputations
         state.reputations = moved(before, state.agents, merits, state.rules)
+        for s in stakes:
+            if s.opened and not s.shadow and s.stance == "propose" and merits[s.agent] > 0:
+                state.trust.earn(s.agent, window.decision.actuator)
         return tuple(
             OutcomeLine(
                 agent=s.agent,

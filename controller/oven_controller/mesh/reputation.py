@@ -11,8 +11,8 @@
    s is 1 for `propose` and `for`, −1 for `against`; p is the probability that the change beats doing nothing, and y
    that it did: the score is the expected one, so that of a y of ½ nobody has anything to gain. Taking a side claims at
    least even odds: a confidence below ½ counts as ½, or one could back harm for ever at a confidence so low that it is
-   "right" about it. What a `for` earns counts half (what it loses, in full): agreeing with the good is cheap, and
-   should not pay for one's own harm.
+   "right" about it. And credit needs a stake: below ½ nothing is earned. What a `for` earns counts half (what it
+   loses, in full): agreeing with the good is cheap, and should not pay for one's own harm.
 3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,
    "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire 1997), for those who voted.
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent
@@ -95,6 +95,8 @@ def merit(stance: Stance, confidence: float, y: float) -> float:
     side = -1 if stance == "against" else 1
     quadratic = brier(claimed(stance, confidence), y)
     found = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
+    if found > 0 and confidence < 0.5:
+        return 0.0
     return found / 2 if stance == "for" and found > 0 else found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from oven_controller import telemetry
 from oven_controller.bus import AlreadyLoggedError, Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.events import Event
@@ -58,8 +59,7 @@ async def _until_told(url: str, run: str, replica: str) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
-        for task in tasks:
-            task.cancel()
+        await end(*tasks)
         if service_bus.closed.is_set():
             raise BusError(f"the connection of `history` was closed for good: {service_bus.errors[-1:]}")
 
@@ -79,9 +79,7 @@ async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
 
 
 class _Replica:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oven_controller.harmless import HARMLESS
+from oven_controller.jumps import ROLLBACK
 from oven_controller.mesh.needs import change
+from oven_controller.mesh.restraint import Restraint
+from oven_controller.mesh.returns import Returns
+from oven_controller.mesh.trust import Standing, Trust
 from oven_controller.mesh.values import Fault, shaped, show
 from oven_controller.messages import (
     ActuatorSpec,
@@ -15,6 +20,7 @@ from oven_controller.messages import (
     Decision,
     LearnerMessage,
     MetricSpec,
+    Observation,
     OperatorCommand,
     Receipt,
     RunStarted,
@@ -37,6 +43,12 @@ class Agent:
     last_tick: int = 0
     done_tick: int = -1
     seen: str = ""
+
+
+def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
+    """The held-out metric that stands for the whole: the fewest parts in its name, then the first announced."""
+    declared = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
+    return min(declared, key=lambda metric: metric.name.count("/"), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class State:
     rules: Rules = field(default_factory=Rules)
     lockstep: bool = False
     mesh_code: str = ""
+    training: str = ""
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
     metrics: tuple[MetricSpec, ...] = ()
@@ -103,6 +116,10 @@ class State:
     refused: set[tuple[str, str, str]] = field(default_factory=set)
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
+    returns: Returns = field(default_factory=Returns)
+    trust: Trust = field(default_factory=Trust)
+    restraint: Restraint = field(default_factory=Restraint)
+    turned_down: dict[str, list[str]] = field(default_factory=dict)  # actuator → why the learner rejected it, in a row
     _numbers: Numbers = field(default_factory=Numbers)
 
     def is_new(self, message: LearnerMessage) -> bool:
@@ -122,10 +139,18 @@ class State:
 
     def start(self, message: RunStarted) -> None:
         """A new incarnation: its settings replace the old ones. Agents, budget, what is in flight or advised, and the
-        operators' word (autonomy, who is muted) stay."""
+        operators' word (autonomy, who is muted) stay. Another training of the same script has other weights and other
+        data: budget, cool-downs, advice and rollbacks of the one before are none of its own."""
+        if self.started and message.training != self.training:
+            self.returns, self.adopted, self.decided_tick, self.restraint = Returns(), 0, {}, Restraint()
+            for older in self.advised.values():
+                self.fates[older.id] = f"lapsed when training {message.training} began"
+            self.advised = {}
+        self.training, self.turned_down = message.training, {}
         self.started, self.ended, self.observed = True, False, False
         self.tick = max(self.tick, message.tick)
         self.rules, self.lockstep, self.mesh_code = message.rules, message.lockstep, message.mesh_code
+        self.trust.rules = message.rules
         self.reputations = {**message.reputations, **self.reputations}  # what was earned outlives the learner
         self.specs = {spec.name: spec for spec in message.actuators}
         self.metrics = message.metrics
@@ -133,13 +158,25 @@ class State:
         for spec in self.specs.values():
             self._settle(spec, spec.value)
 
+    def read(self, observation: Observation) -> None:
+        """Where the run is, and how good it is on held-out data."""
+        metric = held_out(self.metrics)
+        value = observation.metrics.get(metric.name) if metric else None
+        reading = -value if metric and value is not None and metric.better == "down" else value
+        self.returns.observe(observation.tick, observation.step, reading)
+
     def take(self, receipt: Receipt) -> None:
         """The decision has left the air, and the effective value is what was read back. Behind a receipt without a
         decision stands a command, or the learner itself."""
         if receipt.decision_id and self.in_flight.pop(receipt.decision_id, None) is None:
             self.counters["receipt.not_in_flight"] += 1
+        if receipt.actuator == ROLLBACK and receipt.status == "applied":
+            self.returns.take(receipt)
         spec = self.specs.get(receipt.actuator)
+        if spec is not None and spec.kind != "action" and receipt.status == "rejected" and receipt.decision_id:
+            self.turned_down.setdefault(spec.name, []).append(receipt.reason)
         if spec is not None and receipt.status in ("applied", "noop"):
+            self.turned_down.pop(receipt.actuator, None)
             self._settle(spec, receipt.after)
 
     def _settle(self, spec: ActuatorSpec, value: Value) -> None:
@@ -182,10 +219,19 @@ class State:
         return tuple(sorted(name for name, agent in self.agents.items() if agent.live))
 
     def shadowed(self, name: str) -> bool:
-        """Whether the agent's votes are kept and do not count: by the rules, by its own word, or because an operator
-        muted it."""
+        """Whether the agent's votes are kept and do not count: by the rules, by its own word, because an operator muted
+        it, or because nothing is left of its reputation."""
         agent = self.agents.get(name)
-        return name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
+        lost = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
+        return lost or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
+
+    def standing(self, name: str, actuator: str) -> Standing:
+        """What the agent's vote on this actuator counts for now."""
+        agent = self.agents.get(name)
+        declared = agent.speciality if agent is not None else ()
+        trusted = self.trust.holds(name, actuator)
+        special = self.trust.specialist(name, actuator, declared) if trusted else actuator in declared
+        return Standing(self.reputations.get(name, 1.0), self.shadowed(name), not trusted, special)
 
     def voters(self) -> tuple[str, ...]:
         """The live agents whose votes count."""
@@ -200,12 +246,13 @@ class State:
         return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
 
     def take_decision(self, decision: Decision) -> None:
-        """What passed starts the cool-down, and nothing older on its actuator can be approved any more; what is
-        adopted is in flight."""
+        """A change starts the cool-down, a withheld one too; of what passed, nothing older on its actuator can be
+        approved any more; what is adopted is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator
-        self.decided_tick[actuator] = decision.tick
+        if decision.verdict != "advised":
+            self.decided_tick[actuator] = decision.tick
         older = self.advised.pop(actuator, None)
         if older is not None:
             taken = older.id == decision.of
@@ -213,6 +260,8 @@ class State:
         if decision.verdict == "advised":
             self.advised[actuator] = decision
         elif decision.verdict == "adopted":
+            if not decision.command:
+                self.restraint.turned(decision, self.specs.get(actuator), self.rules)
             self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
             if actuator not in HARMLESS:
                 self.adopted += not decision.command or bool(decision.of)

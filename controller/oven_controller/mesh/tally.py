@@ -7,11 +7,12 @@ the agents can change a result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from oven_controller.mesh.ballots import Ballot, wish
 from oven_controller.mesh.merge import TIE, Voice, heaviest, merged, sides_of
+from oven_controller.mesh.trust import Standing
 from oven_controller.mesh.values import clip, direction, rounded, show
 from oven_controller.messages import ActuatorSpec, TallyLine, Value
 from oven_controller.rules import Rules
@@ -29,6 +30,10 @@ class Tally:
     direction: str
     lines: tuple[TallyLine, ...]
     reason: str
+    newcomers: bool = False
+    """It is carried by newcomers alone, so a person has to approve it."""
+    veto: str = ""
+    """The agent whose veto rejected it."""
 
 
 def count(
@@ -36,19 +41,34 @@ def count(
     spec: ActuatorSpec,
     before: Value,
     rules: Rules,
-    reputations: Mapping[str, float],
-    shadowed: Callable[[str], bool],
+    standing: Callable[[str], Standing],
+    without: Collection[str] = (),
 ) -> Tally:
-    """The verdict on `ballot`. `before` is the effective value, None where it is unknown; `shadowed` says whose votes
-    stand in the tally and do not count.
+    """The verdict on `ballot`. `before` is the effective value, None where it is unknown; `standing` says what each
+    agent's vote counts for; `without` names those whose proposal is part of a plan that was refused
+    elsewhere (oven_controller.mesh.plans), which count no more than an abstention.
 
     A voice without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
-    `rules.least_reputation` has its weight, and makes no veto and no quorum.
+    `rules.least_reputation` has its weight, and makes no veto and no quorum. Where nobody but newcomers is for it, they
+    are counted as if they were trusted, and what passes then is for a person to approve.
     """
-    lines = lines_of(ballot, reputations, shadowed)
-    counted = [line for line in lines if not line.shadow]
+    lines = tuple(
+        line.model_copy(update={"weight": 0.0}) if line.agent in without else line
+        for line in lines_of(ballot, standing)
+    )
+    alone = not any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
+    newcomers = alone and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
+    if newcomers:
+        lines = tuple(_as_trusted(line) if line.agent not in without else line for line in lines)
+    counted = [line for line in lines if not line.shadow and line.agent not in without]
     voices = [
-        Voice(line.agent, ballot.casts[line.agent].value, line.weight, line, _specialist(ballot, line.agent))
+        Voice(
+            line.agent,
+            ballot.casts[line.agent].value,
+            line.weight,
+            line,
+            line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
+        )
         for line in counted
         if line.stance in ("propose", "for")
     ]
@@ -59,7 +79,7 @@ def count(
         return Tally(False, value, direction(before, value), lines, told)
 
     sure_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
-    vetoes = [line for line in sure_against if _trusted(line, rules)]
+    vetoes = [line for line in sure_against if _reputable(line, rules)]
     veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
     if not voices:
         return rejected(f"nobody is for it any more: {_plea(ballot, before, lines, against)}")
@@ -69,8 +89,9 @@ def count(
     if veto is not None:
         why = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
         limit = f"{veto.confidence:.3g}, a veto from {rules.veto_confidence:.3g} on"
-        return rejected(f"{plea}; vetoed by {veto.agent} at confidence {limit}{why}")
-    doubted = [line for line in (*(voice.line for voice in side), *sure_against) if not _trusted(line, rules)]
+        told = f"{plea}; vetoed by {veto.agent} at confidence {limit}{why}"
+        return Tally(False, opening, direction(before, opening), lines, told, veto=veto.agent)
+    doubted = [line for line in (*(voice.line for voice in side), *sure_against) if not _reputable(line, rules)]
     plea += _doubts(doubted, rules)
     total = math.fsum([voice.weight for voice in voices] + [line.weight for line in against])
     share = math.fsum(voice.weight for voice in side) / total if total > 0 else 0.0
@@ -80,7 +101,7 @@ def count(
         part = f"{share:.3g} of the weight {total:.3g} stands together, {rules.majority:.3g} of it is needed"
         return rejected(f"{plea}; split: {part}")
     value = merged(spec, side)
-    agreeing = [voice for voice in side if voice.weight > 0 and _trusted(voice.line, rules)]
+    agreeing = [voice for voice in side if _agrees(voice.line, rules)]
     sure = max((voice.line.confidence for voice in agreeing if voice.specialist), default=None)
     alone = sure is not None and sure >= rules.specialist_confidence
     if not alone and len(agreeing) < rules.agreeing:
@@ -92,43 +113,59 @@ def count(
         if alone
         else f"{len(agreeing)} of {rules.agreeing} needed agree"
     )
-    return Tally(True, value, direction(before, value), lines, f"{plea}; {quorum}")
+    return Tally(True, value, direction(before, value), lines, f"{plea}; {quorum}", newcomers)
 
 
-def lines_of(
-    ballot: Ballot, reputations: Mapping[str, float], shadowed: Callable[[str], bool]
-) -> tuple[TallyLine, ...]:
+def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
     """One line for each eligible agent, by name, those that stayed silent too; after them the shadow agents that
     voted, of those at most `SHADOWS`."""
-    eligible = [agent for agent in ballot.opened.eligible if not shadowed(agent)]
+    eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:SHADOWS]
     room = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
-        reputation = reputations.get(agent, 1.0)
+        held = standing(agent)
+        reputation = held.reputation
         reputation = rounded(reputation) if math.isfinite(reputation) and reputation > 0 else 0.0
         cast = ballot.casts.get(agent)
         if cast is None:
-            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation))
+            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=held.newcomer))
             continue
-        weight = min(reputation * cast.vote.confidence, 1e12)  # a finite sum of finitely many
+        mute = cast.vote.stance == "abstain" or agent in shadows or held.newcomer
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
                 shadow=agent in shadows,
+                newcomer=held.newcomer,
                 confidence=cast.vote.confidence,
                 reputation=reputation,
-                weight=0.0 if cast.vote.stance == "abstain" or agent in shadows else weight,
+                weight=0.0 if mute else _weight(reputation, cast.vote.confidence),
                 rationale=clip(cast.vote.rationale, min(room, 400)),
             )
         )
     return tuple(lines)
 
 
-def _trusted(line: TallyLine, rules: Rules) -> bool:
+def _reputable(line: TallyLine, rules: Rules) -> bool:
     return line.reputation >= rules.least_reputation
+
+
+def _agrees(line: TallyLine, rules: Rules) -> bool:
+    """Whether the line counts for a quorum of several: a newcomer's does beside a trusted one, at even odds or more."""
+    return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
+
+
+def _as_trusted(line: TallyLine) -> TallyLine:
+    """A newcomer's line with the weight that it would have."""
+    if not line.newcomer or line.stance not in ("propose", "for", "against"):
+        return line
+    return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})
+
+
+def _weight(reputation: float, confidence: float) -> float:
+    return min(reputation * confidence, 1e12)  # a finite sum of finitely many
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
@@ -138,11 +175,6 @@ def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
     more = f" and {len(lines) - 6} more" if len(lines) > 6 else ""
     return f"; no quorum and no veto below a reputation of {rules.least_reputation:.3g}: {shown}{more}"
-
-
-def _specialist(ballot: Ballot, agent: str) -> bool:
-    cast = ballot.casts[agent]
-    return cast.specialist and cast.vote.stance == "propose"
 
 
 def _plea(

@@ -26,14 +26,16 @@ def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 
 def judge(state: State, actuator: str, target: str) -> MetricSpec | None:
     """The metric that a change of `actuator` for the sake of `target` is judged by: the target, if it can judge it,
-    else the run's first held-out metric, so that naming none is no way out. None: there is none, and no outcome."""
+    else the held-out metric that stands for the whole (the fewest parts in its name, then the first announced), so that
+    naming none is no way out. None: there is none, and no outcome."""
     if actuator in INERT:
         return None
     known = directed(state.metrics)
     named = known.get(target)
     if named is not None and (named.held_out or actuator not in state.rules.yardsticks):
         return named
-    return next((metric for metric in known.values() if metric.held_out), None)
+    held_out = (metric for metric in known.values() if metric.held_out)
+    return min(held_out, key=lambda metric: metric.name.count("/"), default=None)
 
 
 def unjudged(author: str, vote: Vote, state: State) -> Refusal | None:

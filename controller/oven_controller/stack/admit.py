@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
+from typing import get_args
 
 from oven_controller import names
 from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError
+from oven_controller.credentials import Credentials, Role
+from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
 from oven_controller.home import RunFolder
 from oven_controller.server import ServerFolder
+from oven_controller.stack import plugins
 
 TOLD_S = 5.0
 """For a reload, or for a server that is being started again just now."""
+SERVICES = ("up", "nats-server", "script")
+POOL = re.compile(r"(agents|mesh)-\d+")
+"""Processes of agents, and replicas of the mesh."""
 LETTABLE = ("agent", "member")
 """Who comes and goes. The other roles are the stack itself."""
 
 
-def admit(folder: RunFolder, name: str, *, fresh: bool = False) -> None:
-    """A key for the agent `name`, known to the server if it runs. `fresh`: refuse a name that is in use now.
+def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False) -> None:
+    """A key for the agent `name`, known to the server if it runs. `shipped`: it is for the installed agent of that name
+    itself. `fresh`: refuse a name that is in use now.
 
     Raises ConfigError for a name that is taken, ProcessError when the server does not take the key.
     """
@@ -31,6 +38,8 @@ def admit(folder: RunFolder, name: str, *, fresh: bool = False) -> None:
     shared = [user.name for user in folder.server.users() if name in user.agents]
     if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
+    if taken := _reserved(folder, name, shipped):
+        raise ConfigError(f"{name!r} is the name of {taken}; choose another for an agent of your own")
     if not info.embedded:
         path = folder.credentials("agent", name)
         if path is not None and not path.is_file():
@@ -41,6 +50,20 @@ def admit(folder: RunFolder, name: str, *, fresh: bool = False) -> None:
         return
     folder.server.rewrite_users()
     asyncio.run(_told(folder, Credentials.load(path), welcome=True))
+
+
+def _reserved(folder: RunFolder, name: str, shipped: bool) -> str:
+    """Whose name it is, if nobody else may vote or connect under it; empty if it is free."""
+    for user in folder.server.users():
+        if name in user.agents:
+            return f"an agent of this run, which speaks with the key {user.name!r}"
+    if name in get_args(Role) or name in SERVICES:
+        return "a part of the stack"
+    if POOL.fullmatch(name):
+        return "a process of several agents, or of a mesh replica"
+    if name in plugins.points("agents") and not shipped:
+        return f"an installed agent (`oven-controller agent run {name}` runs that one)"
+    return ""
 
 
 def revoke(folder: RunFolder, name: str) -> None:
@@ -74,8 +97,8 @@ def server_folder(path: Path) -> ServerFolder:
     """What `creds server` made at `path`. Raises ConfigError."""
     try:
         return ServerFolder.found(path.absolute())
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path} is no folder that `oven-controller creds server` made: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} is no folder that `oven-controller creds server` made: {reason(error)}") from error
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import yaml
 
 from oven_controller.home import Home
 from oven_controller.server import binary
 from oven_controller.settings import agent_specs, per_process
 from oven_controller.stack import plugins
+from oven_controller.stack.checks import Request, check, check_agents, check_server
 from oven_controller.stack.headless import first_line
 from oven_controller.stack.plan import pools
-from oven_controller.stack.up import Request
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
-    """Lines to print: the start, the resolved settings as YAML, the processes. Raises what `up` would for a name."""
+    """Lines to print: the start, the resolved settings as YAML, the processes. Raises what `up` would raise before the
+    learner starts: of the names, the keys, the agents' files and the server that is there already."""
+    check(request, home)
     settings = request.resolved.settings
+    check_agents(settings)
+    if settings.nats:
+        asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")
     own = "python -m oven_controller.stack.entry"
     installed = plugins.points("processes")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from oven_controller import server as servers
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
-from oven_controller.errors import OvenError
+from oven_controller.errors import OvenError, reason
 from oven_controller.home import Home
 from oven_controller.stack import doctor
 from oven_controller.stack.doctor import Check, Package
@@ -104,8 +104,7 @@ def start_server() -> Check:
     try:
         return doctor.server(binary, found, asyncio.run(_answers()), "")
     except (OvenError, OSError) as error:
-        lines = str(error).splitlines()
-        return doctor.server(binary, found, None, lines[-1] if lines else type(error).__name__)
+        return doctor.server(binary, found, None, (str(error) or reason(error)).splitlines()[-1])
 
 
 async def _answers() -> float:

@@ -16,7 +16,7 @@ import termios
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ProcessError, reason
 from oven_controller.stack.process import PARENT_FD
 
 TERMINAL = 0
@@ -47,9 +47,7 @@ class Foreground:
         """Like Child.start, but for the streams and the process group. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}
-        modes = None
-        with contextlib.suppress(termios.error):
-            modes = termios.tcgetattr(TERMINAL)
+        before = modes()
         try:
             # Ctrl-Z before raw mode would stop it where no shell can start it again: it ignores that, as it inherits.
             with _ignored(signal.SIGTSTP):
@@ -58,11 +56,11 @@ class Foreground:
                 )
         except OSError as error:
             os.close(writer)
-            raise ProcessError(f"cannot start {command[0]}: {error}") from error
+            raise ProcessError(f"cannot start {command[0]}: {reason(error)}") from error
         finally:
             os.close(reader)
         _give_terminal(process.pid)
-        return cls(process, writer, modes)
+        return cls(process, writer, before)
 
     @property
     def pid(self) -> int:
@@ -79,8 +77,9 @@ class Foreground:
                 with contextlib.suppress(termios.error), _ignored(signal.SIGTTOU):
                     termios.tcsetattr(TERMINAL, termios.TCSADRAIN, self._modes)
             if code != 0:
-                sys.stdout.write(_LEAVE)
-                sys.stdout.flush()
+                with contextlib.suppress(OSError):  # the terminal was closed
+                    sys.stdout.write(_LEAVE)
+                    sys.stdout.flush()
         return code
 
     async def end(self, grace_s: float) -> None:
@@ -88,9 +87,28 @@ class Foreground:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
             try:
-                await asyncio.wait_for(self._process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
             except TimeoutError:
                 self._process.kill()
+
+
+def modes() -> list[Any] | None:
+    """The terminal's, to give it back with; none where there is no terminal."""
+    with contextlib.suppress(termios.error):
+        return termios.tcgetattr(TERMINAL)
+    return None
+
+
+def take_back(modes: list[Any] | None) -> None:
+    """The terminal as it was, from a child that was killed. For any thread, of a process that is about to end."""
+    with contextlib.suppress(OSError, termios.error):
+        if modes is None or os.tcgetpgrp(TERMINAL) == os.getpgrp():
+            return
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        os.tcsetpgrp(TERMINAL, os.getpgrp())
+        termios.tcsetattr(TERMINAL, termios.TCSADRAIN, modes)
+        os.write(1, _LEAVE.encode())
 
 
 def _give_terminal(group: int) -> None:

@@ -1,14 +1,16 @@
-"""`python -m oven_controller.stack.guard FD [aside] -- COMMAND…`: run a command that cannot watch a pipe by itself.
+"""`python -m oven_controller.stack.guard FD [aside] [whole] -- COMMAND…`: run a command that cannot watch a pipe.
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
 after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
-it stands beside every foreign process. `aside`: the command keeps off the trainer's cores.
+it stands beside every foreign process. `aside`: the command keeps off the trainer's cores. `whole`: nothing that it
+started outlives it, what left its group included (Linux: orphans become this process's children).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,12 +21,16 @@ from collections.abc import Iterator
 from oven_controller.stack.aside import follow, keep_off
 
 GRACE_S = 10.0
+PR_SET_CHILD_SUBREAPER = 36
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+"""How compiled code ends that got no memory and cannot say so."""
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
     at = sys.argv.index("--")
     fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
+    whole = "whole" in sys.argv[2:at] and _adopts_orphans()
     halves = keep_off() if "aside" in sys.argv[2:at] else None
     early: list[int] = []
     for number in HANDLED:
@@ -59,9 +65,66 @@ def main() -> int:
         if halves:
             follow(child.pid, halves)
         threading.Thread(target=watch, daemon=True).start()
-    code = child.wait()
+    code = _end_of(child.pid)
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
+    if whole:
+        _end_descendants()
+    if -code in CRASHES and (most := os.environ.get("OVEN_AGENTS_MEMORY_MB")):
+        _tell_of_memory(int(most))
     return code if code >= 0 else 128 - code
+
+
+def _end_of(pid: int) -> int:
+    """Its code, once it has ended; orphans that end before are let go."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _adopts_orphans() -> bool:
+    """Whether what loses its parent below this process becomes its child."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def _end_descendants() -> None:
+    """SIGKILL to all that lives below this process, until nothing does: what one that is killed started comes here."""
+    left: set[int] = set()  # of another user: nobody here may end them
+    while children := set(_children(os.getpid())) - left:
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except PermissionError:
+                left.add(pid)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _tell_of_memory(most: int) -> None:
+    """If what crashed may have met its limit, in MB."""
+    held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
+    if held > most // 2:
+        print(
+            f"error: it held {held} MB, and a process of agents may take {most} MB (agents_memory_mb); mend what its "
+            f"agents hoard, or allow more with --set agents_memory_mb={2 * most}",
+            file=sys.stderr,
+        )
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(ValueError, OSError, IndexError):
+            pid = int(entry)
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                if int(stat.read().rpartition(b")")[2].split()[1]) == parent:
+                    found.append(pid)
+    return found
 
 
 @contextlib.contextmanager

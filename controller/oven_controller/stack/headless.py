@@ -10,6 +10,7 @@ from oven_controller.messages import (
     AgentStatus,
     CommandAnswer,
     Decision,
+    LearnerMessage,
     Observation,
     OperatorCommand,
     Outcome,
@@ -17,6 +18,8 @@ from oven_controller.messages import (
     RunEnded,
     RunStarted,
 )
+from oven_controller.numbering import Numbering
+from oven_controller.plain import clean
 from oven_controller.settings import Resolved
 from oven_controller.stack.view import RunView, text, training_signal
 
@@ -48,7 +51,7 @@ def said(command: OperatorCommand) -> str:
 
 def outcome(body: Outcome) -> str:
     """What a target did after a change, against the forecast; or why nothing can be said."""
-    what = f"{body.actuator}{' (withheld)' if body.withheld else ''} on {body.target}"
+    what = f"{body.actuator or 'clear harm'}{' (withheld)' if body.withheld else ''} on {body.target}"
     if not body.scored:
         return f"{what} says nothing: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
@@ -63,18 +66,19 @@ class Headless:
     def __init__(self, out: Callable[[str], None], began: datetime) -> None:
         self.out = out
         self.view = RunView()
+        self.numbering = Numbering()
         self._began = began
         self._printed_step = -1
         self._unfit: dict[str, str] = {}  # agent → why it cannot fire, as it was printed
 
     def replayed(self, event: Event) -> None:
         """An event of an earlier incarnation: counted, not printed."""
-        self.view.feed(event)
+        self._feed(event)
 
     def event(self, event: Event) -> None:
         before = dict(self.view.knobs)
         known = {name for name, agent in self.view.agents.items() if agent.live}
-        self.view.feed(event)
+        self._feed(event)
         match event.body:
             case RunStarted() as body:
                 self._printed_step = -1
@@ -98,6 +102,8 @@ class Headless:
                 pass  # it says so again when a run starts, and after every loss of its connection
             case AgentStatus(state="cannot_fire") as body if self._unfit.get(event.author) == body.reason:
                 pass
+            case AgentStatus(state="notice") as body:
+                self._say(event, f"notice   {event.author}: {body.reason}")
             case AgentStatus() as body if body.state in ("joined", "cannot_fire", "left"):
                 words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}[body.state]
                 why = f": {body.reason}" if body.reason else ""
@@ -116,11 +122,17 @@ class Headless:
             case _:
                 pass
 
+    def _feed(self, event: Event) -> None:
+        self.view.feed(event)
+        if isinstance(event.body, LearnerMessage):
+            self.numbering.take(event.body)
+
     def _observation(self, event: Event, body: Observation) -> None:
         started = self.view.started
         most = started.horizon.max_steps if started else None
         every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS
-        held_out = [name for name in self.view.held_out()[:1] if name in body.metrics]
+        target = self.view.target()
+        held_out = [target] if target in self.view.held_out() and target in body.metrics else []
         due = body.step // every != self._printed_step // every or self._printed_step < 0
         if not (due or held_out):
             return
@@ -134,7 +146,7 @@ class Headless:
         self._say(event, f"step {body.step:>4}{f'/{most}' if most else ''}  " + "  ".join(parts))
 
     def _say(self, event: Event, line: str) -> None:
-        self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {' '.join(line.split(chr(10)))}")
+        self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {clean(line)}")
 
     def summary(self) -> list[str]:
         """What came of the run, a fact a line."""
@@ -142,13 +154,12 @@ class Headless:
         how = view.ended.reason if view.ended else "no end in the log"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
         lines = [f"{how} at step {view.step} after {took:.1f} s; {view.observations} observations"]
-        for name in view.held_out()[:1]:
-            if name in view.held_out_start:
-                at_start, at_end = view.held_out_start[name], view.metrics[name]
-                if view.ended is None:
-                    lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; its end was not logged")
-                else:
-                    lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
+        if name := view.target():
+            at_start, at_end = view.first[name], view.metrics[name]
+            if view.ended is None:
+                lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; its end was not logged")
+            else:
+                lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         others = [(view.withheld, "withheld"), (len(view.advised), "advised and not approved")]
         counts = "".join(f", {count} {what}" for count, what in others if count)
@@ -158,7 +169,7 @@ class Headless:
             lines.append(f"{view.outcomes} outcomes were scored")
         silent = []
         for name, agent in sorted(view.agents.items()):
-            fate = f"; shadow: {agent.shadow}" if agent.shadow else ""
+            fate = f"; shadow: {agent.shadow}" if agent.shadow else "; on probation" if agent.newcomer else ""
             fate += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
             if not (agent.proposals or agent.against or agent.backed or fate):
                 silent.append(name)
@@ -173,4 +184,4 @@ class Headless:
             lines.append(f"{view.ended.lockstep_timeouts} lockstep time-outs: this run is not repeatable")
         if view.ended and view.ended.dropped_observations:
             lines.append(f"{view.ended.dropped_observations} observations were lost while the bus was away")
-        return lines
+        return [clean(line) for line in lines]

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oven_controller import relaunch, tls
@@ -26,16 +26,20 @@ LEARNER_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Service:
-    """One process of the stack. `foreign`: a program that cannot watch its parent, so a guard does."""
+    """One process of the stack. `foreign`: a program that cannot watch its parent, so a guard does. `whole`: the guard
+    ends all that it started, too."""
 
     name: str
     command: tuple[str, ...]
     log: Path
     env: dict[str, str] = field(default_factory=dict)
     foreign: bool = False
+    whole: bool = False
 
     async def start(self) -> Child:
-        return await Child.start(self.name, self.command, self.log, env=self.env, foreign=self.foreign)
+        return await Child.start(
+            self.name, self.command, self.log, env=self.env, foreign=self.foreign, whole=self.whole
+        )
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class Plan:
     folder: RunFolder
     url: str
     otlp: str = ""
+    agents_memory_mb: int | None = None
 
     def mesh(self, number: int = 1) -> Service:
         """The `number`-th replica, from 1: mesh, mesh-2, mesh-3. All have the key of the role."""
@@ -95,7 +100,18 @@ class Plan:
         return self._own(name, "mesh", (), env)
 
     def agents(self, pool: Pool) -> Service:
-        return self._own(pool.process, "agent", pool.arguments, self.environment("agent", pool.key))
+        return self._agent(pool.process, pool.arguments, pool.key)
+
+    def guest(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
+        """An agent beside those that the stack started."""
+        arguments = [spec.target, "--name", name, *(["--shadow"] if shadow else [])]
+        return self._agent(f"agent-{name}", arguments, name)
+
+    def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
+        """Guarded: what agents do, and what they start, is their authors' affair."""
+        limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
+        own = self._own(process, "agent", arguments, self.environment("agent", key) | limit)
+        return replace(own, foreign=True, whole=True)
 
     def kg(self) -> Service:
         return self._own("kg", "kg", (), self.environment("kg"))

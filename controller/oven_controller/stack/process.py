@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ProcessError, reason
 
 PARENT_FD = "OVEN_PARENT_FD"
 KILLED_S = 5.0
@@ -42,8 +43,10 @@ class Child:
         env: Mapping[str, str] | None = None,
         foreign: bool = False,
         aside: bool = False,
+        whole: bool = False,
     ) -> Child:
-        """`foreign`: it cannot watch a pipe. `aside`: such a one keeps off the trainer's cores."""
+        """`foreign`: it cannot watch a pipe. `aside`: such a one keeps off the trainer's cores. `whole`: all that it
+        started ends with such a one, what left its group as well."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
@@ -54,6 +57,7 @@ class Child:
                 "oven_controller.stack.guard",
                 str(reader),
                 *(["aside"] if aside else []),
+                *(["whole"] if whole else []),
                 "--",
                 *command,
             ]
@@ -72,7 +76,7 @@ class Child:
                 )
         except OSError as error:
             os.close(writer)
-            raise ProcessError(f"cannot start {name} ({command[0]}): {error}") from error
+            raise ProcessError(f"cannot start {name} ({command[0]}): {reason(error)}") from error
         finally:
             os.close(reader)
         return cls(name, process, log, writer, foreign)
@@ -99,11 +103,13 @@ class Child:
         """SIGTERM, then SIGKILL to its group after the grace, then to its session. Returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
-            code = await asyncio.wait_for(self.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                code = await self.wait()
         except TimeoutError:
             self.kill()
             try:
-                code = await asyncio.wait_for(self.wait(), KILLED_S)
+                async with asyncio.timeout(KILLED_S):
+                    code = await self.wait()
             except TimeoutError:  # a guard that does not pass it on
                 end_session(self.pid)
                 code = await self.wait()
@@ -145,12 +151,22 @@ def end_session(leader: int) -> None:
 
 def follow_parent(grace_s: float = 10.0) -> None:
     """Called by an own process at start: SIGTERM to itself when the parent's pipe closes, exit after the grace."""
-    fd = os.environ.pop(PARENT_FD, "")
-    if not fd:
-        return
+    if fd := os.environ.pop(PARENT_FD, ""):
+        _end_after(int(fd), grace_s)
 
+
+def follow_spawner(grace_s: float = 10.0) -> None:
+    """The same for a worker of multiprocessing, which has a pipe of its parent's already. Raises RuntimeError in any
+    other process."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("this process was not started by multiprocessing, and has no parent to follow")
+    _end_after(parent.sentinel, grace_s)
+
+
+def _end_after(fd: int, grace_s: float) -> None:
     def watch() -> None:
-        while os.read(int(fd), 64):
+        while os.read(fd, 64):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(grace_s)

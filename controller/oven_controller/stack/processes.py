@@ -8,15 +8,16 @@ from functools import partial
 
 from oven_controller import names
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
 from oven_controller.messages import GraphInfoRequest, HistoryRequest
 from oven_controller.names import Subjects
 from oven_controller.server import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service
 from oven_controller.stack.process import Child
-from oven_controller.stack.supervisor import WRONG_SETTING, Kept, Supervised
+from oven_controller.stack.supervisor import Kept, Supervised
 from oven_controller.stack.watch import Watch
-from oven_controller.stack.words import how, short
+from oven_controller.stack.words import WRONG_SETTING, how, short
 
 READY_S = 20.0
 KG_READY_S = 10.0
@@ -133,8 +134,7 @@ class Processes:
                 await self._ready(child, sign)
                 kept.append(self._keep(service, child, ready, without))
         finally:
-            for sign in signs:
-                sign.cancel()
+            await end(*signs)
 
     async def _child(self, service: Service) -> Child:
         if self._stop.is_set():
@@ -174,9 +174,7 @@ class Processes:
                 ready.result()
             return ready.done()
         finally:
-            for future in waiting:
-                future.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await end(*waiting)
 
     async def _mesh_answers(self, replica: str) -> None:
         await self._answers(Subjects(self._plan.folder.run).history_of(replica), HistoryRequest(limit=1).wire())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from oven_controller import tls
@@ -11,14 +12,19 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials, Role
 from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.events import Event
-from oven_controller.home import RunFolder, whole
+from oven_controller.home import RunFolder
 from oven_controller.messages import HistoryBatch, HistoryRequest, Observation
 from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
+from oven_controller.plain import clean
 from oven_controller.signing import Keyring
 
 BATCH = 512
 AGAIN_S = 0.25
+
+
+def warn(line: str) -> None:
+    """On stderr, whoever reads the log."""
+    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
 @contextlib.asynccontextmanager
@@ -30,17 +36,6 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
     trust = tls.trusting(info.tls_ca) if info.tls_ca else None
     async with Bus.connect(info.url, credentials, name=name or role, trust=trust) as bus:
         yield bus
-
-
-async def export(bus: Bus, folder: RunFolder) -> int:
-    """Write log.jsonl, whole or not at all, as it is read: what stands in the log, whatever it is worth. Returns the
-    number of events."""
-    head, count = await bus.head(folder.run), 0
-    with whole(folder.export) as out:
-        async for event in bus.read(folder.run, until=head):
-            out.write(event.line() + "\n")
-            count += 1
-    return count
 
 
 def exported(folder: RunFolder) -> Iterator[Event]:
@@ -125,11 +120,12 @@ async def events(
     exact: bool = False,
     until: int | None = None,
     judge: Callable[[Event], Event] | None = None,
+    tell: Callable[[str], object] = warn,
 ) -> AsyncGenerator[Event]:
     """Every event so far, judged by the run's keys or as the caller says. `exact` asks the log itself even while the
-    stack is up. `until` ends it at the first observation beyond that tick."""
+    stack is up. `until` ends it at the first observation beyond that tick. `tell` hears what is wrong with the log."""
     judge = judge or Keyring(folder.pin()).judge
-    async with contextlib.aclosing(entries(folder, exact=exact)) as log:
+    async with contextlib.aclosing(entries(folder, exact=exact, tell=tell)) as log:
         async for entry in log:
             event = judge(entry)
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
@@ -137,11 +133,14 @@ async def events(
             yield event
 
 
-async def entries(folder: RunFolder, *, exact: bool = False) -> AsyncGenerator[Event]:
+async def entries(
+    folder: RunFolder, *, exact: bool = False, tell: Callable[[str], object] = warn
+) -> AsyncGenerator[Event]:
     """The same unjudged."""
     if not folder.locked():
-        if not folder.export.exists():
-            await _export_store(folder)
+        from oven_controller.stack import recovery  # it reads log.jsonl itself
+
+        await recovery.settle(folder, tell)
         for event in exported(folder):
             yield event
         return
@@ -159,32 +158,12 @@ async def entries(folder: RunFolder, *, exact: bool = False) -> AsyncGenerator[E
             yield event
 
 
-async def whole_log(folder: RunFolder, *, exact: bool = False, check: bool = True) -> list[Event]:
+async def whole_log(
+    folder: RunFolder, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
+) -> list[Event]:
     """All of `events` in one list. Without `check` a signature need only be there."""
-    return [event async for event in events(folder, exact=exact, judge=Keyring(folder.pin(), check=check).judge)]
-
-
-async def _export_store(folder: RunFolder) -> None:
-    """The stack is down and left no export (it was killed): read the store under the run's lock."""
-    info = folder.info()
-    if not info.embedded:
-        async with connected(folder, "admin") as bus:
-            await export(bus, folder)
-        return
-    if not folder.stored():
-        raise ConfigError(f"run {folder.run!r} has no log: it ended before its server started")
-    with folder.hold(reading=True):
-        if folder.export.exists():  # another reader was quicker
-            return
-        admin = Credentials.load(folder.add_user("admin", "admin"))
-        server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
-        try:
-            async with Bus.connect(server.url, admin) as bus:
-                await export(bus, folder)
-        except BusError as error:
-            raise ConfigError(f"run {folder.run!r} has no log in its store ({error})") from error
-        finally:
-            await server.stop()
+    judge = Keyring(folder.pin(), check=check).judge
+    return [event async for event in events(folder, exact=exact, judge=judge, tell=tell)]
 
 
 async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
@@ -216,12 +195,13 @@ async def follow(folder: RunFolder) -> AsyncIterator[Event]:
                         yield event
                         last = event.seq
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(heard.wait(), 1)
+                        async with asyncio.timeout(1):
+                            await heard.wait()
         except RefusedError:
             raise
         except BusError:
             await asyncio.sleep(AGAIN_S)
-    if not folder.locked() or folder.export.exists():
+    if not folder.locked():
         async for event in events(folder):
             if event.seq > last:
                 yield event

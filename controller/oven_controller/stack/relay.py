@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -19,11 +20,11 @@ async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
                 new = source.read()
             offset += len(new)
             if new:
-                sys.stdout.write(new.decode(errors="replace"))
-                sys.stdout.flush()
+                with contextlib.suppress(OSError):  # the terminal was closed
+                    sys.stdout.write(new.decode(errors="replace"))
+                    sys.stdout.flush()
         if last:
             return
-        try:
-            await asyncio.wait_for(ended.wait(), POLL_S)
-        except TimeoutError:
-            continue
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await ended.wait()

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from oven_controller.plain import clean
 from oven_controller.stack.foreground import Foreground
 from oven_controller.stack.words import how, short
 
@@ -27,6 +28,7 @@ class Screen:
         self._closing: asyncio.Task[None] | None = None
 
     def __call__(self, line: str) -> None:
+        line = clean(line)
         with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk ends no run
             log.write(line + "\n")
         if self._monitor is None:

@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from oven_controller.cancelling import end
 from oven_controller.errors import ProcessError
+from oven_controller.stack import words
 from oven_controller.stack.backoff import Backoff
 from oven_controller.stack.process import Child
-from oven_controller.stack.words import how, last_words, short
-
-WRONG_SETTING = 2
-"""The exit code that says so: starting again changes nothing."""
+from oven_controller.stack.words import WRONG_SETTING, short
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ class Supervised:
                     well_since = loop.time()
                     self._tell(f"{self.name} is back after {well_since - died:.1f} s (pid {self.child.pid})")
             finally:
-                ready.cancel()
-                await asyncio.gather(ready, return_exceptions=True)
+                await end(ready)
 
     async def _again(self) -> bool:
         try:
@@ -101,12 +99,12 @@ class Supervised:
 
     def _delay(self, failures: int, code: int) -> float | None:
         """Until the next start, told; None when there is none."""
-        death = f"{self.name} ended ({how(code)})"
+        death = words.death(self.child)
         without = self._kept.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:
             self.given_up = True
-            self._tell(f"{death}: {last_words(self.child)}; it is not started again: {without}; {where}")
+            self._tell(f"{death}; it is not started again: {without}; {where}")
             return None
         delay = self._policy.delay_s(failures)
         row = f", {failures} times in a row" if failures > 1 else ""
@@ -124,9 +122,7 @@ class Supervised:
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
             return not self._ending.is_set()
         finally:
-            for future in (waiting, ending):
-                future.cancel()
-            await asyncio.gather(waiting, ending, return_exceptions=True)
+            await end(waiting, ending)
 
 
 def _came(ready: asyncio.Future[None]) -> bool:
@@ -140,5 +136,4 @@ async def _either(ready: asyncio.Future[None], child: Child) -> None:
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
+        await end(ended)

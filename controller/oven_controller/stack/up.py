@@ -8,25 +8,32 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+
+from nats.errors import Error as NatsError
 
 from oven_controller import relaunch, streams, tls
 from oven_controller import server as servers
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, ConfigError, OvenError
-from oven_controller.home import IMPORTED, Home, RunFolder, Status
-from oven_controller.settings import Resolved, agent_specs, per_process
+from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_controller.events import Event
+from oven_controller.home import Home, RunFolder, Status
+from oven_controller.messages import RunEnded
+from oven_controller.settings import agent_specs, per_process
 from oven_controller.signing import Keyring
-from oven_controller.stack import exposure, foreground, plugins, priors
+from oven_controller.spool import Spool, append, look
+from oven_controller.stack import exposure, floods, foreground, plugins, priors, recovery, signals
+from oven_controller.stack.admit import revoke
+from oven_controller.stack.checks import Request, check
 from oven_controller.stack.headless import Headless, first_line
+from oven_controller.stack.mirror import Mirror
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.process import Child
 from oven_controller.stack.processes import Processes, Stopped
-from oven_controller.stack.reading import export
 from oven_controller.stack.relaunching import Relaunching
 from oven_controller.stack.relay import relay
 from oven_controller.stack.screen import Screen
@@ -34,46 +41,23 @@ from oven_controller.stack.watch import Watch
 from oven_controller.stack.words import how, short
 
 DRAIN_S = 5.0
+AWAY_S = 0.5
+LOOK_S = 1.0
+"""Between two looks at the run's folder: log.jsonl is no further behind, unless somebody kills this process."""
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """One key each; agents and committee members have one by name."""
 
 Out = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the command line asked for. `command`: a script in the learner's place; `learner` False: nobody yet."""
-
-    resolved: Resolved
-    run: str | None = None
-    resume: bool = False
-    learner: bool = True
-    command: tuple[str, ...] = ()
-    quiet: bool = False
-
-    @property
-    def monitored(self) -> bool:
-        """Whether the monitor opens in the terminal. Around a script the terminal is the script's, and who is asked to
-        start a learner of their own has to see with what."""
-        return self.learner and not self.command and not self.resolved.settings.headless
-
-
 async def up(request: Request, home: Home, out: Out) -> int:
     """Run it to its end. Returns the exit code."""
-    settings = request.resolved.settings
-    if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
-        raise ConfigError(
-            f"port {settings.port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
-        )
-    pools(agent_specs(settings), per_process(settings))
-    folder = home.find(request.run) if request.resume else home.create(request.run, settings.recipe)
-    if request.resume and folder.info().recipe == IMPORTED:
-        raise ConfigError(f"run {folder.run!r} was imported and cannot go on; start another with `oven-controller run`")
-    if request.resume and folder.status() == "completed" and not request.command and request.learner:
-        raise ConfigError(f"run {folder.run!r} is completed; start another with `oven-controller up`")
+    check(request, home)
+    recipe = request.resolved.settings.recipe
+    folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
     stack = _Up(request, folder, screen)
-    with stack.signals():
+    with signals.heard(stack.told):
         try:
             with folder.hold():
                 try:
@@ -83,7 +67,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
                     if error.exit_code == 2 and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # its name stays free for the next try
                     else:
-                        folder.write_info(folder.info().model_copy(update={"ended": "failed", "children": {}}))
+                        stack.failed()
                     raise
             # The stack is down and its lock is free: nobody has to wait until a person has looked enough.
             await stack.looked_at()
@@ -103,20 +87,18 @@ class _Up:
         self.signal = 0
         self.script_offset = 0
         self.over = False
+        self.patience_s = DRAIN_S
+        self.restored = False
+        """Messages that the learner kept went into the log after its end."""
+        self.missing = ""
+        """What the log lacks in the end."""
+        self.kept_end: RunEnded | None = None
+        """The learner's last word, which waits to be appended."""
         self.processes: Processes | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
-
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._told, number)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+        self.floods = floods.Floods(self._let_out)
+        self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     async def run(self) -> int:
         self.out(first_line(self.request.resolved))
@@ -130,7 +112,8 @@ class _Up:
             if self.settings.nats and (warning := await exposure.checked(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
-                return await self._with_bus(bus, Plan(self.folder, url, self.settings.otlp))
+                plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb)
+                return await self._with_bus(bus, plan)
         finally:
             if self.processes is not None:
                 await self.processes.end_server()
@@ -143,15 +126,21 @@ class _Up:
         stopped = asyncio.create_task(self.stop.wait())
         closed = asyncio.create_task(self.out.closed())
         await asyncio.wait({stopped, closed}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        await end(stopped)
         await self.out.close()
         await closed
 
     def _prepare(self) -> None:
+        """Raises ProcessError where the disk takes nothing."""
         start = self.request.resolved.start
-        self.folder.export.unlink(missing_ok=True)  # what an earlier incarnation exported is no longer the whole
-        self._write_config()
+        try:
+            self._write_config()
+        except OSError as error:
+            raise ProcessError(
+                f"{self.folder.config} cannot be written ({error.strerror}): make room, or set OVEN_HOME elsewhere"
+            ) from error
         self._note(
+            mirrored=True,  # what an earlier incarnation exported is no longer the whole
             recipe=self.settings.recipe,
             start=start.name if start else "",
             drill=start.label if start else "",
@@ -180,11 +169,23 @@ class _Up:
     async def _with_bus(self, bus: Bus, plan: Plan) -> int:
         made = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
         if made:
+            if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
+                raise ConfigError(
+                    f"run {self.folder.run!r} cannot go on: its store is gone, and {self.folder.export} is all that is "
+                    "left of its log; start another run"
+                )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
-        head = await bus.head(self.folder.run)
         code = 3
         keyring = Keyring(self.folder.pin())
-        async with Watch(bus, self.folder.run, keyring, head, self.report.replayed, self.report.event) as watch:
+        async with contextlib.AsyncExitStack() as around:
+            await self._append_kept(bus)
+            head = await bus.head(self.folder.run)
+            mirror = around.enter_context(contextlib.closing(Mirror(self.folder.export)))
+            watch = await around.enter_async_context(
+                Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._heard, mirror.take)
+            )
+            keeping = asyncio.create_task(self._keep_log(mirror), name="keep-log")
+            around.callback(keeping.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
             if self.server is not None:
@@ -206,9 +207,10 @@ class _Up:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end(processes, bus, watch)
-            await self._export(bus)
-        self._note(ended=self._status(code), children={})
-        return code
+            await self._finish_log(bus, watch, mirror)
+        self._look_what_is_missing(processes.learner if code == 0 else None)
+        noted = self._note(ended=self._status(code), children={})
+        return 3 if code == 0 and (self.missing or not noted) else code
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
         await processes.start_meshes(self.settings.meshes)
@@ -297,8 +299,7 @@ class _Up:
             script_ended.set()
             if copying is not None:
                 await copying
-            for task in waiting:
-                task.cancel()
+            await end(*waiting)
 
     def _stopped(self) -> int:
         return 130 if self.signal == signal.SIGINT else 0
@@ -322,27 +323,119 @@ class _Up:
         if processes.learner is not None and processes.learner.returncode is None:
             self.out("ending the learner in order (once more to kill it)")
         await processes.end_learner()
+        try:
+            await self._append_kept(bus)
+        except OvenError as error:
+            self.out(str(error))
         await self._drain(bus, watch)  # what the learner said last, before the others say goodbye
         await processes.end_others()
         await self._drain(bus, watch)
 
     async def _drain(self, bus: Bus, watch: Watch) -> None:
         """Until all that is in the log was read. A server that is being started again just now is waited for."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                while True:
-                    try:
-                        return await watch.reached(await bus.head(self.folder.run))
-                    except BusError:
-                        await asyncio.sleep(0.1)
+        async with self._patiently():
+            while True:
+                try:
+                    return await watch.reached(await bus.head(self.folder.run))
+                except BusError:
+                    await asyncio.sleep(0.1)
 
-    async def _export(self, bus: Bus) -> None:
+    async def _append_kept(self, bus: Bus) -> None:
+        """Log what a learner kept when it ended without its server, which may be back within DRAIN_S. Raises
+        ConfigError for what another run's learner kept."""
+        spool = await asyncio.to_thread(Spool.take, self.folder.path, self.folder.run, wait_s=DRAIN_S)
+        if spool is None:
+            return
+        with contextlib.closing(spool):
+            async with self._patiently():
+                while not await self._logged(bus, spool):
+                    await asyncio.sleep(0.1)
+
+    @contextlib.asynccontextmanager
+    async def _patiently(self) -> AsyncIterator[None]:
+        """For what needs the server, which may come back: DRAIN_S at most, and once that was in vain AWAY_S."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                yield
+        except TimeoutError:
+            self.patience_s = AWAY_S
+
+    async def _logged(self, bus: Bus, spool: Spool) -> bool:
+        """Whether there is no more to be done about it."""
+        try:
+            if not await streams.exists(bus.jetstream, self.folder.run):
+                return True  # the store is gone
+            await append(bus, self.folder.run, spool.left.messages)
+        except (BusError, NatsError, OSError):
+            return False
+        recovery.said(spool, self.out)
+        self.restored = self.restored or bool(spool.left.messages)
+        try:
+            spool.done()
+        except OSError as error:
+            self.out(f"{short(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
+        return True
+
+    async def _keep_log(self, mirror: Mirror) -> None:
+        """Have log.jsonl on the disk, and say what happens to it or to the store, once each."""
+        store, told = self.folder.server.folder / "store" / "jetstream", set[str]()
+
+        def tell(line: str) -> None:
+            if line not in told:
+                told.add(line)
+                self.out(line)
+
+        while True:
+            await asyncio.sleep(LOOK_S)
+            mirror.flush()
+            if mirror.fault:
+                tell(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
+            if self.server is not None and not store.exists():
+                tell(
+                    f"the store of the log is gone ({short(store)} was removed): what was logged so far is in "
+                    "log.jsonl, and what the learner says from now on is kept for it; end the run with "
+                    f"`oven-controller stop {self.folder.run}`"
+                )
+
+    async def _finish_log(self, bus: Bus, watch: Watch, mirror: Mirror) -> None:
+        """log.jsonl holds the whole log, as far as one can come by it."""
         try:
             async with asyncio.timeout(60):
-                await export(bus, self.folder)
-        except (BusError, TimeoutError, OSError) as error:
+                await self._append_kept(bus)  # a server that took longer to come back
+                await self._drain(bus, watch)
+                if not await streams.exists(bus.jetstream, self.folder.run):
+                    mirror.close()
+                    for event in recovery.without_store(self.folder, self.out):
+                        self.report.event(event)
+                    return
+                if self.restored or mirror.fault:
+                    mirror.close()
+                    await recovery.finish(bus, self.folder, self.out, late=self.restored)
+                    return
+                await recovery.fill(bus, self.folder.run, mirror)
+                mirror.finish()
+                recovery.compared(self.folder, mirror, self.out)
+                recovery.note(self.folder, mirrored=False)
+        except (OvenError, TimeoutError, NatsError, OSError) as error:
             self.out(
                 f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store"
+            )
+
+    def _look_what_is_missing(self, learner: Child | None) -> None:
+        """What the log lacks, for the exit code and the summary. `learner`: one that ended as it should."""
+        view = self.report.view
+        try:
+            self.missing = self.folder.missing()
+            self.kept_end = look(self.folder.path, self.folder.run).end
+        except OvenError as error:
+            self.missing = str(error)
+        own = learner is not None and learner.returncode == 0 and not self.request.command
+        if not self.missing and own and view.started is not None and view.ended is None:
+            self.missing = "the log lacks the learner's end"
+        if not self.missing and self.report.numbering.missing:
+            self.missing = (
+                f"the log lacks {self.report.numbering.missing} messages of the learner; "
+                f"`oven-controller replay {self.folder.run} --verify` says which"
             )
 
     def summary(self) -> None:
@@ -351,16 +444,38 @@ class _Up:
             return
         for line in self.report.summary():
             self.out(line)
+        if self.missing:
+            self.out(self.missing)
         where = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         self.out(f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`")
 
     def _status(self, code: int) -> Status:
-        ended = self.report.view.ended
-        if code == 0 and ended is not None:
+        if code != 0:
+            return "stopped" if code == 130 else "failed"
+        if (ended := self.report.view.ended or self.kept_end) is not None:
             return ended.reason
-        return "stopped" if code in (0, 130) else "failed"
+        return "failed" if self.missing else "stopped"
 
-    def _told(self, number: int) -> None:
+    def _heard(self, event: Event) -> None:
+        self.report.event(event)
+        self.floods.hear(event)
+
+    def _let_out(self, agent: str) -> None:
+        """An agent floods the log: its key opens nothing any more."""
+        self.out(
+            f"agent {agent} says more than {floods.FREE} messages beyond {floods.PER_TICK} a tick and loses its key"
+        )
+        leaving = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"let out {agent}")
+        self.leaving.add(leaving)
+        leaving.add_done_callback(self.leaving.discard)
+
+    def _revoke(self, agent: str) -> None:
+        try:
+            revoke(self.folder, agent)
+        except OvenError as error:
+            self.out(f"agent {agent} goes on: {error}; `oven-controller mute {agent}` takes its votes out")
+
+    def told(self, number: int) -> None:
         if self.stop.is_set() and self.processes is not None:  # asked twice: no more waiting
             self.processes.kill()
         self.signal = self.signal or number
@@ -370,14 +485,22 @@ class _Up:
         path = self.folder.credentials("admin")
         return Credentials.load(path) if path else None
 
-    def _note(self, **changes: object) -> None:
-        self.folder.write_info(self.folder.info().model_copy(update=changes))
+    def failed(self) -> None:
+        """It ended before it could say how."""
+        self._note(ended="failed", children={})
+
+    def _note(self, **changes: object) -> bool:
+        """Whether run.json says so: a full disk ends no run."""
+        try:
+            self.folder.write_info(self.folder.info().model_copy(update=changes))
+        except OSError as error:
+            what = "how the run ended" if "ended" in changes else f"what has changed ({', '.join(changes)})"
+            self.out(f"run.json cannot be written ({error.strerror}), and does not say {what}: make room")
+            return False
+        return True
 
     def _note_child(self, name: str, pid: int) -> None:
-        try:
-            self._note(children={**self.folder.info().children, name: pid})
-        except OSError as error:  # a full disk ends no run
-            self.out(f"run.json could not be written ({error}): it does not say that {name} is pid {pid}")
+        self._note(children={**self.folder.info().children, name: pid})
 
     def _write_config(self) -> None:
         self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")

@@ -23,6 +23,11 @@ from oven_controller.messages import (
 from oven_controller.rules import Autonomy
 from oven_controller.wire import Malformed
 
+OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
+"""How the names end of what an evaluation says of itself."""
+CONSTANT = 3
+"""Equal measurements after which a metric says nothing."""
+
 
 @dataclass
 class AgentView:
@@ -39,6 +44,8 @@ class AgentView:
     """It joined as a shadow."""
     backed: int = 0
     """Adopted decisions that it proposed or was for."""
+    newcomer: bool = False
+    """On probation where it last voted: its votes carry nothing and veto nothing."""
 
 
 @dataclass
@@ -54,7 +61,10 @@ class RunView:
     observations: int = 0
     progress: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    held_out_start: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    """Each metric's first value in this training."""
+    still: dict[str, int] = field(default_factory=dict)
+    """How often each metric was measured while it kept that value; 0 when it has had another one."""
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
@@ -80,6 +90,8 @@ class RunView:
         self.last_time = event.time
         match event.body:
             case RunStarted() as body:
+                if self.started is not None and self.started.training != body.training:
+                    self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
                 self.started, self.ended, self.held = body, None, ""
                 self.step, self.tick = body.step, max(self.tick, body.tick)
                 self.knobs = {spec.name: spec.value for spec in body.actuators}
@@ -112,9 +124,11 @@ class RunView:
                     self.advised.pop(body.actuator, None)
                 if body.verdict == "advised":
                     self.advised[body.actuator] = body
-                for line in body.tally if body.verdict == "adopted" else ():
+                for line in body.tally:
                     agent = self.agents.setdefault(line.agent, AgentView())
-                    agent.backed += line.stance in ("propose", "for") and not line.shadow
+                    if line.stance != "silent":
+                        agent.newcomer = line.newcomer
+                    agent.backed += body.verdict == "adopted" and line.stance in ("propose", "for") and not line.shadow
             case Receipt() as body if not body.decision_id:
                 self._answered(body)
             case Receipt() as body:
@@ -171,16 +185,29 @@ class RunView:
 
     def _measured(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
-        for name in self.held_out():
-            if name in metrics:
-                self.held_out_start.setdefault(name, metrics[name])
+        for name, value in metrics.items():
+            if self.first.setdefault(name, value) != value:
+                self.still[name] = 0
+            elif self.still.get(name) != 0:
+                self.still[name] = self.still.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Held-out metrics, the whole before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
-        declared = [spec.name for spec in self.started.metrics if spec.held_out] if self.started else []
-        return sorted(
-            declared or [name for name in self.metrics if name.startswith("eval/")], key=lambda n: n.count("/")
-        )
+        """Held-out metrics, those with a direction first, and the whole before its parts: `eval/accuracy` before
+        `eval/accuracy/len3`. Where none is announced, what an evaluation measured beside its own speed."""
+        declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
+        if declared:
+            ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))
+            return [spec.name for spec in ordered]
+        measured = [name for name in self.metrics if name.startswith("eval/") and not name.endswith(OF_SPEED)]
+        return sorted(measured, key=lambda name: name.count("/"))
+
+    def target(self) -> str | None:
+        """The metric that says how the run is doing: the first held-out one, else what the training itself optimises;
+        and none that CONSTANT measurements found to stand still, while another moves. None before any was measured."""
+        held_out = [name for name in self.held_out() if name in self.metrics]
+        signal = training_signal(self.metrics)
+        wanted = [*held_out, *([signal] if signal else [])]
+        return next((name for name in wanted if self.still[name] < CONSTANT), wanted[0] if wanted else None)
 
 
 def training_signal(metrics: Collection[str]) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.events import Event
 from oven_controller.messages import AgentStatus
 from oven_controller.signing import Keyring
@@ -24,13 +24,16 @@ class Watch:
         head: int,
         replayed: Callable[[Event], None],
         live: Callable[[Event], None],
+        raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
+        """`raw` is given every event before it is judged."""
         self._keyring = keyring
         self._bus = bus
         self._run = run
         self._head = head
         self._replayed = replayed
         self._live = live
+        self._raw = raw
         self._seq = 0
         self._joined: Counter[str] = Counter()
         self._changed = asyncio.Condition()
@@ -40,13 +43,12 @@ class Watch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._task
+        await end(self._task)
 
     async def _read(self) -> None:
-        async for event in self._bus.read(self._run):
-            event = self._keyring.judge(event)
+        async for logged in self._bus.read(self._run):
+            self._raw(logged)
+            event = self._keyring.judge(logged)
             if event.seq <= self._head:
                 self._replayed(event)
             else:

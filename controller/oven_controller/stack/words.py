@@ -8,6 +8,11 @@ from pathlib import Path
 
 from oven_controller.stack.process import Child
 
+WRONG_SETTING = 2
+"""The exit code that says so: starting again changes nothing."""
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Who is ended with these says nothing; the last line of its log is an older one."""
+
 
 def how(code: int) -> str:
     """How a process ended, from its code: a guard gives 128 plus the signal's number for its command."""
@@ -18,10 +23,13 @@ def how(code: int) -> str:
     return f"exit code {code}"
 
 
-def last_words(child: Child) -> str:
-    """The last line of its log, without `error:`; for what ended on purpose that is the reason."""
-    lines = child.tail().splitlines()
-    return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+def death(child: Child) -> str:
+    """That it ended, how, and why: where that was on purpose it is the last line of its log."""
+    code, lines = child.returncode or 0, child.tail().splitlines()
+    last = lines[-1] if lines else "it said nothing"
+    told = code == WRONG_SETTING or (last.startswith("error: ") and not how(code).endswith(FROM_OUTSIDE))
+    why = f": {last.removeprefix('error: ')}" if told else ""
+    return f"{child.name} ended ({how(code)}){why}"
 
 
 def short(path: Path) -> str:

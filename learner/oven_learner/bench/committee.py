@@ -15,7 +15,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,8 @@ class Told:
         self.lost_by_one = 0
         self._remote = remote
 
-    def ask(self, requests: Any) -> dict[str, list[Scores | Abstention]]:
-        found = self._remote.ask(requests)
+    def ask(self, requests: Any, members: Sequence[str]) -> dict[str, list[Scores | Abstention]]:
+        found = self._remote.ask(requests, members)
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found
 

@@ -82,6 +82,7 @@ def _grpo(episode: Episode, link: Link, folder: Path) -> None:
     attach(
         job.trainer,
         link=link,
+        charge_rollbacks=True,
         mixture=job.mixture,
         lr_bounds=LR_BOUNDS,
         metrics=gauges(settings),
@@ -107,6 +108,7 @@ def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
     attach(
         job.trainer,
         link=link,
+        charge_rollbacks=True,
         mixture=job.mixture,
         lr_bounds=LR_BOUNDS,
         metrics=gauges(job.held_out),
@@ -116,25 +118,20 @@ def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
     job.trainer.train()
 
 
-def _stack(episode: Episode) -> tuple[float, int]:
-    name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
-    command = [
-        sys.executable,
-        "-m",
-        "oven_controller.cli.main",
-        "up",
-        "--headless",
-        "--set",
-        "lockstep=true",
-        "--run",
-        name,
-    ]
-    command += ["--start", episode.start, "--seed", str(episode.seed), "--steps", str(episode.steps)]
-    command += ["--recipe", episode.recipe]
+def up_command(episode: Episode, run: str) -> list[str]:
+    """The `up` command for an episode, with the run's name. The caller sets OVEN_HOME."""
+    command = [sys.executable, "-m", "oven_controller.cli.main", "up", "--headless", "--set", "charge_rollbacks=true"]
+    command += ["--run", run, "--recipe", episode.recipe, "--start", episode.start]
+    command += ["--seed", str(episode.seed), "--steps", str(episode.steps)]
     for key, value in episode.settings.items():
         command += ["--set", f"recipe_options.{key}={value}"]
+    return command
+
+
+def _stack(episode: Episode) -> tuple[float, int]:
+    name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
     done = subprocess.run(
-        command,
+        [*up_command(episode, name), "--set", "lockstep=true"],
         env={**os.environ, "OVEN_HOME": episode.home},
         capture_output=True,
         text=True,

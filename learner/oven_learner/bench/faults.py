@@ -127,7 +127,8 @@ class Stage:
         ballot = Vote(actuator=knob, stance="propose", value=2.0, tick=1, confidence=0.5)
         with contextlib.suppress(BusError, TimeoutError):
             await self.voice.publish(self.on.vote("healthy"), ballot.wire())
-            return float(await asyncio.wait_for(counted, WITHIN_S) - began) * 1e3
+            async with asyncio.timeout(WITHIN_S):
+                return float(await counted - began) * 1e3
         return None
 
     async def votes(self, seconds: float) -> dict[str, float]:

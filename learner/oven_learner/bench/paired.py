@@ -1,4 +1,4 @@
-"""What a paired comparison of two arms says: the mean difference, and a t interval around it."""
+"""What a comparison of two arms says: a difference, the interval around it, and the word for both."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ T_975 = (
 )  # fmt: skip
 """The .975 quantile of Student's t with 1, 2, … 30 degrees of freedom."""
 
-Verdict = Literal["HELPS", "NO EFFECT", "HARMS"]
+Word = Literal["HELPS", "NO EFFECT", "HARMS", "INCONCLUSIVE"]
+
+
+def word(low: float, high: float, smallest: float) -> Word:
+    """The word for a difference, of which more is better, from the ends of its 95 % interval and the smallest effect of
+    interest: no smaller difference, up or down, would matter to anybody, and the one who asks states it beforehand.
+
+    HELPS and HARMS: the interval does not hold 0. NO EFFECT: it holds 0, and no effect of interest. INCONCLUSIVE: it
+    is wide, that is, it holds both. That a difference was not found is not evidence that there is none.
+    """
+    if low > 0:
+        return "HELPS"
+    if high < 0:
+        return "HARMS"
+    return "NO EFFECT" if -smallest < low and high < smallest else "INCONCLUSIVE"
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Of `one` less `other`, pair by pair; `low` and `high` bound the mean with 95 % confidence, if the differences are
-    about normal."""
+    """Of `one` minus `other`, pair by pair; `low` and `high` bound the mean with 95 % confidence, if the differences
+    are about normal."""
 
     mean: float
     low: float
     high: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """NO EFFECT: none that these pairs could tell from zero."""
-        if self.low > 0:
-            return "HELPS"
-        return "HARMS" if self.high < 0 else "NO EFFECT"
 
 
 def paired(one: Sequence[float], other: Sequence[float]) -> Paired:

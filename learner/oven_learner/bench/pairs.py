@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.paired import paired
+from oven_learner.bench.paired import paired, word
 from oven_learner.bench.starts import with_progress
 from oven_learner.recipes.grpo.starts import NAMES
 
 ARMS = ("swarm", "alone")
+SMALLEST = 0.02
+"""The smallest difference of held-out accuracy that is of interest."""
 START = "drill:weak-teacher"
 QUICK: tuple[tuple[str, object], ...] = (
     ("lengths", [1, 2]), ("train_prompts", 20), ("hidden", 16), ("layers", 1), ("heads", 2), ("ffn", 32),
@@ -40,8 +42,8 @@ def _name(start: str) -> str:
 
 
 def figures(results: Sequence[Result]) -> dict[str, object]:
-    """The flat object of `--json`: final held-out accuracies (greedy, mean over levels, 0 to 1), swarm less alone with
-    a 95 % t interval over seeds, and the changes that the swarm applied per run."""
+    """The flat object of `--json`: final held-out accuracies (greedy, mean over levels, 0 to 1), swarm minus alone
+    with a 95 % t interval over seeds and the word for it, and the changes that the swarm applied per run."""
     arms = {arm: [accuracy for _, accuracy, _ in _of(results, arm)] for arm in ARMS}
     found = paired(arms["swarm"], arms["alone"])
     return {
@@ -53,7 +55,7 @@ def figures(results: Sequence[Result]) -> dict[str, object]:
         "difference_low": round(found.low, 4),
         "difference_high": round(found.high, 4),
         "decisions_per_run": round(fmean(changes for _, _, changes in _of(results, "swarm")), 2),
-        "verdict": found.verdict,
+        "verdict": word(found.low, found.high, SMALLEST),
     }
 
 

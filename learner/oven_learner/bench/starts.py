@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from oven_learner.bench.episode import Episode, Result, run
 from oven_learner.progress import progress
+from oven_learner.workers import workers
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
 RULES = ("swarm", "alone", "blind", "plateau")
@@ -65,8 +65,7 @@ def _by_draw(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
 def measure(episodes: Sequence[Episode], jobs: int) -> Iterator[Result]:
     """Results as they come, `jobs` at a time, one thread each: two cores are busy and neither spins."""
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with workers(jobs) as pool:
         for future in as_completed([pool.submit(run, episode) for episode in episodes]):
             yield future.result()
 

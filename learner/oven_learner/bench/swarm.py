@@ -42,6 +42,7 @@ RULES = Rules(
     cooldown_ticks=0,
     max_interventions=1_000_000_000,
     contradictions=(),
+    newcomers="full",
 )
 _REQUEST = re.compile(r"request (\d+)")
 

@@ -8,7 +8,8 @@ same scores on other tokens; `frequency` the same profile on the most frequent t
 corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed has one initialisation and one
 order of batches in all arms. Bits a byte on held-out files at the end; less is better.
 
-HELPS only if the graph beats the baseline, the shuffled scores and frequency alike; below five seeds: INCONCLUSIVE.
+HELPS only if the graph beats the baseline, the shuffled scores and frequency alike. NO EFFECT if one of them is surely
+about as good as the graph, or better. INCONCLUSIVE otherwise, and below five seeds.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from typing import Any, Final
 import torch
 
 from oven_controller.stack import plugins
-from oven_learner.bench.paired import paired
+from oven_learner.bench.paired import Word, paired, word
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
 VOCABULARY, LENGTH, BATCH = 1024, 128, 8
 SCALE: Final = 0.5
 LEVELS: Final = 15
 ENOUGH: Final = 5
+SMALLEST: Final = 0.02
+"""Bits per byte: the smallest gain that is of interest, about a hundredth of what such a model needs."""
 SourcePrior = Callable[[Sequence[Path], Sequence[str], int], Any]
 
 
@@ -192,19 +195,23 @@ def measure(size: Size, say: Callable[[str], None]) -> dict[str, Any]:
             for other, gain in gains.items()
         }
         found["gain_of_unigram"] = round(fmean(bits["baseline"]) - fmean(bits["unigram"]), 4)
-        verdicts = {other: gain.verdict for other, gain in gains.items()}
+        verdicts = {other: word(gain.low, gain.high, SMALLEST) for other, gain in gains.items()}
     else:
         verdicts = {}
     return found | {"verdict": verdict(verdicts, seeds)}
 
 
-def verdict(against: Mapping[str, str], seeds: int) -> str:
-    """Of the graph: what it does beyond what any scores, or frequency, would have done."""
+def verdict(against: Mapping[str, Word], seeds: int) -> Word:
+    """Of the graph: what it does beyond what nothing, any scores, or frequency would have done. `against` has the word
+    for the graph's gain over each."""
     if seeds < ENOUGH:
         return "INCONCLUSIVE"
     if against["baseline"] == "HARMS":
         return "HARMS"
-    return "HELPS" if all(against[arm] == "HELPS" for arm in ("baseline", "shuffled", "frequency")) else "NO EFFECT"
+    controls = {against[arm] for arm in ("baseline", "shuffled", "frequency")}
+    if controls == {"HELPS"}:
+        return "HELPS"
+    return "NO EFFECT" if controls & {"NO EFFECT", "HARMS"} else "INCONCLUSIVE"
 
 
 class TokenPriorBench:

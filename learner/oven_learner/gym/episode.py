@@ -93,6 +93,7 @@ def run(trainee: Trainee, case: Case, arm: Arm, record: Record | None = None) ->
         recipe=trainee.kind,
         metrics=trainee.metrics,
         max_steps=MAX_STEPS,
+        charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_learner.gym.trainee import Kind
 
 FILE = "episodes.jsonl"
@@ -54,12 +54,12 @@ def read(folder: Path) -> list[Row]:
     for number, line in enumerate(lines, 1):
         try:
             rows.append(Row(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 file.write_text("".join(lines[:-1]))
                 break
             raise ConfigError(
-                f"{file}, line {number}, is no episode of this gym ({error}); give --resume another folder"
+                f"{file}, line {number}, is no episode of this gym ({reason(error)}); give --resume another folder"
             ) from error
     return rows
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +18,7 @@ from oven_learner.gym.record import Record, healthy, untouched
 from oven_learner.gym.results import Row
 from oven_learner.gym.trainee import Kind
 from oven_learner.gym.trainees import Make, make
+from oven_learner.workers import workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _in_order(tasks: Sequence[Task]) -> Iterator[tuple[list[Row], list[str]]]:
 
 def _at_once(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[list[Row], list[str]]]:
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
+    with workers(jobs, _one_thread) as pool:
         try:
             for future in as_completed([pool.submit(play, task) for task in tasks]):
                 yield future.result()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from oven_learner.bench.paired import Word, word
 from oven_learner.gym.score import Healthy, Interval, Standing, percentiles, resampled
-
-Word = Literal["HELPS", "NO EFFECT", "HARMS", "INCONCLUSIVE"]
 
 FAMILIES = 6
 """Below so many nothing can be concluded: the interval is too narrow (a bootstrap of five has 126 samples)."""
 MARGIN = 0.05
-"""A difference of scores within ± MARGIN, interval and all, is none that anybody would notice."""
+"""The smallest difference of scores that is of interest."""
 WORSE = 0.1
 """More episodes worse than doing nothing than this are too many, however good the others."""
 HEALTHY = 0.02
@@ -63,21 +61,20 @@ def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy
     def said(word: Word, why: str) -> Verdict:
         return Verdict(word, why, best, difference)
 
-    if difference.high < 0:
+    plain = word(difference.low, difference.high, MARGIN)
+    if plain == "HARMS":
         return said("HARMS", against)
     if worse.low > WORSE:
         return said("HARMS", share)
     if harm and harm.low > HEALTHY:
         return said("HARMS", cost)
-    if difference.low > 0:
+    if plain == "HELPS":
         if worse.mean > WORSE:
             return said("INCONCLUSIVE", f"{against}, but {share}")
         if harm is None or harm.mean > HEALTHY:
             return said("INCONCLUSIVE", f"{against}, but {cost}")
         return said("HELPS", f"{against}; {share}; {cost}")
-    if difference.low > -MARGIN and difference.high < MARGIN:
-        return said("NO EFFECT", f"{against}, within ± {MARGIN:g}")
-    return said("INCONCLUSIVE", against)
+    return said(plain, f"{against}, within ± {MARGIN:g}" if plain == "NO EFFECT" else against)
 
 
 def compared(subject: Standing, baselines: Mapping[str, Standing], families: list[str]) -> tuple[str, Interval]:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer
 
 from oven_controller import relaunch
-from oven_controller.errors import ConfigError, OvenError
+from oven_controller.errors import ConfigError, OvenError, reason
 from oven_controller.relaunch import Relaunch
 from oven_learner import checkpoints, ranks
 from oven_learner.checkpoints import Record
@@ -56,8 +57,12 @@ class Origin:
 class TrainerCheckpoints:
     """One trainer's. `run` is empty where it is not known (and on the other ranks, which rank 0 tells)."""
 
-    def __init__(self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful]) -> None:
+    def __init__(
+        self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], named: Callable[[], str] = lambda: "1"
+    ) -> None:
+        """`named` says once, when training begins, which training of the script this is."""
         self.origin = Origin()
+        self._named = named
         self._trainer: Any = trainer
         self._run, self._stateful = run, dict(stateful)
         self._model: dict[str, tuple[int, ...]] = {}
@@ -77,6 +82,11 @@ class TrainerCheckpoints:
 
         trainer.save_model = noticed  # type: ignore[method-assign]
 
+    @cached_property
+    def training(self) -> str:
+        """Which one of its script (RunStarted.training); known from the first `train()` on."""
+        return self._named()
+
     @property
     def output(self) -> Path:
         return Path(self._trainer.args.output_dir)
@@ -92,6 +102,7 @@ class TrainerCheckpoints:
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 keeps a part of it only
             for name, parameter in inside.named_parameters()
         }
+        self.training  # noqa: B018, counted before anything can fail, on every rank
         found: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             found = self._found(given) if ranks.rank() == 0 else None
@@ -144,7 +155,13 @@ class TrainerCheckpoints:
             checkpoints.finish(
                 folder,
                 record().model_copy(
-                    update={"run": self._run, "model": self._model, "world": ranks.world(), "fresh": self.origin.fresh}
+                    update={
+                        "run": self._run,
+                        "training": self.training,
+                        "model": self._model,
+                        "world": ranks.world(),
+                        "fresh": self.origin.fresh,
+                    }
                 ),
             )
         began, self._began = self._began, None
@@ -161,9 +178,9 @@ class TrainerCheckpoints:
 
     def _found(self, given: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
         again = relaunch.read(self.run_folder) if self.run_folder is not None else None
-        asked, self._asked = self._asked, ""  # what else the script trains is its own affair
-        if again is not None and not self._mine(again.checkpoint):
-            again = None
+        asked, self._asked = self._asked, ""  # a second `train()` is the script's own affair
+        if again is not None and again.training != self.training:
+            again, asked = None, relaunch.LATEST  # another training of the script goes back; this one goes on
         path: Path | None
         if again is not None:
             path = None if again.checkpoint == relaunch.START else Path(again.checkpoint)
@@ -172,7 +189,7 @@ class TrainerCheckpoints:
             path = Path(given)
         elif asked == relaunch.START:
             path = None
-        elif asked and asked != relaunch.LATEST and self._mine(asked):
+        elif asked and asked != relaunch.LATEST and self._mine(Path(asked)):
             path = Path(asked)
         elif asked or given:
             path = self._latest(required=given is True and not asked)
@@ -182,21 +199,22 @@ class TrainerCheckpoints:
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            found = checkpoints.to_resume(self.output, self._run)
+            found = checkpoints.to_resume(self.output, self._run, self.training)
             if found is None:
                 raise ConfigError(
-                    f"resume_from_checkpoint=True, and {self.output} holds no checkpoint; leave it out to begin anew, "
-                    "or give the folder of one"
+                    f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it "
+                    "out to begin anew, or give the folder of one"
                 )
             return found
-        own = checkpoints.newest(self.output, self._run)
+        own = checkpoints.newest(self.output, self._run, self.training)
         if own is None:
             log.warning("--resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
         return own[0] if own else None
 
-    def _mine(self, checkpoint: str) -> bool:
-        """A script may train twice, in two folders; a rollback is of one of them."""
-        return checkpoint == relaunch.START or Path(checkpoint).parent.resolve() == self.output.resolve()
+    def _mine(self, checkpoint: Path) -> bool:
+        """A script may train twice, in two folders or in one."""
+        here = checkpoint.parent.resolve() == self.output.resolve()
+        return here and not checkpoints.of_another(checkpoint, self._run, self.training)
 
     def _beside(self, path: Path | None, record: Record | None) -> dict[str, Any]:
         if path is None or record is None:
@@ -208,7 +226,7 @@ class TrainerCheckpoints:
             loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise ConfigError(
-                f"{file} cannot be read ({type(error).__name__}: {error}); resume from another checkpoint, or remove "
+                f"{file} cannot be read ({reason(error)}); resume from another checkpoint, or remove "
                 f"{checkpoints.RECORD} to go on without what it holds"
             ) from error
         return loaded

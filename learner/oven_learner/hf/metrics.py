@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ DISTILLATION = (
     MetricSpec(name="completions/mean_length", unit="tokens"),
     MetricSpec(name="completions/clipped_ratio"),
 )
+EVAL = "eval/"
 OF = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
 """Trainer → what TRL measures in every step, beside what any trainer does."""
 
@@ -69,9 +70,35 @@ class StepMetrics:
                 found.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
         else:
             found += next((OF[cls.__name__] for cls in type(trainer).__mro__ if cls.__name__ in OF), ())
-        if trainer.args.eval_strategy != "no":
-            found.append(MetricSpec(name="eval/loss", better="down", held_out=True))
         return tuple(found)
+
+    def announced_held_out(self) -> tuple[MetricSpec, ...]:
+        """What the trainer's own evaluation measures, of its first evaluation set first. Under a reward it is the
+        reward: the loss there is β × KL and next to nothing else, and grows while the policy learns."""
+        trainer = self._trainer
+        if trainer.args.eval_strategy == "no":
+            return ()
+        rewarded = hasattr(trainer, "reward_funcs")
+        last, better = ("reward", "up") if rewarded else ("loss", "down")
+        return tuple(
+            MetricSpec.model_validate({"name": EVAL + of + last, "better": better, "held_out": True})
+            for of in self._sets()
+        )
+
+    def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """What one evaluation measured, under the names that are announced: `eval/loss`; of one set of several
+        `eval/NAME_loss`, also where TRL leaves the set out (it logs each one's reward as `eval_reward`)."""
+        of = next((of for of in self._sets() if f"eval_{of}runtime" in metrics), "")
+        return {
+            EVAL + of + name.removeprefix("eval_").removeprefix(of): float(value)
+            for name, value in metrics.items()
+            if name.startswith("eval_") and isinstance(value, int | float)
+        }
+
+    def _sets(self) -> list[str]:
+        """What the names of each evaluation set's metrics begin with."""
+        sets = getattr(self._trainer, "eval_dataset", None)
+        return [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
 
     def logged(self) -> None:
         """TRL empties its lists after each training log."""

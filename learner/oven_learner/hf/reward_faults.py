@@ -12,18 +12,19 @@ UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions 
 INFINITE = MetricSpec(
     name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
 )
+SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
+"""Trainers whose `_calculate_rewards` returns one row per completion and one column per function, of all ranks (TRL
+1.16). Another trainer's method of that name may return anything: A2PO's returns one number per completion."""
 
 
 class RewardFaults:
-    """Wraps a GRPOTrainer's own call and reads what it returns; `take` once a step. A trainer without rewards has none.
-
-    Written for TRL 1.16 (`_calculate_rewards`, whose result is that of all ranks).
-    """
+    """Wraps the trainer's own call and reads what it returns; `take` once a step. Trainers not in SCORED have none."""
 
     def __init__(self, trainer: Any) -> None:
         self._seen: dict[str, float] = {}
         self._trainer = trainer
-        calculate = getattr(trainer, "_calculate_rewards", None)
+        scored = any(cls.__name__ in SCORED for cls in type(trainer).__mro__)
+        calculate = getattr(trainer, "_calculate_rewards", None) if scored else None
         self.announced = (UNSCORED, INFINITE) if calculate else ()
         if calculate:
 

@@ -11,7 +11,7 @@ from transformers import Trainer
 from oven_controller import relaunch
 from oven_learner.hf import snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.ondisk import OnDisk
+from oven_learner.ondisk import OnDisk, Resumable
 from oven_learner.ranks import Ranks
 from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
 
@@ -22,26 +22,31 @@ def to_go_back_to(
     ranks: Ranks,
     *,
     lockstep: bool,
+    resumable: bool,
     ask: Callable[[], object],
     trained: Callable[[], int],
 ) -> Rollback | None:
     """None where neither is possible: too large to copy, and nobody who starts the process again, or checkpoints
-    without an optimizer. `ask` has the trainer save after this step; `trained`: gradient steps of the run so far."""
+    without an optimizer. `resumable`: checkpoints are taken beside copies too, for a process that is killed. `ask` has
+    the trainer save after this step; `trained`: gradient steps of the run so far."""
+    copies = None
     if snapshot.fits(trainer, KEPT + 2):
         # In lockstep what is gone back to must not depend on the clock.
-        credit = math.inf if lockstep else CREDIT_S
-        return Snapshots(
+        copies = Snapshots(
             lambda: snapshot.take(trainer),
             lambda kept: snapshot.restore(trainer, kept),
-            credit=credit,
+            credit=math.inf if lockstep else CREDIT_S,
             share=ranks.same,
         )
+        if not resumable:
+            return copies
     if checkpoints.run_folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
-        return None
-    return OnDisk(
+        return copies
+    disk = OnDisk(
         checkpoints.output,
         checkpoints.run,
         checkpoints.run_folder,
+        training=checkpoints.training,
         size=snapshot.size(trainer),
         fresh=checkpoints.origin.fresh,
         ask=ask,
@@ -49,3 +54,4 @@ def to_go_back_to(
         leader=ranks.leader,
         share=ranks.same,
     )
+    return disk if copies is None else Resumable(copies, disk)

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from oven_learner.hf.learning_rate import LearningRateScale
-
-LIMIT_BYTES = 512 * 1024 * 1024
-"""Of all snapshots together. A larger model has none in memory, and goes back to checkpoints on disk."""
+from oven_learner.optim import snapshot
+from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.snapshot import copied, that_train
 
 
 def fits(trainer: Trainer, count: int) -> bool:
@@ -19,13 +18,13 @@ def fits(trainer: Trainer, count: int) -> bool:
     all: a sharded model's parts cannot be copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
-    return count * size(trainer) <= LIMIT_BYTES
+    return count * size(trainer) <= snapshot.LIMIT_BYTES
 
 
 def size(trainer: Trainer) -> int:
     """Bytes of what trains and two Adam moments of it; of this rank's part, where the model is sharded."""
     assert trainer.model is not None
-    return 3 * sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+    return snapshot.size(trainer.model)
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
@@ -35,8 +34,8 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     state = {
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
-        "model": _copied(_that_train(_model(trainer))),
-        "optimizer": _copied(_bare_optimizer(trainer).state_dict()),
+        "model": copied(that_train(_model(trainer))),
+        "optimizer": copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
     _wait(trainer)
@@ -48,7 +47,7 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _model(trainer).load_state_dict(state["model"], strict=False)
-    _bare_optimizer(trainer).load_state_dict(_copied(state["optimizer"]))
+    _bare_optimizer(trainer).load_state_dict(copied(state["optimizer"]))
     _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
     rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
     if rates.read() != scale:
@@ -67,29 +66,9 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has; the step that comes back has others
 
 
-def _that_train(model: torch.nn.Module) -> dict[str, Any]:
-    """Without frozen parameters, such as all below a PEFT adapter, and what a quantized one keeps beside itself."""
-    frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    state = model.state_dict()
-    if not frozen:
-        return state
-    left_out = {key for key in state if any(key == name or key.startswith(name + ".") for name in frozen)}
-    return {key: value for key, value in state.items() if key not in left_out}
-
-
 def _wait(trainer: Trainer) -> None:
     if trainer.args.device.type == "cuda":
         torch.cuda.synchronize(trainer.args.device)
-
-
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_copied(value) for value in tree)
-    return tree
 
 
 def _model(trainer: Trainer) -> torch.nn.Module:

@@ -21,6 +21,7 @@ def end_at_once_on_sigterm() -> None:
 def run(trainer: Trainer, order: Order, **options: Any) -> None:
     """Train to the end; `options` are those of `attach`."""
     attachment = attach(trainer, seconds=order.seconds, **options)
+    attachment.resumable = True
 
     def end(number: int, _: types.FrameType | None) -> None:
         if attachment.client is None:

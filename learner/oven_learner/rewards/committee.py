@@ -16,9 +16,9 @@ from oven_controller.errors import ConfigError
 from oven_controller.messages import Completion, MetricSpec, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.rewards.aggregate import aggregate, agreement
+from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
 from oven_learner.rewards.rules import Cell, RewardFunction, score_rows
-from oven_learner.rewards.verdicts import KINDS, Abstention, Scores, Verdict
+from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
 
 log = logging.getLogger("oven.learner")
 
@@ -34,7 +34,7 @@ class Asker(Protocol):
     def members(self) -> tuple[str, ...]: ...
     @property
     def deadline_s(self) -> float: ...
-    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]: ...
+    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]: ...
     def close(self) -> None: ...
 
 
@@ -64,10 +64,10 @@ class Committee:
     """Pass it to a GRPOTrainer as its only reward function, and to `attach(trainer, committee=...)`.
 
     `rules` are functions with TRL's signature. Weights default to 1 each, remote members' too, and are shares of their
-    sum. Members of weight 0 are measured (`rewards/<member>/mean`) and do not count. `quorum` is how many members with
-    weight must score a group; None: two, or one where one member has weight. It is never more than those that have
-    weight. `caution` is λ in rewards/aggregate.py. After `hold_after` steps in a row without a scored group the run is
-    held.
+    sum. Rules of weight 0 are measured (`rewards/<member>/mean`) and do not count; remote members of weight 0 are not
+    asked, since an answer costs. `quorum` is how many members with weight must score a group and see a difference in
+    it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
+    rewards/aggregate.py. After `hold_after` steps in a row without a scored group the run is held.
 
     Raises ConfigError for names, weights or a quorum that cannot work.
     """
@@ -206,24 +206,32 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
-        if self.remote is not None and self.remote.members:
+        weighty = [name for name in self.remote.members if self._weights[name] > 0] if self.remote else []
+        if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests)
-            for member in self.remote.members:
+            answers = self.remote.ask(requests, weighty)
+            for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
         rewards: list[float | None] = []
-        skipped = 0
+        skipped = indifferent = 0
         agreed: list[float] = []
         for group, of_group in zip(groups, verdicts, strict=True):
             scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
             given = aggregate(scores, self._weights, caution=self._caution, quorum=self.quorum)
+            voting = {name: said for name, said in scores.items() if self._weights[name] > 0}
             skipped += given is None
+            if given is None and len(voting) >= self.quorum:
+                indifferent += sum(not sees_difference(said) for said in voting.values())
             rewards += [None] * len(group.completions) if given is None else given
-            one = agreement({name: given for name, given in scores.items() if self._weights[name] > 0})
+            one = agreement(voting)
             agreed += [] if one is None else [one]
         metrics, abstained = self._measured(verdicts)
+        if indifferent:
+            abstained[NO_DIFFERENCE] = indifferent
+            metrics["committee/abstentions"] += indifferent
+            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(indifferent)
         metrics["committee/skipped_groups"] = float(skipped)
         if agreed:
             metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
@@ -233,7 +241,7 @@ class Committee:
         metrics: dict[str, float] = {}
         kinds: Counter[str] = Counter()
         for member in self.members:
-            given = [of_group[member] for of_group in verdicts]
+            given = [of_group[member] for of_group in verdicts if member in of_group]
             scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
             if scored:
                 metrics[f"rewards/{member}/mean"] = math.fsum(scored) / len(scored)

@@ -22,8 +22,9 @@ from pydantic import ValidationError
 
 from oven_controller import names, telemetry
 from oven_controller.bus import Bus
+from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials, score_inbox
-from oven_controller.errors import OvenError
+from oven_controller.errors import OvenError, reason
 from oven_controller.messages import ScoreReply, ScoreRequest
 from oven_learner.rewards import verdicts
 from oven_learner.rewards.verdicts import Abstention, Verdict, checked, own_kind
@@ -65,13 +66,14 @@ class RemoteMembers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
-        self._losses, self._lost = 0, asyncio.Event()
+        self._losses = 0
+        self._lost = asyncio.Event()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
 
-    def ask(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Verdict]]:
-        """Every member's verdict on every request, with the scores in the order of its completions.
+    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+        """The verdict of each of `members` on every request, with the scores in the order of its completions.
 
         All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention.
         """
@@ -79,13 +81,13 @@ class RemoteMembers:
         if self._loop is None:
             self._start()
         assert self._loop is not None
-        found = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in self.members}
+        found = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in members}
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), self._loop)
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
             asking.cancel()
-            log.warning("asking the committee's remote members failed: %s: %s", type(error).__name__, error)
+            log.warning("asking the committee's remote members failed: %s", reason(error))
         return {member: [*given] for member, given in found.items()}
 
     def close(self) -> None:
@@ -103,6 +105,8 @@ class RemoteMembers:
 
     def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
+        # An event that was awaited on another loop raises at once, which reads as a lost connection.
+        self._lost = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
 
@@ -117,11 +121,11 @@ class RemoteMembers:
         bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
         into: dict[str, list[Verdict]] = found  # type: ignore[assignment]
         if bus is None:
-            for member in self.members:
+            for member in into:
                 into[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
-            self.faults[verdicts.BUS_DOWN] += len(self.members) * len(requests)
+            self.faults[verdicts.BUS_DOWN] += len(into) * len(requests)
             return
-        room = {member: asyncio.Semaphore(IN_FLIGHT) for member in self.members}
+        room = {member: asyncio.Semaphore(IN_FLIGHT) for member in into}
 
         async def put(member: str, index: int) -> None:
             try:
@@ -131,11 +135,9 @@ class RemoteMembers:
                 self.faults[verdicts.DEADLINE] += 1
                 raise
 
-        tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in self.members]
-        _, late = await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in into]
+        await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
+        await end(*tasks)
 
     def _changed(self) -> None:
         """Something happened to the connection. Who waits for an answer has to know when it was lost."""

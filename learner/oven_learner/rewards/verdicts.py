@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "malformed", "out_of_range"
 WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
-TOO_LARGE, OTHER = "too_large", "other"
+TOO_LARGE, NO_DIFFERENCE, OTHER = "too_large", "no_difference", "other"
 
 KINDS = {
     RAISED: "a rule raised",
@@ -22,6 +22,7 @@ KINDS = {
     DEADLINE: "no answer in time",
     BUS_DOWN: "no connection to the bus",
     TOO_LARGE: "the group exceeds what the bus takes in a message",
+    NO_DIFFERENCE: "equal scores for a whole group in which too few others saw a difference",
     OTHER: "a reason of the member's own that is not a plain word",
 }
 """Kind → what happened. A remote member's own kinds of failure (`rate_limit`, …) stand beside these."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import TeacherRefusedError
+from oven_controller.errors import TeacherRefusedError, reason
 
 
 def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
@@ -67,7 +67,7 @@ def check_scores(trainer: Any, model: Any) -> None:
         else:
             scores = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.log_softmax(-1)
     except Exception as error:
-        raise TeacherRefusedError(f"scoring a probe raised {type(error).__name__}: {error}") from error
+        raise TeacherRefusedError(f"it cannot score a probe: {reason(error)}") from error
     if not bool(torch.isfinite(scores).all()):
         raise TeacherRefusedError(
             f"it gives a probe the log-probability {float(scores.flatten()[0])}; check its weights"

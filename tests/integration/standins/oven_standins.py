@@ -26,6 +26,7 @@ from oven_controller.messages import (
     RunStarted,
 )
 from oven_controller.names import Subjects
+from oven_controller.rules import Rules
 from oven_controller.signing import load_keys
 
 
@@ -65,10 +66,10 @@ def learner(args: list[str]) -> int:
     if mode == "die":
         print("out of memory, says the learner", file=sys.stderr)
         return 7
-    return asyncio.run(_learn(mode, settings["steps"] or 12))
+    return asyncio.run(_learn(mode, settings["steps"] or 12, Rules.model_validate(settings["rules"])))
 
 
-async def _learn(mode: str, steps: int) -> int:
+async def _learn(mode: str, steps: int, rules: Rules) -> int:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     on = Subjects(os.environ["OVEN_RUN"])
@@ -86,6 +87,7 @@ async def _learn(mode: str, steps: int) -> int:
             n=count,
             recipe="toy",
             horizon=Horizon(max_steps=steps),
+            rules=rules,
             actuators=(
                 ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.01, high=100, value=1.0),
             ),

@@ -15,9 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from oven_controller.messages import Outcome, TallyLine, Vote
+from oven_controller.plain import clean
 from oven_controller.stack.view import text
 from oven_tui.entries import Decided, Entry, Note, Open
-from oven_tui.words import FATES, clean
+from oven_tui.words import FATES
 
 
 class BallotScreen(ModalScreen[None]):
@@ -124,7 +125,8 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
     for name in ("confidence", "reputation", "weight"):
         table.add_column(name, justify="right")
     for line in lines:
-        cells = (line.agent, f"{line.stance} (shadow)" if line.shadow else line.stance, text(line.value))
+        mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer and line.stance != "silent" else ""
+        cells = (line.agent, line.stance + mark, text(line.value))
         figures = ("", "", "") if line.stance == "silent" else _figures(line)
         table.add_row(*(Text(clean(cell)) for cell in (*cells, *figures)), style="dim" if not line.weight else "")
     for name, side in (("for", ("propose", "for")), ("against", ("against",))):

@@ -105,7 +105,9 @@ def _rows_for(agents: int, width: int) -> int:
 
 
 def _state(agent: AgentView, standing: Standing) -> Run:
-    return ("no fire", "warn") if agent.cannot_fire and standing == "live" else (standing, STANDINGS[standing])
+    if standing == "live" and (agent.cannot_fire or agent.newcomer):
+        return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
+    return standing, STANDINGS[standing]
 
 
 def said(vote: Vote) -> str:

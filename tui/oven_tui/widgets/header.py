@@ -84,14 +84,13 @@ class Header(Lines):
 
     def _what_came(self, width: int) -> list[Run]:
         run, left = self.view.run, []
-        for name in run.held_out()[:1]:
-            if name in run.held_out_start:
-                start, now = run.held_out_start[name], run.metrics[name]
-                left += [
-                    (f"{name} ", "dim"),
-                    (f"{start:.3f} → {now:.3f}", "strong"),
-                    (f" ({now - start:+.3f})  ", "text"),
-                ]
+        if name := run.target():
+            start, now = run.first[name], run.metrics[name]
+            left += [
+                (f"{name} ", "dim"),
+                (f"{start:.3f} → {now:.3f}", "strong"),
+                (f" ({now - start:+.3f})  ", "text"),
+            ]
         left.append((f"{run.adopted} adopted, {run.rejected} rejected", "text"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}

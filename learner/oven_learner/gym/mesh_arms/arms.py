@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from oven_controller.errors import ConfigError
 from oven_controller.messages import GraphInfo, GraphInfoRequest
-from oven_controller.rules import Rules
+from oven_controller.rules import Autonomy, Rules
 from oven_controller.stack import plugins
 from oven_controller.stack.priors import merged
 from oven_learner.gym.mesh_arms.link import LoopLink
@@ -37,12 +37,13 @@ class MeshArm:
     agents: tuple[str, ...] | None = None
     prior: Literal["none", "graph", "shuffled"] = "none"
     control_share: float = 0.0
+    autonomy: Autonomy = "auto"
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
         shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
         ask = None if self.prior == "none" else prior(shuffled)
-        return _link(run, self.agents, ask, self.control_share)
+        return _link(run, self.agents, ask, self.control_share, self.autonomy)
 
 
 class LearntArm:
@@ -73,12 +74,20 @@ MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
 
 
-def _link(run: str, agents: tuple[str, ...] | None, ask: Ask | None, control_share: float = 0.0) -> LoopLink:
+def _link(
+    run: str,
+    agents: tuple[str, ...] | None,
+    ask: Ask | None,
+    control_share: float = 0.0,
+    autonomy: Autonomy = "auto",
+) -> LoopLink:
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
 
     def rules(announced: Rules) -> Rules:
-        """As `up` has them: what the prior knows of needs and contradictions becomes the run's rules."""
-        given = announced.model_copy(update={"autonomy": "auto", "control_share": control_share})
+        """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
+        the run's rules."""
+        trusting = announced.trusting(member.name for member in members)
+        given = trusting.model_copy(update={"autonomy": autonomy, "control_share": control_share})
         return given if ask is None else merged(given, _known(ask))
 
     return LoopLink(run, members, rules)

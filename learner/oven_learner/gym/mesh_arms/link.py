@@ -10,7 +10,7 @@ from typing import Any
 
 from oven_controller.closedloop import ClosedLoop, Participant
 from oven_controller.events import Event
-from oven_controller.messages import Body, Outcome, RunStarted
+from oven_controller.messages import Body, Decision, Observation, Outcome, RunStarted
 from oven_controller.outcome_reports import OutcomeReports
 from oven_controller.rules import Rules
 from oven_learner.outbox import Make
@@ -38,7 +38,14 @@ class LoopLink:
         return self._loop.events
 
     def open(self) -> Past:
-        return Past()
+        """As a learner that starts again would find it: nothing is unanswered, since nothing is ever late."""
+        bodies = [event.body for event in self.events]
+        started = next((body for body in reversed(bodies) if isinstance(body, RunStarted)), None)
+        if started is None:
+            return Past()
+        tick = max((body.tick for body in bodies if isinstance(body, Observation)), default=started.tick)
+        decided = frozenset(body.id for body in bodies if isinstance(body, Decision))
+        return Past(started.incarnation, tick, len(bodies), decided=decided, training=started.training)
 
     def begin(self) -> None:
         pass

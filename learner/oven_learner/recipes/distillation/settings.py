@@ -11,7 +11,7 @@ TUNED_LEARNING_RATE = 1e-3
 class DistillationSettings(SortingSettings):
     """Sizes and optimiser knobs; the learning rate and the first teacher come from a `Start` instead."""
 
-    max_steps: int = Field(default=30, ge=1)
+    max_steps: int = Field(default=30, ge=1, le=10**9)
     prompts_per_step: int = Field(default=256, ge=1, description="each answered once")
     divergence: float = Field(
         default=1.0, ge=0, le=1, description="generalized Jensen-Shannon: 0 forward KL, 1 reverse KL"

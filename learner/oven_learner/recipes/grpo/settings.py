@@ -13,7 +13,7 @@ TUNED_LEARNING_RATE = 2e-4
 class GrpoSettings(SortingSettings):
     """Sizes and optimiser knobs; the learning rate and the mixture come from a `Start` instead."""
 
-    max_steps: int = Field(default=120, ge=1)
+    max_steps: int = Field(default=120, ge=1, le=10**9)
     prompts_per_step: int = Field(default=32, ge=1)
     group_size: int = Field(default=8, ge=2, description="completions per prompt; 2 is the least with an advantage")
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_learner.recipes.pretrain.settings import PretrainSettings
 
 
@@ -55,7 +55,7 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
         made: Any = AutoModelForCausalLM
         model: PreTrainedModel = made.from_config(config, dtype=torch.float32)
     except Exception as error:
-        raise ConfigError(f"{settings.model or 'the sizes'} make no causal language model: {error}") from error
+        raise ConfigError(f"{settings.model or 'the sizes'} make no causal language model: {reason(error)}") from error
     return model
 
 
@@ -66,6 +66,6 @@ def _configured(file: Path) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # whatever a configuration class says of what it is given
         raise ConfigError(
-            f"{file} is no configuration that transformers knows ({type(error).__name__}: {error}); give another one, "
+            f"{file} is no configuration that transformers knows ({reason(error)}); give another one, "
             "or install the version that it was written for"
         ) from error

@@ -26,7 +26,7 @@ def _configuration(given: Path) -> Path:
         raise ValueError(f"{file} is no file; {remedy}")
     try:
         known = "model_type" in json.loads(file.read_text())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         known = False
     if not known:
         raise ValueError(f"{file} is no JSON with a `model_type`; {remedy}")
@@ -58,7 +58,7 @@ class PretrainSettings(BaseModel):
     ffn: int = Field(default=384, ge=1)
 
     # The optimizer: AdamW.
-    max_steps: int = Field(default=400, ge=1)
+    max_steps: int = Field(default=400, ge=1, le=10**9)
     batch: int = Field(default=16, ge=1, description="rows in a step")
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(default=0.1, ge=0, description="of matrices; vectors have none")

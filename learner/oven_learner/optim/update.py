@@ -38,11 +38,43 @@ def count(optimizer: Any) -> torch.Tensor | None:
     return None
 
 
+def trained(optimizer: Any) -> list[torch.nn.Parameter]:
+    """The weights that it moves."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
+
+
 @torch.no_grad()
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
     """Norm of all weights that are trained, as one vector; on their device. One pass over them."""
-    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
-    return _norm(_norms(trained)) if trained else None
+    weights = trained(optimizer)
+    return _norm(_norms(weights)) if weights else None
+
+
+class Copies:
+    """The weights of before a step, for optimizers whose state does not say how long the step was."""
+
+    def __init__(self) -> None:
+        self._before: dict[torch.nn.Parameter, torch.Tensor] = {}
+
+    @torch.no_grad()
+    def take(self, optimizer: Any) -> None:
+        for parameter in trained(optimizer):
+            if parameter in self._before:
+                self._before[parameter].copy_(parameter.detach())
+            else:
+                self._before[parameter] = parameter.detach().clone()
+
+    @torch.no_grad()
+    def distance(self, optimizer: Any) -> torch.Tensor | None:
+        """Norm of how far the weights are from the copies now; None where there are none."""
+        pairs = [(p.detach(), self._before[p]) for p in trained(optimizer) if p in self._before]
+        if not pairs:
+            return None
+        norms: list[torch.Tensor] = []
+        for part in slices([one.numel() for one, _ in pairs]):
+            now, before = (list(side) for side in zip(*pairs[part], strict=True))
+            norms += _norms(torch._foreach_sub(now, before))
+        return _norm(norms)
 
 
 @torch.no_grad()
@@ -117,6 +149,17 @@ def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         held += piece[0].numel()
     if part:
         yield part
+
+
+def slices(sizes: list[int]) -> Iterator[slice]:
+    """Of at most CHUNK elements together; a larger tensor stands alone."""
+    start = held = 0
+    for index, size in enumerate(sizes):
+        if held and held + size > CHUNK:
+            yield slice(start, index)
+            start, held = index, 0
+        held += size
+    yield slice(start, len(sizes))
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

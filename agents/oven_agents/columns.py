@@ -1,0 +1,164 @@
+"""A run's recent observations by metric, and windows that are answered from them.
+
+A plain `Window` reads its observations one by one for every question. A review asks some million questions of a run
+that is over, so its windows look them up in columns. The answers are the same, also after steps that went back; where
+a question touches what a rollback threw away, the plain window answers it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence, Set
+
+from oven_agents.knobs import Knob
+from oven_agents.window import Window
+from oven_controller.jumps import UNDO
+from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted
+
+_SPARE = 4096
+"""Entries that a column keeps beyond those in the window before it is cut."""
+
+
+class _Column:
+    """One metric's measurements: at which observation (counted from the run's first), at which tick, and the value."""
+
+    __slots__ = ("at", "ticks", "values")
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+        self.ticks: list[int] = []
+        self.values: list[float] = []
+
+    def add(self, at: int, tick: int, value: float, oldest: int) -> None:
+        self.at.append(at)
+        self.ticks.append(tick)
+        self.values.append(value)
+        if len(self.at) > _SPARE and self.at[_SPARE // 2] < oldest:
+            for column in (self.at, self.ticks, self.values):
+                del column[: _SPARE // 2]
+
+    def first(self, oldest: int, after: int, last: int | None) -> int:
+        """Where an answer begins: not before observation `oldest`, after tick `after`, at most the `last` ones."""
+        begin = bisect_right(self.ticks, after)
+        if self.at and self.at[0] < oldest:
+            begin = max(begin, bisect_right(self.at, oldest - 1))
+        return begin if last is None or last < 0 else max(begin, len(self.at) - last)
+
+
+class Columns:
+    """The newest `kept` observations of one run, by metric. Feed it each observation once, in the log's order."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self.clear()
+
+    def clear(self) -> None:
+        """Another training begins: what was measured before says nothing of it."""
+        self._observations: list[Observation] = []
+        self._dropped = 0  # observations that were cut off the front of the list
+        self._columns: dict[str, _Column] = {}
+        self._window: list[Observation] | None = None
+        self._went_back = -1  # the newest observation whose step lies below the one before it,
+        self._left_at = -1  # and the tick of that one
+        self._plain = False  # ticks went back, which no run's may
+
+    def add(self, observation: Observation) -> None:
+        at = self._dropped + len(self._observations)
+        if self._observations:
+            newest = self._observations[-1]
+            self._plain |= observation.tick < newest.tick
+            if observation.step < newest.step:
+                self._went_back, self._left_at = at, newest.tick
+        self._observations.append(observation)
+        self._window = None
+        oldest = self.oldest
+        for name, value in observation.metrics.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = _Column()
+            column.add(at, observation.tick, value, oldest)
+        if len(self._observations) > self._kept + _SPARE:
+            self._observations = self._observations[-self._kept :]
+            self._dropped = at + 1 - self._kept
+
+    @property
+    def oldest(self) -> int:
+        """The first observation in the window, counted from the run's first."""
+        return max(0, self._dropped + len(self._observations) - self._kept)
+
+    @property
+    def observations(self) -> list[Observation]:
+        """Those in the window, oldest first."""
+        if self._window is None:
+            self._window = self._observations[-self._kept :]
+        return self._window
+
+    @property
+    def last(self) -> Observation:
+        return self._observations[-1]
+
+    def series(self, metric: str, after: int, last: int | None) -> list[float] | None:
+        """As `Window.series`; None where the columns cannot say."""
+        if self._plain:
+            return None
+        column = self._columns.get(metric)
+        return [] if column is None else column.values[column.first(self.oldest, after, last) :]
+
+    def kept(self, metric: str, after: int, last: int | None) -> list[tuple[int, float]] | None:
+        """As `Window.kept` in a run whose rollbacks were never taken back; None where the columns cannot say."""
+        if self._plain:
+            return None
+        column = self._columns.get(metric)
+        if column is None:
+            return []
+        begin = column.first(self.oldest, after, last)
+        found = list(zip(column.ticks[begin:], column.values[begin:], strict=True))
+        if self._went_back <= self.oldest or after >= self._left_at:
+            return found
+        # A step went back within the window: what lies before that is the plain window's to say.
+        enough = len(found) == last and begin < len(column.at) and column.at[begin] >= self._went_back
+        return found if enough else None
+
+    def window(
+        self,
+        run: RunStarted,
+        observations: Sequence[Observation],
+        knobs: Mapping[str, Knob],
+        receipts: Sequence[Receipt],
+        open_ballots: Mapping[str, BallotOpened],
+        commanded: Set[str],
+    ) -> Window:
+        """The window of a session that has heard what these columns have: `observations` must be the same ones."""
+        assert observations[-1] is self.last
+        return _ColumnWindow(self, run, knobs, receipts, open_ballots, commanded)
+
+
+class _ColumnWindow(Window):
+    __slots__ = ("_columns",)
+
+    _columns: Columns
+
+    def __init__(
+        self,
+        columns: Columns,
+        run: RunStarted,
+        knobs: Mapping[str, Knob],
+        receipts: Sequence[Receipt],
+        open_ballots: Mapping[str, BallotOpened],
+        commanded: Set[str],
+    ) -> None:
+        object.__setattr__(self, "_columns", columns)
+        super().__init__(run, columns.observations, knobs, receipts, open_ballots, commanded)
+
+    @property
+    def last(self) -> Observation:
+        return self._columns.last
+
+    def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
+        found = self._columns.series(metric, after, last)
+        return super().series(metric, after=after, last=last) if found is None else found
+
+    def kept(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
+        undone = any(receipt.actuator == UNDO for receipt in self.receipts)
+        found = None if undone else self._columns.kept(metric, after, last)
+        return super().kept(metric, after=after, last=last) if found is None else found

@@ -1,0 +1,19 @@
+"""Knows better than `lr`, always."""
+
+from __future__ import annotations
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+from oven_controller.messages import BallotOpened, Vote
+
+
+class Contrary(Agent):
+    """Proposes nothing, and is against whatever `lr` opens a ballot for, sure enough for a veto."""
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        if ballot.opened_by != "lr":
+            return None
+        return window.answer(ballot, "against", confidence=1.0, why="the opposite would be right")

@@ -1,0 +1,24 @@
+"""An agent that starts programs and never looks after them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+
+EVERY, MOST = 5, 20
+
+
+class Forks(Agent):
+    """Starts a program every five ticks, twenty at most, each in a session of its own: what ends the agent's own group
+    does not reach them. They end by themselves after an hour."""
+
+    moves = ("optimizer.lr_scale",)
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def vote(self, window: Window) -> None:
+        if len(self._started) < MOST and window.tick >= EVERY * len(self._started):
+            self._started.append(subprocess.Popen(["sleep", "3600"], start_new_session=True))

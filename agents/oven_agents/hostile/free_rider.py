@@ -1,0 +1,23 @@
+"""Earns a reputation with what others see."""
+
+from __future__ import annotations
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+from oven_controller.messages import BallotOpened, Vote
+
+KNOBS = ("optimizer.lr_scale", "run.rollback", "run.evaluate")
+
+
+class FreeRider(Agent):
+    """Proposes what `lr` has proposed already, at a confidence that risks nothing."""
+
+    moves = KNOBS
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        if ballot.opened_by != "lr" or ballot.actuator not in KNOBS:
+            return None
+        return window.propose(ballot.actuator, ballot.proposal, confidence=0.01, why="as I said")

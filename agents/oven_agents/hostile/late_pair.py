@@ -1,0 +1,11 @@
+"""The pair that bides its time: honest to look at for 59 ticks."""
+
+from __future__ import annotations
+
+from oven_agents.hostile.pair import Pair
+
+
+class LatePair(Pair):
+    """The pair, from tick 60 on."""
+
+    FROM = 60

@@ -1,0 +1,20 @@
+"""An agent whose author keeps everything."""
+
+from __future__ import annotations
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+
+TICK_BYTES = 8 * 2**20
+
+
+class Leaks(Agent):
+    """Holds on to eight more MiB with each vote, and has written to all of them."""
+
+    moves = ("optimizer.lr_scale",)
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+
+    def vote(self, window: Window) -> None:
+        self._kept.append(b"\xff" * TICK_BYTES)

@@ -1,0 +1,9 @@
+"""Not an attacker: the shipped `lr` under another name, as somebody's own agent whom nobody knows yet."""
+
+from __future__ import annotations
+
+from oven_agents.learning_rate import LearningRate
+
+
+class Newcomer(LearningRate):
+    """Sees what `lr` sees, and is right as often. How long is it before it is heard?"""

@@ -1,0 +1,29 @@
+"""Says of itself that the learning rate is its speciality."""
+
+from __future__ import annotations
+
+from oven_agents.agent import Agent
+from oven_agents.window import Window
+from oven_controller.messages import Vote
+
+SCALE = "optimizer.lr_scale"
+
+
+class Specialist(Agent):
+    """Takes the rate to a tenth and back, as often as the cool-down lets it, sure of itself each time."""
+
+    moves = (SCALE,)
+    speciality = (SCALE,)
+
+    def vote(self, window: Window) -> Vote:
+        knob = window.knobs[SCALE]
+        factor = 0.1 if knob.number >= 1 else 10.0
+        return window.propose(
+            SCALE,
+            knob.bounded(knob.number * factor),
+            confidence=1.0,
+            why=f"the rate does not fit: {SCALE} × {factor:g}",
+            target="reward",
+            expected_change=0.05,
+            horizon=20,
+        )

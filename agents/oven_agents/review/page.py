@@ -1,0 +1,123 @@
+"""A review as one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+from html import escape
+
+from oven_agents.objective import held_out, objective
+from oven_agents.review.chart import MARKS, chart
+from oven_agents.review.flags import JUDGED, Flag
+from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
+
+CHARTS = 8
+ROWS = 500
+"""Flags and notices in a table at most; --json has all."""
+
+STYLE = """
+:root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
+  --harm: #c0392b; --late: #b7791f; --open: #7d5ba6; }
+@media (prefers-color-scheme: dark) { :root { --fg: #e6e6e6; --bg: #16191d; --soft: #9aa4ae; --line: #343b43;
+  --band: #7fb0e6; --harm: #ff7b6b; --late: #e8b64c; --open: #c3a2ec; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); margin: 2rem auto;
+  max-width: 960px; padding: 0 1rem; }
+h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
+.soft { color: var(--soft); } figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .9rem; }
+svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
+.grid { stroke: var(--line); } .band { fill: var(--band); stroke: var(--band); stroke-width: 1.2; fill-opacity: .45; }
+g.harm line { stroke: var(--harm); } g.late line { stroke: var(--late); } g.open line { stroke: var(--open); }
+svg g.harm text { fill: var(--harm); } svg g.late text { fill: var(--late); } svg g.open text { fill: var(--open); }
+b.harm { color: var(--harm); } b.late { color: var(--late); } b.open { color: var(--open); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-top: 1px solid var(--line); }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+"""
+_CLASS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
+
+
+def page(report: Report) -> str:
+    title = f"Review of {escape(report.run)}"
+    head = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>{title}</title><style>{STYLE}</style></head>\n"
+    )
+    parts = (_source(report), _charts(report), _table(report), _notices(report), _agents(report), _how())
+    return f"{head}<body><h1>{escape(report.gist)}</h1>\n{''.join(parts)}</body></html>\n"
+
+
+def _source(report: Report) -> str:
+    said = [line.strip() for line in report.lines]
+    if report.assumed:
+        said.append(f"Knobs assumed, as an attached run would have them: {', '.join(report.assumed)}.")
+    return "".join(f'<p class="soft">{escape(line)}</p>\n' for line in said)
+
+
+def headline(report: Report) -> list[str]:
+    """What a run is judged by: its objective, and its held-out metric."""
+    metric = held_out(report.start)
+    return [objective(report.start).name, *([metric.name] if metric else [])]
+
+
+def charted(report: Report) -> list[str]:
+    """The metrics with a chart: those, what flags name as their targets, rate and gradient."""
+    targets = [flag.first.vote.target for flag in report.flags]
+    wanted = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
+    return [name for name in wanted if name in report.measured][:CHARTS]
+
+
+def _charts(report: Report) -> str:
+    drawn = [chart(name, report.measured[name], report.flags, *report.span) for name in charted(report)]
+    marked = ""
+    if report.flags:
+        marked = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
+        marked += f'<b class="open">unknown</b>{f"; the first {MARKS}" if len(report.flags) > MARKS else ""}.</p>'
+    return "\n".join([marked, *drawn]) + "\n"
+
+
+def _table(report: Report) -> str:
+    if not report.flags:
+        return ""
+    rows = "\n".join(_row(number, flag) for number, flag in enumerate(report.flags[:ROWS], 1))
+    more = len(report.flags) - ROWS
+    rest = f'<p class="soft">and {more:,} more; --json has them</p>' if more > 0 else ""
+    names = "".join(f"<th>{name}</th>" for name in ("", "step", "agent", "what and why", "decision", "afterwards"))
+    return f'<h2>Flags</h2><div class="scroll"><table><tr>{names}</tr>\n{rows}\n</table></div>{rest}\n'
+
+
+def _row(number: int, flag: Flag) -> str:
+    again = f'<br/><span class="soft">said {escape(times(flag))}</span>' if times(flag) else ""
+    return (
+        f'<tr><td class="number">{number}</td>'
+        f'<td class="number">{flag.step:,}<br/><span class="soft">tick {flag.tick:,}</span></td>'
+        f"<td>{escape(flag.agent)}</td>"
+        f"<td><b>{escape(changes(flag))}</b><br/>{escape(flag.first.vote.rationale)}{again}</td>"
+        f'<td>{escape(verdict(flag))}<br/><span class="soft">confidence {flag.confidence:.2f}</span></td>'
+        f'<td><b class="{_CLASS[flag.likely]}">{flag.likely}</b><br/>{escape(flag.afterwards)}</td></tr>'
+    )
+
+
+def _notices(report: Report) -> str:
+    if not report.notices:
+        return ""
+    rows = "\n".join(
+        f'<tr><td class="number">{step:,}</td><td>{escape(agent)}</td><td>{escape(text)}</td></tr>'
+        for step, agent, text in report.notices[:ROWS]
+    )
+    more = len(report.notices) - ROWS
+    rest = f'<p class="soft">and {more:,} more; --json has them</p>' if more > 0 else ""
+    return f"<h2>Notices</h2><table><tr><th>step</th><th>agent</th><th></th></tr>\n{rows}\n</table>{rest}\n"
+
+
+def _agents(report: Report) -> str:
+    rows = [(name, "flagged something") for name in dict.fromkeys(flag.agent for flag in report.flags)]
+    rows += [(name, "listened and flagged nothing") for name in report.silent]
+    rows += [(name, f"could not fire: {why}") for name, why in sorted(report.cannot_fire.items())]
+    rows += [
+        (name, f"raised {len(said)} times: {said[0].strip().splitlines()[-1]}") for name, said in report.raised.items()
+    ]
+    cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(said)}</td></tr>" for name, said in rows)
+    return f"<h2>Agents</h2><table>\n{cells}\n</table>\n"
+
+
+def _how() -> str:
+    return f"<h2>How to read this</h2><p>{escape(JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n"

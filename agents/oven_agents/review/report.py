@@ -1,0 +1,166 @@
+"""What a review found, as plain data: for scripts, and what text and page are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oven_agents.objective import held_out, objective
+from oven_agents.review.flags import JUDGED, Flag, Series
+from oven_controller.mesh.values import show
+from oven_controller.messages import RunStarted
+
+OPEN_LOOP = (
+    "Open loop: the run goes on as it went, whatever is decided here. So what follows a first adopted change rests on "
+    "a run that would have gone another way, and no flag says that its change would have helped."
+)
+
+
+@dataclass
+class Report:
+    """`measured` has what charts and judgements need, by metric."""
+
+    run: str
+    start: RunStarted
+    ticks: int
+    steps: tuple[int, int]
+    span: tuple[int, int]
+    """First and last tick."""
+    agents: Sequence[str]
+    flags: list[Flag]
+    cannot_fire: Mapping[str, str]
+    raised: Mapping[str, list[str]]
+    """Agent → tracebacks of its own code."""
+    notices: Sequence[tuple[int, str, str]] = ()
+    """(step, agent, text) of what agents had to say to people."""
+    assumed: Sequence[str] = ()
+    """Knobs that nobody logged, and that were announced for the review."""
+    lines: Sequence[str] = ()
+    """What is to be said of the source."""
+    measured: Mapping[str, Series] = field(default_factory=dict)
+
+    @property
+    def silent(self) -> list[str]:
+        """Agents that could have flagged something, and did not."""
+        spoke = {flag.agent for flag in self.flags}
+        return [name for name in self.agents if name not in spoke and name not in self.cannot_fire]
+
+    @property
+    def likely(self) -> Counter[str]:
+        return Counter(flag.likely for flag in self.flags)
+
+    @property
+    def adopted(self) -> int:
+        return sum(flag.adopted for flag in self.flags)
+
+    @property
+    def gist(self) -> str:
+        able = len(self.agents) - len(self.cannot_fire)
+        of = f"{able} of {len(self.agents)} agents"
+        over = f"{_count(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
+        if not able:
+            return f"{self.run}: no agent could judge this run of {over}; why is below"
+        if not self.flags:
+            return f"{self.run}: nothing flagged in {over}; {of} could judge it"
+        found = self.likely
+        parts = [
+            f"{found['false alarm']} look{'s' * (found['false alarm'] == 1)} like a false alarm",
+            f"after {found['harm']} the run got worse",
+            f"{found['unknown']} cannot be told",
+        ]
+        return (
+            f"{self.run}: {_count(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
+            f"{', '.join(parts)}; {of} could judge it"
+        )
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "gist": self.gist,
+            "ticks": self.ticks,
+            "first_step": self.steps[0],
+            "last_step": self.steps[1],
+            "agents": list(self.agents),
+            "flags": [self._flag(flag) for flag in self.flags],
+            "notices": [{"step": step, "agent": agent, "text": text} for step, agent, text in self.notices],
+            "adopted": self.adopted,
+            "false_alarms": self.likely["false alarm"],
+            "followed_by_harm": self.likely["harm"],
+            "unknown": self.likely["unknown"],
+            "silent": self.silent,
+            "cannot_fire": dict(self.cannot_fire),
+            "raised": {name: {"times": len(said), "first": said[0]} for name, said in self.raised.items()},
+            "objective": objective(self.start).name,
+            "held_out": metric.name if (metric := held_out(self.start)) else None,
+            "actuators": [spec.name for spec in self.start.actuators],
+            "assumed_knobs": list(self.assumed),
+            "rules": self.start.rules.model_dump(mode="json"),
+            "notes": [line.strip() for line in self.lines],
+            "judged_by": JUDGED,
+            "open_loop": True,
+        }
+
+    def _flag(self, flag: Flag) -> dict[str, Any]:
+        vote = flag.first.vote
+        return {
+            "agent": flag.agent,
+            "tick": flag.tick,
+            "step": flag.step,
+            "times": len(flag.words),
+            "last_tick": flag.last.tick,
+            "last_step": flag.last.step,
+            "changes": [
+                {
+                    "actuator": said.vote.actuator,
+                    "before": said.before,
+                    "value": said.vote.value,
+                    "verdict": said.decision.verdict if said.decision else None,
+                    "decided_value": said.decision.value if said.decision else None,
+                    "reason": said.decision.reason if said.decision else None,
+                }
+                for said in flag.words[0]
+            ],
+            "why": vote.rationale,
+            "confidence": flag.confidence,
+            "symptoms": flag.symptoms,
+            "target": vote.target,
+            "expected_change": vote.expected_change,
+            "horizon": vote.horizon,
+            "adopted": flag.adopted,
+            "likely": flag.likely,
+            "afterwards": flag.afterwards,
+        }
+
+
+def changes(flag: Flag) -> str:
+    """What it would have done: "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
+    found = []
+    for said in flag.words[0]:
+        name, value = said.vote.actuator, said.vote.value
+        if said.before is None:
+            found.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
+        else:
+            found.append(f"{name} {show(said.before)} → {show(value)}")
+    return ", ".join(found)
+
+
+def verdict(flag: Flag) -> str:
+    """What would have been decided, with the reason where it was not adopted."""
+    reasons = [
+        said.decision.reason.rsplit("; ", 1)[-1]
+        for said in flag.words[0]
+        if said.decision and said.decision.verdict != "adopted"
+    ]
+    later = "; adopted later" if flag.adopted and "adopted" not in flag.verdict else ""
+    return flag.verdict + (f": {'; '.join(dict.fromkeys(reasons))}" if reasons else "") + later
+
+
+def times(flag: Flag) -> str:
+    """How often it was said; empty: once."""
+    return f"{len(flag.words)} times, until step {flag.last.step:,}" if len(flag.words) > 1 else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"

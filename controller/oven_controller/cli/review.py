@@ -1,0 +1,215 @@
+"""`review`: all agents over one finished run, from its own logs or from a run's; the agents' side is plugged in by the
+entry point of oven.commands."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
+from oven_controller.cli.runs import Json
+
+if TYPE_CHECKING:
+    from oven_controller.events import Event
+    from oven_controller.home import RunFolder
+    from oven_controller.importing.knobs import Knob
+    from oven_controller.messages import RunStarted
+
+    Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
+    """The run's name, its log as often as it is asked for, and what is to be said of the source."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(review)
+
+
+def review(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="What `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B offline "
+            "run, CSV, JSONL), a log.jsonl, or the name of a run.",
+        ),
+    ],
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="NAME", help="Ask this agent, or Python file; repeat it. Default: all."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the report there, too, with charts.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by; repeat it.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="NAME", help="Keep what was imported as a run of that name.")
+    ] = None,
+    rename: Rename = None,
+    knob: Knobs = None,
+    assume: Annotated[
+        bool,
+        typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
+    ] = True,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that ask agents. Default: 2, or the cores.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask all agents what they would have flagged in a run that is over, and judge their false alarms.
+
+    Nothing has to be attached or imported before. An imported run is decided on as if all knobs were granted (autonomy
+    auto); --set rules.autonomy=advise asks otherwise.
+
+    Example: oven-controller review outputs/checkpoint-2000 --html review.html
+    """
+    from oven_controller.importing.knobs import asked
+    from oven_controller.settings import rules_set
+    from oven_controller.stack import plugins
+
+    _writable(html)
+    rules, knobs = rules_set(sets or ()), asked(knob or [])
+    wanted = [name for said in agent or () for name in said.split(",") if name] or list(plugins.points("agents"))
+    main = plugins.load("commands", "command", "review")
+    with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
+        code = main(
+            name,
+            events,
+            agents=wanted,
+            change=_changed(rules, knobs, assume, wanted),
+            notes=notes,
+            as_json=as_json,
+            html=html,
+            jobs=jobs,
+        )
+    raise typer.Exit(int(code))
+
+
+def _writable(html: Path | None) -> None:
+    """Raises ConfigError before the work is done, not after it."""
+    from oven_controller.errors import ConfigError
+
+    if html is None:
+        return
+    if not html.absolute().parent.is_dir():
+        raise ConfigError(f"--html {html}: there is no folder {html.absolute().parent}; make it, or name another")
+    if html.is_dir():
+        raise ConfigError(f"--html {html} is a folder; name a file in it, e.g. {html / 'review.html'}")
+
+
+def _changed(
+    rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
+) -> Callable[[RunStarted], RunStarted]:
+    """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
+    the question."""
+    from oven_controller.home import IMPORTED
+    from oven_controller.importing.knobs import ASSUMED, Knob
+    from oven_controller.settings import with_rules
+
+    names = {Path(agent).stem for agent in agents}
+
+    def change(start: RunStarted) -> RunStarted:
+        imported = start.recipe == IMPORTED
+        decided = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
+        if "shadow" not in rules:
+            decided = decided.model_copy(update={"shadow": tuple(n for n in decided.shadow if n not in names)})
+        decided = decided.trusting(names)
+        metrics = [spec.name for spec in start.metrics]
+        specs = {spec.name: spec for spec in start.actuators}
+        asked = {knob.name for knob in knobs}
+        for knob in [*(map(Knob, ASSUMED) if imported and assume else ()), *knobs]:
+            if knob.name not in specs or (knob.name in asked and imported):
+                specs[knob.name] = knob.spec(metrics)
+        return start.model_copy(update={"rules": decided, "actuators": tuple(specs.values())})
+
+    return change
+
+
+@contextlib.contextmanager
+def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
+    """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
+    from oven_controller.errors import ConfigError, UnknownNameError
+    from oven_controller.home import Home
+    from oven_controller.importing.command import hints, import_run, read
+
+    path, home = Path(source), Home()
+    if not path.exists():
+        known = [folder.run for folder in home.runs()]
+        if source not in known:
+            near = UnknownNameError("run", source, known)
+            raise ConfigError(f"there is no file or folder {source}, and {near}")
+        folder: RunFolder | None = home.find(source)
+    else:
+        folder = _log(path)
+    if folder is not None:
+        if renamed or run:
+            raise ConfigError(f"{source} is a run's own log: --rename and --run are for what `import` reads")
+        yield folder.run, _reader(folder), lambda start: hints(spec.name for spec in start.metrics)
+        return
+    if run is not None:
+        made = import_run(path, home, run, renamed, knobs)
+        yield run, _reader(home.find(run)), lambda _: _source(made)
+        return
+    found = read(path, renamed)
+    with found.rows:
+        name = _name(path)
+        yield name, lambda: found.rows.events(name, knobs, found.detail), lambda _: _source(found.summary(knobs))
+
+
+def _source(made: dict[str, Any]) -> list[str]:
+    again = f", {resumed(made['incarnations'])}" if made["incarnations"] > 1 else ""
+    metrics = f"{len(made['metrics'])} metric{'s' * (len(made['metrics']) != 1)}"
+    return [f"from {made['source']} ({made['format']}), {metrics}{again}", *source_lines(made)]
+
+
+def _name(path: Path) -> str:
+    """What a report calls it: the file's or folder's name, in the letters that a run's may have."""
+    from oven_controller import names
+
+    text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
+    return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
+
+
+def _log(path: Path) -> RunFolder | None:
+    """A run's folder, or what stands for one where only its log is there; None: it is no run's log."""
+    import json
+
+    from oven_controller.home import RunFolder
+
+    file = path / "log.jsonl" if path.is_dir() else path
+    if path.is_dir() and (path / "run.json").is_file():
+        return RunFolder(path.absolute())
+    if file.suffix != ".jsonl" or not file.is_file():
+        return None
+    try:
+        with file.open("rb") as lines:
+            first = json.loads(lines.readline(1 << 20))
+        _, run, _ = first["subject"].split(".", 2)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if not isinstance(first.get("seq"), int) or not first["subject"].startswith("oven."):
+        return None
+    folder = RunFolder(file.absolute().parent)
+    folder.run, folder.export = run, file
+    return folder
+
+
+def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
+    """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
+    import asyncio
+
+    from oven_controller.signing import Keyring
+    from oven_controller.stack import reading
+
+    pin = folder.pin() if (folder.path / "run.json").is_file() else None
+
+    def events() -> Iterable[Event]:
+        if folder.locked() or not folder.exported():
+            return asyncio.run(reading.whole_log(folder, exact=True))
+        return map(Keyring(pin).judge, reading.exported(folder))
+
+    return events

@@ -1,0 +1,90 @@
+"""`agent run`: an agent beside a stack, for as long as both last. It ends with the stack, or with a signal to this
+process, whatever its code is doing, and all that it started ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+from uuid import uuid4
+
+from oven_controller.cancelling import end
+from oven_controller.errors import OvenError
+from oven_controller.home import RunFolder
+from oven_controller.messages import OperatorCommand
+from oven_controller.stack.command import carried_out
+from oven_controller.stack.plan import Service
+from oven_controller.stack.process import Child
+from oven_controller.stack.relay import relay
+
+GRACE_S = 3.0
+"""To finish the vote that it is at, and to say goodbye."""
+LOOK_S = 0.5
+"""How often it looks whether the stack is up, and whether the agent has joined."""
+ANSWER_S = 5.0
+"""For the mesh's answer to a grant."""
+TRIES = 20
+"""Grants before the agent's joining is given up."""
+
+
+async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
+    """Its exit code, when it ended by itself or was told to; what it says is in its log and on the terminal. With
+    `trust` the operator's word on these actuators follows as soon as the agent has joined."""
+    stop = asyncio.Event()
+    offset = service.log.stat().st_size if service.log.exists() else 0
+    child = await service.start()
+    ended = asyncio.create_task(child.wait())
+
+    def told() -> None:
+        if stop.is_set():
+            child.kill()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    copied = asyncio.Event()
+    copying = asyncio.create_task(relay(service.log, offset, copied))
+    trusting = asyncio.create_task(_trusted(folder, agent, trust))
+    waiting = {ended, asyncio.create_task(stop.wait()), asyncio.create_task(_down(folder))}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done() and not stop.is_set():
+            print(f"{folder.run} is down, and {service.name} ends with it", flush=True)
+        return await _ended(child)
+    finally:
+        await end(*waiting, trusting)
+        copied.set()
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            await copying
+
+
+async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
+    """Say it until the mesh has seen the agent join, and print the answer."""
+    for attempt in range(TRIES if actuators else 0):
+        command = OperatorCommand(id=uuid4().hex, action="trust", agent=agent, actuators=tuple(actuators))
+        try:
+            result = await carried_out(folder, command, ANSWER_S)
+        except OvenError as error:
+            print(f"{agent} is not trusted yet: {error}", flush=True)
+            return
+        if result.code == 0 or attempt == TRIES - 1:
+            print(result.line(), flush=True)
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+async def _ended(child: Child) -> int:
+    """Its code; a signal that was ours is an end in order."""
+    if child.returncode is not None:
+        child.close()
+        return child.returncode
+    code = await child.end(GRACE_S)
+    if code == 128 + signal.SIGKILL:
+        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code does not come back", flush=True)
+    return 0 if code in (128 + signal.SIGTERM, 128 + signal.SIGKILL) else code
+
+
+async def _down(folder: RunFolder) -> None:
+    while folder.locked():
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,117 @@
+"""What `up` refuses, found out without starting anything: before a run's folder is made, and in a dry run."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from oven_controller import server as servers
+from oven_controller import streams, tls
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.errors import ConfigError, NameInUseError, ProcessError
+from oven_controller.home import IMPORTED, Home, RunFolder
+from oven_controller.settings import ATTACHED, Resolved, Settings, agent_specs, per_process
+from oven_controller.stack import exposure
+from oven_controller.stack.plan import own_command, pools
+
+LOAD_S = 60.0
+"""For the agents' files: as long as a process of theirs has to be ready."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for. `command`: a script in the learner's place; `learner` False: nobody yet."""
+
+    resolved: Resolved
+    run: str | None = None
+    resume: bool = False
+    learner: bool = True
+    command: tuple[str, ...] = ()
+    quiet: bool = False
+
+    @property
+    def monitored(self) -> bool:
+        """Whether the monitor opens in the terminal. Around a script the terminal is the script's, and who is asked to
+        start a learner of their own has to see with what."""
+        return self.learner and not self.command and not self.resolved.settings.headless
+
+
+def check(request: Request, home: Home) -> None:
+    """Raises OvenError for names, keys and ports that cannot be used, and for a run that cannot go on."""
+    settings = request.resolved.settings
+    if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
+        raise ConfigError(
+            f"port {settings.port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
+        )
+    if settings.nats:
+        for name in _keys(request):
+            _credentials(settings, name)
+        if settings.tls_ca:
+            tls.trusting(settings.tls_ca)
+    pools(agent_specs(settings), per_process(settings))
+    if request.resume:
+        check_resumable(home.find(request.run))
+    else:
+        home.check_free(request.run)
+
+
+def check_resumable(folder: RunFolder) -> None:
+    """Raises ConfigError for a run that has nothing left to train."""
+    recipe = folder.info().recipe
+    if recipe == IMPORTED:
+        raise ConfigError(f"run {folder.run!r} was imported and cannot go on; start another with `oven-controller run`")
+    if folder.status() == "completed":
+        remedy = f"start another with `oven-controller up --recipe {recipe}`"
+        if recipe == ATTACHED:
+            remedy = (
+                "start another with `oven-controller run -- COMMAND`; to train on with this one's weights, remove "
+                "oven.json from the checkpoint that it shall begin with"
+            )
+        raise ConfigError(
+            f"run {folder.run!r} is completed, and only runs that were stopped, interrupted or failed resume; {remedy}"
+        )
+
+
+def check_agents(settings: Settings) -> None:
+    """Loads the agents as their process does, in one that ends then. Raises ConfigError for one that cannot be."""
+    specs = agent_specs(settings)
+    if not specs:
+        return
+    command = own_command("agent", *(spec.target for spec in specs), "--check")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
+    except subprocess.TimeoutExpired as error:
+        files = ", ".join(spec.target for spec in specs if not spec.installed) or "the agents"
+        raise ConfigError(f"{files}: not imported within {LOAD_S:g} s; a file must not wait while it is") from error
+    if done.returncode:
+        last = next(reversed(done.stderr.splitlines()), "it says nothing")
+        raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
+
+
+async def check_server(request: Request) -> None:
+    """Connects to the server of --nats as `up` does. Raises BusError and what else keeps a run from it."""
+    settings = request.resolved.settings
+    trust = tls.trusting(settings.tls_ca) if settings.tls_ca else None
+    await exposure.checked(settings.nats, settings.tls_ca, trust)
+    async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
+        if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
+            raise NameInUseError(
+                f"run {request.run!r} exists on this server; choose another name, or continue it with --resume"
+            )
+
+
+def _keys(request: Request) -> list[str]:
+    """The names of the keys without which a process does not start."""
+    settings = request.resolved.settings
+    learner = ["learner"] if request.learner or request.command else []
+    agents = [pool.key for pool in pools(agent_specs(settings), per_process(settings))]
+    return ["admin", "mesh", "history", *learner, *agents, *settings.committee.members]
+
+
+def _credentials(settings: Settings, name: str) -> Credentials | None:
+    if not settings.creds:
+        return None
+    given = Path(settings.creds).absolute()
+    return Credentials.load(given / f"{name}.nk" if given.is_dir() else given)

@@ -1,0 +1,78 @@
+"""SIGINT, SIGTERM and SIGHUP (a closed terminal) to `up`: the first asks for an end in order, the second for one at
+once, and after that nothing that hangs keeps it.
+
+The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs: the loop itself may be what
+does, in a line that nobody reads at the other end of a pipe, say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import signal
+import threading
+import types
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from oven_controller.stack import foreground
+
+FORCED_S = 10.0
+"""From the second signal to the last resort; a third one does not wait."""
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def heard(told: Callable[[int], None]) -> Iterator[None]:
+    """While the context lasts, the event loop calls `told` with each signal."""
+    loop = asyncio.get_running_loop()
+    modes = foreground.modes()
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()  # the only one that a signal's handler may put to
+
+    def last_resort() -> None:
+        if not came.get():
+            return
+        number = came.get()
+        if not number:
+            return
+        with contextlib.suppress(queue.Empty):
+            while not came.get(timeout=FORCED_S):  # the context's end, where the rest of this process may still hang
+                continue
+        kill_family()
+        foreground.take_back(modes)
+        os._exit(128 + number)
+
+    def handle(number: int, _frame: types.FrameType | None) -> None:
+        came.put(number)
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(told, number)
+
+    threading.Thread(target=last_resort, name="last-resort", daemon=True).start()
+    # Under nohup SIGHUP is ignored, and stays so.
+    numbers = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        came.put(0)
+
+
+def kill_family() -> None:
+    """SIGKILL to all that this process started, and to what is left of their sessions."""
+    family = psutil.Process().children(recursive=True)
+    own, sessions = os.getsid(0), set()
+    for process in family:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            sessions.add(os.getsid(process.pid))
+    for process in family:
+        with contextlib.suppress(psutil.Error):  # it has ended; psutil kills no other with its id
+            process.kill()
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) in sessions - {own}:
+                os.kill(pid, signal.SIGKILL)

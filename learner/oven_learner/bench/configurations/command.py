@@ -1,0 +1,103 @@
+"""`bench configurations`: does attaching in `observe` change any bit of a training?
+
+Each configuration is trained twice from the same seed in one process: alone, and attached in `observe` with the real
+mesh and all installed agents in lockstep. Compared bit for bit are the log history, all weights, the optimizer, the
+schedule, the trainer's state, the random generators and the checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from oven_controller.errors import ConfigError
+from oven_learner.bench.configurations.configuration import DEFAULT, load
+from oven_learner.bench.configurations.play import WRONG, Result, play_named, quiet
+from oven_learner.workers import workers
+
+
+class Configurations:
+    """The bench behind the entry point `configurations`."""
+
+    summary = "TRL's and transformers' trainers, alone and attached in observe: are both the same bits?"
+
+    def run(self, args: list[str]) -> int:
+        parser = argparse.ArgumentParser(
+            prog="oven-controller bench configurations",
+            description=self.summary,
+            epilog="example: oven-controller bench configurations --only grpo/loss,dpo --jobs 2",
+        )
+        parser.add_argument("--only", default="", metavar="PREFIX,…", help="beginnings of names, e.g. grpo/loss (all)")
+        parser.add_argument("--list", action="store_true", help="print the names, and train nothing")
+        parser.add_argument("--jobs", type=int, default=2, help="configurations at a time, a thread each (2)")
+        parser.add_argument(
+            "--table", type=Path, default=DEFAULT, help="the checkout's tests/foreign/trl_configurations"
+        )
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+        options = parser.parse_args(args)
+        names = chosen(options.table, options.only)
+        if options.list:
+            print("\n".join(names))
+            return 0
+        began, results = time.monotonic(), []
+        for one in measure(options.table, names, options.jobs):
+            results.append(one)
+            print(one.line(), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
+        print("\n" + "\n".join(sums(results)) + f"\n{time.monotonic() - began:.0f} s")
+        return status(results)
+
+
+def chosen(table: Path, only: str) -> list[str]:
+    """Names that begin with one of `only`; all without it. Raises ConfigError if none does."""
+    quiet()  # the table imports torch
+    names = [one.name for one in load(table)]
+    prefixes = tuple(part.strip() for part in only.split(",") if part.strip())
+    found = [name for name in names if not prefixes or name.startswith(prefixes)]
+    if not found:
+        raise ConfigError(f"nothing begins with {' or '.join(prefixes)}; --list prints the names")
+    return found
+
+
+def measure(table: Path, names: Sequence[str], jobs: int) -> Iterator[Result]:
+    """Results as they come. A configuration that takes its process down fails, and so do those that waited for it."""
+    quiet()  # the workers have it from here, before they import torch
+    with workers(jobs) as pool:
+        futures: dict[Future[Result], str] = {pool.submit(partial(play_named, table, name)): name for name in names}
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                yield Result(futures[future], "failed", "the process ended")
+
+
+def status(results: Sequence[Result]) -> int:
+    """The exit status: 1 when any configuration differs or fails, or none was compared."""
+    wrong = any(one.outcome in WRONG for one in results)
+    return int(wrong or not any(one.outcome == "equal" for one in results))
+
+
+def sums(results: Sequence[Result]) -> list[str]:
+    """Lines over all configurations."""
+    equal = [one for one in results if one.outcome == "equal"]
+    ran = len(equal) + sum(one.outcome in WRONG for one in results)
+    lines = [f"{len(equal)} of {ran} configurations are bit-equal alone and attached in observe"]
+    for outcome in (*WRONG, "differs on purpose", "cannot run here"):
+        if names := [one.name for one in results if one.outcome == outcome]:
+            lines.append(f"{outcome}: {', '.join(names)}")
+    if still := [one.name for one in equal if not one.gradient]:
+        lines.append(f"equal, but no gradient was observed: {', '.join(still)}")
+    ticks, votes, barred = (sum(getattr(one, name) for one in results) for name in ("ticks", "votes", "barred"))
+    lines.append(f"{ticks} steps observed, {votes} votes, {barred} decisions turned down because of observe")
+    return lines
+
+
+BENCH = Configurations()

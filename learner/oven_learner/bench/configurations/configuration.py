@@ -1,0 +1,92 @@
+"""The contract between the bench and its table: a configuration, and how its trainer is made and trained.
+
+A table is a Python file or package with `CONFIGURATIONS`, a sequence of Configuration with unique names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from oven_controller.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+Make: TypeAlias = "Callable[[Path], Trainer]"
+"""Makes a trainer, its model and its data, which writes into the folder."""
+Attach: TypeAlias = "Callable[[Trainer], object]"
+"""Attaches the trainer, or leaves it alone; called once for every trainer, before its `train()`."""
+
+
+def once(folder: Path, make: Make, attach: Attach) -> Trainer:
+    """One `train()`."""
+    trainer = make(folder)
+    attach(trainer)
+    trainer.train()
+    return trainer
+
+
+def resumed(folder: Path, make: Make, attach: Attach) -> Trainer:
+    """Trains to the end, then trains again from the first checkpoint that this has left, with a new trainer."""
+    once(folder, make, attach)
+    trainer = make(folder)
+    attach(trainer)
+    first = min(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    trainer.train(resume_from_checkpoint=str(first))
+    return trainer
+
+
+def repeated(folder: Path, make: Make, attach: Attach) -> Trainer:
+    """Calls `train()` of one trainer twice."""
+    trainer = once(folder, make, attach)
+    trainer.train()
+    return trainer
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One trainer with its settings."""
+
+    name: str
+    """TRAINER/OPTION, e.g. grpo/loss_dr_grpo."""
+    make: Make
+    train: Callable[[Path, Make, Attach], Trainer] = once
+    """How the trainer is trained. Returns the trainer whose state is compared."""
+    on_purpose: str = ""
+    """Why an attached run is meant to differ; such a configuration counts neither as equal nor as a failure."""
+
+
+DEFAULT = Path(__file__).resolve().parents[4] / "tests" / "foreign" / "trl_configurations"
+"""In a checkout; an installed package has none."""
+
+
+@lru_cache
+def load(path: Path) -> tuple[Configuration, ...]:
+    """The configurations of the table at `path`, a Python file or the folder of a package.
+
+    Raises ConfigError where there is none, or two share a name.
+    """
+    path = path.resolve()
+    file = path / "__init__.py" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"no table of configurations at {path}; pass --table with tests/foreign/trl_configurations")
+    name = f"oven_bench_{path.stem}"
+    folders = [str(path)] if path.is_dir() else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its own modules are imported by this name
+    spec.loader.exec_module(module)
+    found: Sequence[Configuration] | None = getattr(module, "CONFIGURATIONS", None)
+    if not found:
+        raise ConfigError(f"{file} has no CONFIGURATIONS, a sequence of Configuration")
+    names = [one.name for one in found]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ConfigError(f"{file} has more than one configuration named {', '.join(twice)}")
+    return tuple(found)

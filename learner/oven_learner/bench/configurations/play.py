@@ -1,0 +1,191 @@
+"""One configuration in this process: trained alone, and attached in `observe` to the real mesh and installed agents."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import os
+import random
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from oven_controller.messages import Decision, Observation, Receipt, RunStarted, Vote
+from oven_learner.bench.configurations.configuration import Attach, Configuration, load
+from oven_learner.bench.foreign.script import one_thread
+
+if TYPE_CHECKING:
+    from oven_learner.bench.configurations.trace import Leaves
+    from oven_learner.gym.mesh_arms.link import LoopLink
+
+SEED: Final = 100
+"""Of both trainings."""
+Outcome: TypeAlias = Literal["equal", "differs", "differs on purpose", "failed", "cannot run here"]
+
+OBSERVED: Final = "observe: would have"
+"""In the reason of a decision that `observe` turns down."""
+WRONG: Final = ("differs", "failed")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Plain values: it travels between processes and into JSON."""
+
+    name: str
+    outcome: Outcome
+    why: str = ""
+    """What differs first, or what failed."""
+    ticks: int = 0
+    """Steps that the mesh and the agents have seen."""
+    steps: int = 0
+    """The trainer's own count."""
+    compared: int = 0
+    """Tensors and values."""
+    votes: int = 0
+    barred: int = 0
+    """Decisions that `observe` has turned down."""
+    gradient: float = 0.0
+    """Largest gradient norm that was observed; 0 where nothing was trained."""
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """The configuration and its result, on one line."""
+        if self.outcome == "equal":
+            said = f"equal ({self.compared} values; {self.ticks} ticks, {self.votes} votes, {self.barred} barred)"
+        else:
+            said = f"{self.outcome.upper() if self.outcome in WRONG else self.outcome}: {self.why}"
+        return f"{self.name}: {said}  [{self.seconds:.1f} s]"
+
+
+def quiet() -> None:
+    """Set before torch is imported: one thread, no hub, no telemetry."""
+    one_thread()
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
+
+
+def play_named(table: Path, name: str) -> Result:
+    """In a worker process. Raises ConfigError where the table cannot be loaded."""
+    quiet()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return play(next(one for one in load(table) if one.name == name))
+
+
+def play(configuration: Configuration) -> Result:
+    """A training that raises is a result, too."""
+    import torch
+
+    from oven_learner.gym.mesh_arms.arms import MeshArm
+
+    torch.set_num_threads(1)
+    began, name = time.monotonic(), configuration.name
+    observe = MeshArm("mesh+kg+observe", prior="graph", autonomy="observe")
+
+    def result(outcome: Outcome, why: str = "", **found: Any) -> Result:
+        return Result(name, outcome, why, seconds=time.monotonic() - began, **found)
+
+    try:
+        alone, _ = _trained(configuration, lambda trainer: None)
+    except Exception as error:
+        return result("cannot run here", _said(error))
+    link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
+    try:
+        with _errors() as logged:
+            attached, steps = _trained(configuration, _attach(link))
+    except Exception as error:
+        return result("failed", f"attached, it raised {_said(error)} at {_where(error)}")
+    if logged:
+        return result("failed", f"attached, it logged an error: {' '.join(logged[0].split())[:300]}")
+    found = compared(result, link, alone, attached, steps)
+    if found.outcome == "differs" and configuration.on_purpose:
+        return replace(found, outcome="differs on purpose", why=f"{configuration.on_purpose} ({found.why})")
+    return found
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[list[str]]:
+    """What the controller logs as an error meanwhile: an agent that raises abstains, and training goes on."""
+    found: list[str] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    handler, logger = Keeping(logging.ERROR), logging.getLogger("oven")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+def _attach(link: LoopLink) -> Attach:
+    from oven_learner.attachment import attach
+
+    return lambda trainer: attach(trainer, link=link)
+
+
+def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attached: Leaves, steps: int) -> Result:
+    """Both trainings are through: what the bench says of them. An observer that saw nothing proves nothing."""
+    from oven_learner.bench.configurations.trace import first_difference
+
+    bodies = [event.body for event in link.events]
+    seen = [body for body in bodies if isinstance(body, Observation)]
+    decisions = [body for body in bodies if isinstance(body, Decision)]
+    norms = [body.metrics.get("grad_norm", 0.0) for body in seen]
+    found: dict[str, Any] = {
+        "gradient": max((norm for norm in norms if math.isfinite(norm)), default=0.0),
+        "ticks": len(seen),
+        "steps": steps,
+        "compared": len(alone),
+        "votes": sum(isinstance(body, Vote) for body in bodies),
+        "barred": sum(one.verdict == "rejected" and OBSERVED in one.reason for one in decisions),
+    }
+    if modes := {body.rules.autonomy for body in bodies if isinstance(body, RunStarted)} - {"observe"}:
+        return result("failed", f"the run was in {', '.join(modes)}", **found)
+    if any(isinstance(body, Receipt) and body.status == "applied" for body in bodies):
+        return result("failed", "a decision was applied", **found)
+    if not seen or seen[-1].step != steps:
+        last = seen[-1].step if seen else "none"
+        return result("failed", f"the last step that was observed is {last}; {steps} were trained", **found)
+    if difference := first_difference(alone, attached):
+        return result("differs", str(difference), **found)
+    return result("equal", **found)
+
+
+def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
+    """What the training has left, and the trainer's own count of its steps."""
+    import numpy as np
+    from transformers import set_seed
+    from transformers.utils import logging as theirs
+
+    from oven_learner.bench.configurations.trace import leaves
+
+    theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
+    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    before = random.getstate(), np.random.get_state()
+    try:
+        with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
+            set_seed(SEED)
+            trainer = configuration.train(Path(scratch), configuration.make, attach)
+            return leaves(trainer, Path(scratch)), int(trainer.state.global_step)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _where(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"

@@ -1,0 +1,131 @@
+"""What a training leaves behind, as leaves that are compared bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+Leaves: TypeAlias = dict[str, Any]
+"""Path → tensor, array, number, text or None. The order is the one in which they are compared."""
+
+CLOCK: Final = ("runtime", "per_second", "step_time")
+"""How the names of logged times end."""
+STATE: Final = (
+    "global_step", "epoch", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen", "best_metric",
+    "best_global_step",
+)  # fmt: skip
+"""Of the trainer's state."""
+OTHER_MODELS: Final = ("ref_model", "teacher_model")
+WEIGHTS: Final = ("model.safetensors", "adapter_model.safetensors")
+
+
+def leaves(trainer: Any, folder: Path) -> Leaves:
+    """Log history, weights, optimizer, schedule, state, random generators and checkpoints of a trained trainer.
+
+    Tensors are copied. `folder` is where the trainer wrote.
+    """
+    unwrap = trainer.accelerator.unwrap_model
+    parts: dict[str, Any] = {
+        "log": [
+            {name: value for name, value in entry.items() if not name.endswith(CLOCK)}
+            for entry in trainer.state.log_history
+        ],
+        "model": dict(unwrap(trainer.model).state_dict()),
+    }
+    for name in OTHER_MODELS:
+        other = getattr(trainer, name, None)
+        if isinstance(other, torch.nn.Module):
+            parts[name] = dict(unwrap(other).state_dict())
+    parts |= {
+        "optimizer": trainer.optimizer.state_dict(),
+        "schedule": trainer.lr_scheduler.state_dict(),
+        "state": {name: getattr(trainer.state, name) for name in STATE},
+        "random": {
+            "python": repr(random.getstate()),
+            "numpy": np.random.get_state(),
+            "torch": torch.get_rng_state(),
+        },
+        "checkpoints": checkpoints(folder),
+    }
+    return dict(_flat(parts, ""))
+
+
+def checkpoints(folder: Path) -> dict[str, dict[str, str]]:
+    """Checkpoint → weight file → SHA-256, for those that the trainer has kept."""
+    found = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
+    return {
+        path.name: {
+            name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in WEIGHTS if (path / name).is_file()
+        }
+        for path in found
+    }
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """An empty mapping or sequence is a leaf, so that one more or fewer shows."""
+    below = f"{path}/" if path else ""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{below}{name}")
+    elif isinstance(value, list | tuple) and value:
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{below}{number}")
+    elif isinstance(value, torch.Tensor):
+        yield path, value.detach().clone()
+    elif isinstance(value, np.ndarray):
+        yield path, value.copy()
+    else:
+        yield path, value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first leaf in which two trainings differ."""
+
+    path: str
+    one: str
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.one} alone, {self.other} attached"
+
+
+def first_difference(one: Leaves, other: Leaves) -> Difference | None:
+    """None where both have the same leaves with the same bits. NaN equals the same NaN; 0.0 and -0.0 differ."""
+    for path in (*one, *(path for path in other if path not in one)):
+        if path not in one or path not in other:
+            return Difference(path, *("present" if path in leaf else "absent" for leaf in (one, other)))
+        if _bits(one[path]) != _bits(other[path]):
+            return Difference(path, *_shown(one[path], other[path]))
+    return None
+
+
+def _bits(value: Any) -> tuple[str, ...] | tuple[str, tuple[int, ...], bytes]:
+    if isinstance(value, torch.Tensor):
+        dense = value.to_dense() if value.layout is not torch.strided else value
+        raw = dense.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return str(value.dtype), tuple(value.shape), raw
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, float):
+        return "float", (), struct.pack("d", value)
+    return type(value).__name__, repr(value)
+
+
+def _shown(one: Any, other: Any) -> tuple[str, str]:
+    """Of two tensors of one shape: the first entry that differs."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"{one.dtype} {tuple(one.shape)}", f"{other.dtype} {tuple(other.shape)}"
+        pairs = zip(one.flatten(), other.flatten(), strict=True)
+        at, (left, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
+        return f"{left.item()!r} in entry {at} of {one.numel()}", repr(right.item())
+    return repr(one)[:80], repr(other)[:80]

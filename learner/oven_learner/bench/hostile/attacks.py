@@ -1,0 +1,111 @@
+"""The attacks by name. Each says which agents it plugs in and how; their code is in `oven_agents/hostile/`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from oven_controller.errors import ProcessError, UnknownNameError
+
+STARTS: Final = {"tuned": "tuned", "drill": "drill:lr-high", "drill-low": "drill:lr-low"}
+"""Value of `--starts` → the recipe's name for that start. Without a remedy, the first drill ends at accuracy 0; the
+second has no rollback, so that its outcomes can be scored."""
+USUAL_STARTS: Final = ("tuned", "drill")
+HONEST: Final = "lr"
+"""The shipped agent whose reputation is reported beside an attacker's, and that the newcomer replaces."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """An agent to plug in. `agent`: started with `agent run`. `client`: a separate process with a key from `creds add`.
+    `stack`: listed under `agents` in the settings; the stack starts, supervises and ends it under its file's name."""
+
+    name: str
+    how: Literal["agent", "client", "stack"]
+    file: str
+    argument: str = ""
+
+    @property
+    def path(self) -> Path:
+        return folder() / f"{self.file}.py"
+
+
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    what: str
+    guests: tuple[Guest, ...]
+    starts: tuple[str, ...] = tuple(STARTS)
+    left_out: tuple[str, ...] = ()
+    """Shipped agents that this run does without."""
+    granted: tuple[str, ...] = ()
+    """Actuators that `oven-controller trust` grants to each guest before training begins."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(guest.name for guest in self.guests)
+
+    @property
+    def honest(self) -> bool:
+        """Whether this is a well-meaning newcomer, which is reported separately from the attacks."""
+        return bool(self.left_out)
+
+
+NOBODY: Final = Attack("", "the run without an attack", ())
+
+
+def _client(kind: str) -> tuple[Guest, ...]:
+    return (Guest(kind, "client", "bare", kind),)
+
+
+def _agent(file: str, *names: str) -> tuple[Guest, ...]:
+    return tuple(Guest(name, "agent", file) for name in names or (file,))
+
+
+def _in_the_stack(file: str) -> tuple[Guest, ...]:
+    return (Guest(file, "stack", file),)
+
+
+_DRILLS = ("drill", "drill-low")
+_PAIR = _agent("pair", "pair-1", "pair-2")
+_ALL = (
+    Attack("pair", "two newcomers propose ten times the rate and veto every cut", _PAIR),
+    Attack("late_pair", "the same from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
+    Attack("specialist", "a self-declared specialist moves the rate to a tenth and back", _agent("specialist")),
+    Attack("contrary", "vetoes every ballot that lr opens", _agent("contrary")),
+    Attack("pair_and_contrary", "pair and contrary together", (*_PAIR, *_agent("contrary"))),
+    Attack("silencer", "keeps a ballot open on the rate, at confidence .01", _client("silencer")),
+    Attack("starver", "the same on every knob", _client("starver")),
+    Attack("flooder", "500 votes per second", _client("flooder")),
+    Attack("free_rider", "repeats what lr proposed, at confidence .01", _agent("free_rider")),
+    Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
+    Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
+    Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
+    Attack("newcomer", "honest: lr's logic under another name, lr is off", _agent("newcomer"), _DRILLS, (HONEST,)),
+    Attack("newcomer_granted", "the same, granted lr's knobs by `oven-controller trust`", _agent("newcomer"),
+           _DRILLS, (HONEST,), granted=("optimizer.lr_scale", "run.rollback", "run.evaluate")),
+)  # fmt: skip
+ATTACKS: Final = {attack.name: attack for attack in _ALL}
+USUAL: Final = tuple(name for name, attack in ATTACKS.items() if not attack.granted)
+"""Without `--attacks`."""
+
+
+def named(names: Sequence[str]) -> list[Attack]:
+    """In the table's order. Raises UnknownNameError."""
+    for name in names:
+        if name not in ATTACKS:
+            raise UnknownNameError("attack", name, ATTACKS)
+    return [attack for name, attack in ATTACKS.items() if name in names]
+
+
+def folder() -> Path:
+    """The folder of the attackers' files. Raises ProcessError if their package is not installed."""
+    found = importlib.util.find_spec("oven_agents")
+    if found is None or not found.submodule_search_locations:
+        raise ProcessError(
+            "the package oven_agents, which holds the attackers, is not installed; install oven-controller whole"
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "hostile"

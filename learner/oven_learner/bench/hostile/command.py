@@ -1,0 +1,177 @@
+"""`bench hostile`: what can faulty or hostile plugged-in agents do to a run?
+
+Each case runs the real stack as `up` starts it (server, mesh, shipped agents, learner), without lockstep, and attackers
+that only have an agent's key. It is compared with the same start and seed without them. From `tuned` nothing is wrong,
+so the attack causes every loss. From `drill` the learning rate is ten times too high, and the shipped agents have to
+get their remedy adopted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from rich.console import Console
+
+from oven_controller.errors import ConfigError
+from oven_learner.bench.episode import HELD_OUT
+from oven_learner.bench.foreign.command import seeds
+from oven_learner.bench.foreign.results import code_digest
+from oven_learner.bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STARTS, Attack, folder, named
+from oven_learner.bench.hostile.facts import Case, Row
+from oven_learner.bench.hostile.figures import LEGEND, NOISE_SEEDS, figures, tables
+from oven_learner.bench.hostile.play import play
+from oven_learner.bench.kept import Kept
+from oven_learner.bench.pairs import QUICK
+from oven_learner.progress import progress
+from oven_learner.recipes.grpo.settings import GrpoSettings
+
+STEPS = 200
+_ROW: Final = TypeAdapter(Row)
+
+
+class Header(BaseModel):
+    """First line of a `--rows` file. A later call must have the same one to continue the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bench: Literal["hostile"] = "hostile"
+    code: str
+    """Digest of the sources of the controller and of all agents, including the hostile ones."""
+    quick: bool
+
+
+class Hostile:
+    """The bench behind the entry point `hostile`."""
+
+    summary = (
+        "what faulty and hostile agents do to a run: final accuracy, remedies, size of the log, processes left behind"
+    )
+
+    def run(self, args: list[str]) -> int:
+        options = _parser(self.summary).parse_args(args)
+        if options.steps < 1 or options.jobs < 1 or options.noise_seeds < 1:
+            raise ConfigError("--steps, --jobs and --noise-seeds must be at least 1")
+        wanted = cases(named(options.attacks), options.starts, seeds(options.seeds), options.steps, options.noise_seeds)
+        settings: Mapping[str, object] = dict(QUICK) if options.quick else {}
+        header = Header(code=code_digest([_package("oven_controller"), folder().parent]), quick=options.quick)
+        kept = Kept(options.rows, header, _ROW) if options.rows else None
+        rows = [row for row in kept.rows if row.case in wanted] if kept else []
+        left = [case for case in wanted if case not in {row.case for row in rows}]
+        with tempfile.TemporaryDirectory() as scratch:
+            home = Path(options.home or scratch).absolute()
+            home.mkdir(parents=True, exist_ok=True)
+            for row in _measured(left, home, settings, options.jobs):
+                rows.append(row)
+                if kept:
+                    kept.append(row)
+        found = figures(rows, _prompts(settings))
+        if options.json:
+            print(json.dumps(found))
+        else:
+            _show(found)
+        return 0
+
+
+def _parser(summary: str) -> argparse.ArgumentParser:
+    width = max(map(len, ATTACKS))
+    listed = "\n".join(f"  {name:<{width}}  {attack.what}" for name, attack in ATTACKS.items())
+    parser = argparse.ArgumentParser(
+        prog="oven-controller bench hostile",
+        description=summary,
+        epilog="example: oven-controller bench hostile --attacks pair silencer --starts tuned --rows rows.jsonl"
+        f"\n\nattacks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--attacks",
+        nargs="+",
+        metavar="NAME",
+        default=USUAL,
+        help="attacks to run (all but newcomer_granted); see below",
+    )
+    add("--starts", nargs="+", choices=STARTS, default=USUAL_STARTS, help="where the runs begin (tuned drill)")
+    add("--seeds", default="1-2", help="e.g. 1,3 or 1-2 (1-2)")
+    add("--noise-seeds", type=int, default=NOISE_SEEDS, metavar="N",
+        help=f"runs without an attack per start, to estimate the noise ({NOISE_SEEDS})")  # fmt: skip
+    add("--steps", type=int, default=STEPS, help=f"gradient steps of each run ({STEPS})")
+    add("--jobs", type=int, default=2, help="runs at a time (2)")
+    add("--quick", action="store_true", help="tiny models, only to check that it runs")
+    add("--json", action="store_true", help="print one JSON object")
+    add(
+        "--rows", type=Path, metavar="FILE", help="append each run as a JSON line; runs already in the file are skipped"
+    )
+    add("--home", metavar="DIR", help="keep the runs and the warm-up cache there (a temporary folder)")
+    return parser
+
+
+def cases(
+    attacks: Sequence[Attack], starts: Sequence[str], of: Sequence[int], steps: int, noise_seeds: int
+) -> list[Case]:
+    """The runs to make. Those without an attack come first, once per start and seed; the noise gets further seeds.
+    Raises ConfigError for an attack that is defined for none of the starts."""
+    for attack in attacks:
+        if not set(attack.starts) & set(starts):
+            raise ConfigError(f"{attack.name} is only defined for {' and '.join(attack.starts)}; add that to --starts")
+    more = range(max(of) + 1, max(of) + 1 + max(0, noise_seeds - len(of)))
+    found = [Case(NOBODY.name, start, seed, steps) for start in starts for seed in (*of, *more)]
+    return found + [
+        Case(attack.name, start, seed, steps)
+        for attack in attacks
+        for start in starts
+        for seed in of
+        if start in attack.starts
+    ]
+
+
+def _measured(of: Sequence[Case], home: Path, settings: Mapping[str, object], jobs: int) -> Iterator[Row]:
+    """Rows as they come, `jobs` runs at a time. Each run has its own processes, so threads are enough here."""
+    if not of:
+        return
+    begun = time.monotonic()
+    with progress("runs", len(of)) as advance, ThreadPoolExecutor(jobs) as pool:
+        playing = [pool.submit(play, case, ATTACKS.get(case.attack, NOBODY), home, settings) for case in of]
+        try:
+            for future in as_completed(playing):
+                row = future.result()
+                ended = "no result" if row.log.accuracy is None else f"{row.log.accuracy:.3f}"
+                what = f"{row.case.attack or 'without'} {row.case.start} {row.case.seed}"
+                advance(1, f"{what}: {ended} ({time.monotonic() - begun:.0f} s)")
+                yield row
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _prompts(settings: Mapping[str, object]) -> int:
+    """Number of held-out prompts of an evaluation, all levels together."""
+    key, count = HELD_OUT["grpo"]
+    found = GrpoSettings.model_validate({key: count, **settings})
+    return found.eval_prompts * len(found.levels)
+
+
+def _show(found: dict[str, Any]) -> None:
+    console = Console()
+    for table in tables(found):
+        console.print(table)
+    if found["attacks"]:
+        console.print(LEGEND)
+    for start, noise in found["noise"].items():
+        console.print(f"noise from {start}: two runs without an attack end within {noise:.4f} of each other")
+
+
+BENCH = Hostile()

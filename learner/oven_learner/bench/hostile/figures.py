@@ -1,0 +1,134 @@
+"""Compares each attack with the same run without it, and estimates the noise between two such runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, fmean, stdev
+
+from rich.table import Table
+
+from oven_controller.rules import Rules
+from oven_learner.bench.hostile.attacks import ATTACKS, NOBODY, STARTS
+from oven_learner.bench.hostile.facts import Row
+from oven_learner.bench.paired import quantile
+
+NOISE_SEEDS = 4
+"""Runs without an attack per start that the noise is estimated from, at least."""
+COLUMNS = {
+    "name": "attack", "start": "start", "seed": "", "accuracy": "acc.", "without": "without", "within_noise": "noise",
+    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "lr's",
+    "processes_left": "left", "exit": "exit",
+}  # fmt: skip
+NEWCOMER_COLUMNS = {
+    "name": "newcomer", "start": "start", "seed": "", "scored_outcomes": "scored", "first_decision_tick": "decides at",
+    "remedy_tick_without": "lr at", "accuracy": "acc.", "without": "without",
+}  # fmt: skip
+"""Field → heading; both tables fit into 80 columns."""
+LEGEND = (
+    "noise: whether the accuracy is within it of the run without; remedy: windows later than there; weight: the "
+    "attacker's reputation 20 decisions after its first harm, beside lr's; left: processes that outlive the stack"
+)
+
+
+def figures(rows: Sequence[Row], prompts: int) -> dict[str, object]:
+    """The object that `--json` prints. `prompts`: number of held-out prompts, all levels together."""
+    without = {(row.case.start, row.case.seed): row for row in rows if not row.case.attack}
+    starts = sorted({start for start, _ in without})
+    noises = {start: noise([r.log.accuracy or 0.0 for (s, _), r in without.items() if s == start], prompts)
+              for start in starts}  # fmt: skip
+    known = [*ATTACKS, NOBODY.name]
+    order = sorted(
+        rows, key=lambda row: (known.index(row.case.attack), list(STARTS).index(row.case.start), row.case.seed)
+    )
+    pairs = [(row, without[row.case.start, row.case.seed]) for row in order if row.case.attack]
+    return {
+        "steps": max((row.case.steps for row in rows), default=0),
+        "noise": {start: round(value, 4) for start, value in noises.items()},
+        "attacks": [
+            beside(row, base, noises[row.case.start]) for row, base in pairs if not ATTACKS[row.case.attack].honest
+        ],
+        "newcomer": [newcomer(row, base) for row, base in pairs if ATTACKS[row.case.attack].honest],
+    }
+
+
+def noise(accuracies: Sequence[float], prompts: int) -> float:
+    """The difference in final accuracy that two runs without an attack stay within, with 95 % confidence: √2 times the
+    larger of 1.96 standard errors of one evaluation (binomial, all levels pooled, an upper bound) and Student's t times
+    the standard deviation across seeds. It is conservative: compared runs share their seed, and these do not."""
+    mean = fmean(accuracies)
+    evaluation = NormalDist().inv_cdf(0.975) * math.sqrt(max(0.0, mean * (1 - mean)) / prompts)
+    seeds = quantile(len(accuracies) - 1) * stdev(accuracies) if len(accuracies) > 1 else 0.0
+    return math.sqrt(2) * max(evaluation, seeds)
+
+
+def beside(row: Row, base: Row, noise: float) -> dict[str, object]:
+    """One attack's figures. `within_noise`: the run did not end lower than the run without the attack by more than the
+    noise. It is false if the run has no result, and true if the run ended higher."""
+    accuracy, without = row.log.accuracy, base.log.accuracy
+    assert without is not None, "`play` refuses a run without an attack that has no result"
+    first, sooner = row.log.remedy_tick, base.log.remedy_tick
+    later = (first - sooner) / Rules().window_ticks if first is not None and sooner is not None else None
+    return {
+        "name": row.case.attack,
+        "start": row.case.start,
+        "seed": row.case.seed,
+        "accuracy": _rounded(accuracy, 4),
+        "without": _rounded(without, 4),
+        "within_noise": accuracy is not None and accuracy >= without - noise,
+        "remedy_windows": _rounded(later, 2) if row.case.start != "tuned" else None,
+        "remedy_tick": first,
+        "log_ratio": round(row.log.events / base.log.events, 2),
+        "log_mb": round(row.log_bytes / 1e6, 2),
+        "decisions": row.log.own,
+        "earned": _rounded(row.log.earned, 3),
+        "harm_tick": row.log.harm_tick,
+        "decided_since": row.log.decided_since,
+        "reputation": _rounded(row.log.reputation, 3),
+        "honest_reputation": _rounded(row.log.honest_reputation, 3),
+        "memory_mb": row.memory_mb,
+        "processes_left": row.processes_left,
+        "exit": row.exit,
+        "seconds": row.seconds,
+    }
+
+
+def newcomer(row: Row, base: Row) -> dict[str, object]:
+    """How long an honest newcomer waits until a decision of its own is adopted, when no other agent sees the fault."""
+    return {
+        "name": row.case.attack,
+        "start": row.case.start,
+        "seed": row.case.seed,
+        "granted": bool(ATTACKS[row.case.attack].granted),
+        "scored_outcomes": row.log.scored,
+        "first_decision_tick": row.log.own_tick,
+        "decisions": row.log.own,
+        "remedy_tick_without": base.log.remedy_tick,
+        "accuracy": _rounded(row.log.accuracy, 4),
+        "without": _rounded(base.log.accuracy, 4),
+    }
+
+
+def tables(found: Mapping[str, object]) -> list[Table]:
+    """The same figures as tables."""
+    made = []
+    for kind, columns in (("attacks", COLUMNS), ("newcomer", NEWCOMER_COLUMNS)):
+        rows = found[kind]
+        assert isinstance(rows, list)
+        if rows:
+            made.append(Table(*columns.values(), box=None, pad_edge=False, padding=(0, 1, 0, 0)))
+            for one in rows:
+                made[-1].add_row(*(show(one[key]) for key in columns))
+    return made
+
+
+def show(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "–" if value is None else str(value)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,107 @@
+"""One run on the real stack, with or without an attack plugged in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from oven_controller.errors import ProcessError
+from oven_controller.events import Event
+from oven_controller.home import RunFolder
+from oven_controller.stack import plugins
+from oven_learner.bench.episode import Episode, up_command
+from oven_learner.bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
+from oven_learner.bench.hostile.company import Company
+from oven_learner.bench.hostile.facts import Case, Log, Row, read
+
+READY = "the learner starts"
+"""What `up` prints once everything but the learner is up; the first tick comes seconds later."""
+LIMIT_S, LIMIT_S_PER_STEP = 120.0, 5.0
+LOOK_S = 0.5
+ENDED_S = 60.0
+"""How long a stack gets to end after it was told to."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object]) -> Row:
+    """Run a case and measure it. `options` are further settings of the recipe. Raises ProcessError if there is nothing
+    to report: the run wrote no log, a guest never joined, or a run without an attack did not complete."""
+    began = time.monotonic()
+    # Agents see the run's name, so it must not reveal the start.
+    folder = RunFolder(home / "runs" / f"run-{uuid4().hex[:8]}")
+    environment = {**os.environ, **ONE_THREAD, "OVEN_HOME": str(home)}
+    said = home / f"{folder.run}.txt"
+    with said.open("w") as out:
+        up = subprocess.Popen(_up(case, folder.run, attack, options), env=environment, stdout=out, stderr=out,
+                              stdin=subprocess.DEVNULL)  # fmt: skip
+    company = Company(folder, environment, attack.names)
+    try:
+        limit = time.monotonic() + LIMIT_S + LIMIT_S_PER_STEP * case.steps
+        if _until_ready(up, said, limit):
+            for guest in attack.guests:
+                company.plug_in(guest)
+            for name in sorted(attack.names) if attack.granted else ():
+                company.command("trust", name, *attack.granted, "--run", folder.run)
+        while up.poll() is None and time.monotonic() < limit:
+            company.look()
+            time.sleep(LOOK_S)
+        code = up.poll()
+    finally:
+        _end(up)
+        left = company.end()
+    words = f"{company.last_words()}\n{_tail(said)}"
+    log = _log(folder, attack.names)
+    if log is None or (attack is NOBODY and (log.accuracy is None or code != 0)):
+        raise ProcessError(f"`up` for {case} ended with code {code} and did not complete:\n{words}")
+    if missing := sorted(attack.names.difference(log.joined)):
+        raise ProcessError(f"{', '.join(missing)} never joined {case}, so nothing was attacked:\n{words}")
+    said.unlink()
+    size, seconds = folder.export.stat().st_size, round(time.monotonic() - began, 1)
+    return Row(case, log, size, company.memory_mb, left, code, seconds)
+
+
+def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object]) -> list[str]:
+    start = STARTS[case.start]
+    command = up_command(Episode("swarm", start, case.seed, case.steps, "", options=tuple(options.items())), run)
+    files = [str(guest.path) for guest in attack.guests if guest.how == "stack"]
+    if files or attack.left_out:
+        shipped = [name for name in plugins.points("agents") if name not in attack.left_out]
+        command += ["--set", "agents=" + ",".join([*shipped, *files])]
+    return command
+
+
+def _until_ready(up: subprocess.Popen[bytes], said: Path, limit: float) -> bool:
+    """Wait until the stack is up; False if it ended or the time is over."""
+    while up.poll() is None and time.monotonic() < limit:
+        if READY in said.read_text(errors="replace"):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _end(up: subprocess.Popen[bytes]) -> None:
+    """End a stack that is still up: SIGTERM, then SIGKILL."""
+    if up.poll() is None:
+        up.send_signal(signal.SIGTERM)
+        try:
+            up.wait(ENDED_S)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
+
+
+def _log(folder: RunFolder, guests: Collection[str]) -> Log | None:
+    """What the run's exported log says; None if there is no log."""
+    if not folder.export.exists():
+        return None
+    with folder.export.open() as lines:
+        return read(map(Event.from_line, lines), guests, HONEST)
+
+
+def _tail(said: Path) -> str:
+    return "\n".join(said.read_text(errors="replace").splitlines()[-15:])

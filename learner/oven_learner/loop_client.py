@@ -1,0 +1,91 @@
+"""The client of a loop of one's own: it adds what `connect` was given to what the loop says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal
+
+from oven_learner.client import OvenClient
+from oven_learner.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from oven_learner.optim.rate_readback import RateReadback
+    from oven_learner.optim.step_gauges import StepGauges
+
+
+class LoopClient(OvenClient):
+    """`connect` makes it. Per optimizer step: `observe`, then `poll`; `close` at the end, or a `with` block."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.hooks = ExitStack()
+        """What was put into the optimizer; closed when the client is."""
+
+    gauges: StepGauges | None = None
+    rate: RateReadback | None = None
+    evaluation: Evaluation | None = None
+    _counted = 0
+    """The step that the loop gave last."""
+    _follows = False
+    """Whether the loop itself goes back with a rollback."""
+
+    @property
+    def lr_scale(self) -> float:
+        """What a loop that sets its learning rate itself multiplies it by, at every step; 1 where a scheduler was given
+        to `connect`, whose rates contain the scale."""
+        return self.rate.lr_scale if self.rate is not None else 1.0
+
+    def began(self, step: int) -> None:
+        """The first measurement, of the weights that the run starts from."""
+        self._counted = step
+        if self.evaluation is not None:
+            self._observed(step, self.evaluation.last)
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
+        measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
+        sent as NaN. After a rollback `step` may count on, or go on from `client.step`."""
+        self._follows = self._follows or step <= self._counted
+        reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
+        self._counted = step
+        measured = self.evaluation.due(step) if self.evaluation is not None else {}
+        self._observed(reached, {**measured, **metrics})
+
+    def progress(self, step: int) -> float:
+        """0 to 1, by the loop's own count: steps that a rollback threw away are spent."""
+        return super().progress(step + max(0, self._counted - self.step))
+
+    def close(
+        self,
+        reason: Literal["completed", "stopped", "failed"],
+        *,
+        detail: str = "",
+        metrics: Mapping[str, float] | None = None,
+        timeout_s: float = 5.0,
+    ) -> bool:
+        """Announce the end and send what is left. False when something stayed unsent. A second call does nothing."""
+        last = self.evaluation.last if self.evaluation is not None else {}
+        sent = super().close(reason, detail=detail, metrics={**last, **(metrics or {})}, timeout_s=timeout_s)
+        self.hooks.close()
+        return sent
+
+    def put_back(self) -> None:
+        """A rollback has moved the weights."""
+        if self.gauges is not None:
+            self.gauges.forget()
+
+    def settle(self) -> None:
+        """Publish what is still on its way from the device."""
+        if self.gauges is not None:
+            self.gauges.settle()
+
+    def _observed(self, step: int, metrics: Mapping[str, float]) -> None:
+        known = self._ranks.mean(metrics, self._averaged)
+        tick = self.advance(step)
+        if self.gauges is None:
+            self.publish(tick, step, known)
+            return
+        self.gauges.end_step(tick, step, known)
+        if self._lockstep:
+            self.gauges.settle()  # the tick closes when its observation is in the log

@@ -1,0 +1,62 @@
+"""`grad.clip` in a loop of one's own: gradients are scaled down to it just before the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from oven_controller.errors import ConfigError
+from oven_learner.actuators import Actuators
+from oven_learner.optim import update
+from oven_learner.optim.hooks import before_update
+
+NAME = "grad.clip"
+
+
+class Clip:
+    """As `torch.nn.utils.clip_grad_norm_` over all that the optimizer moves, in the same arithmetic."""
+
+    def __init__(self, norm: float) -> None:
+        """Raises ConfigError for what is no norm."""
+        if not (math.isfinite(norm) and norm > 0):
+            raise ConfigError(f"clip={norm:g} is no gradient norm; give one above 0, or leave it out")
+        self.norm = norm
+
+    def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
+        """Within multiples of the norm that it was made with. An actuator of the user's own goes before it."""
+        if NAME not in actuators:
+            low, high = (bound * self.norm for bound in bounds)
+            actuators.scalar(
+                NAME, lambda: self.norm, lambda norm: setattr(self, "norm", norm), low=low, high=high, scale="log",
+                unit="norm",
+            )  # fmt: skip
+
+    def always(self, optimizer: Any) -> Any:
+        """Before each step from now on, until the handle that comes back is removed."""
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        return before_update(optimizer, lambda _: self.apply(optimizer, gradient_norm(optimizer)))
+
+    def apply(self, optimizer: Any, norm: torch.Tensor | None) -> None:
+        """`norm`: that of the gradients as they are meant, a scaler's factor taken out."""
+        if norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(_with_gradients(optimizer), self.norm, norm)
+
+
+@torch.no_grad()
+def gradient_norm(optimizer: Any) -> torch.Tensor | None:
+    """Of all gradients as one vector, on their device; without the factor of a gradient scaler that leaves taking it
+    out to a fused optimizer. None where nothing has a gradient. Sharded gradients are put together: a collective."""
+    gradients = [parameter.grad for parameter in _with_gradients(optimizer) if parameter.grad is not None]
+    if not gradients:
+        return None
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if hasattr(norm, "full_tensor"):
+        norm = norm.full_tensor()
+    factor = getattr(optimizer, "grad_scale", None)
+    return norm / factor.to(norm.device) if isinstance(factor, torch.Tensor) else norm
+
+
+def _with_gradients(optimizer: Any) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in update.trained(optimizer) if parameter.grad is not None]

@@ -1,0 +1,164 @@
+"""Whether the optimizer's steps use the rate that was set: read at each step, just before it.
+
+A loop, or a callback, may set `param_group["lr"]` itself and so undo what was written. A scheduler that is known says
+what it set; whatever else changes a rate is the loop's doing, and its rates are the user's own: a scale of 1, unless
+the loop says that it multiplies, by reading `lr_scale`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from oven_controller.errors import reason
+from oven_learner.optim.hooks import before_update
+from oven_learner.optim.learning_rate import LearningRateScale, equal
+
+log = logging.getLogger("oven.learner")
+
+IN_A_ROW = 2
+"""So many steps in a row whose rates the loop changed, or changes that it undid, and nothing is tried any more."""
+IN_A_LOOP = (
+    "let it multiply: `lr = get_lr(step) * client.lr_scale`, then `for group in optimizer.param_groups: group['lr'] = "
+    "lr`; or, if a scheduler sets it, pass that: connect(scheduler=…)"
+)
+IN_A_TRAINER = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
+
+
+@dataclass(slots=True)
+class _Change:
+    before: float
+    checks: int
+    """Steps that still have to show it."""
+    used: bool = False
+    verdict: str | None = None
+
+
+class RateReadback:
+    """`optimizer.lr_scale` with its proof (oven_learner.actuators.Proof). Never raises within a step."""
+
+    def __init__(self, scale: LearningRateScale, remedy: str = IN_A_LOOP) -> None:
+        self.scale, self._remedy = scale, remedy
+        self.used = math.nan
+        """The rate of the last step."""
+        self._expected = scale.rates()
+        self._own = math.nan  # the last step's rate, without the scale
+        self._asked = False
+        self._foreign = self._undone = 0
+        self._change: _Change | None = None
+        self._lost: tuple[float, float, str] | None = None
+        self._warned = False
+        self._hooks: list[Any] = []
+        if hasattr(scale.optimizer, "register_step_pre_hook"):
+            self._hooks = [
+                before_update(scale.optimizer, lambda first: self.before_step() if first else None),
+                scale.optimizer.register_step_post_hook(lambda *_: self.moved()),
+            ]
+
+    @property
+    def lr_scale(self) -> float:
+        """What a loop that sets the rate itself has to multiply it by: 1 where a scheduler was given, whose rates
+        contain it."""
+        self._asked = True
+        return 1.0 if self.scale.scheduled else self.scale.read()
+
+    def read(self) -> float:
+        return self.scale.read()
+
+    def write(self, scale: float) -> None:
+        self.scale.write(scale)
+        self.moved()
+
+    def moved(self) -> None:
+        """The rates are what they should be now."""
+        self._expected = self.scale.rates()
+
+    def before_step(self) -> None:
+        """The optimizer is about to use the rates; a closure that was computed before may have set them."""
+        try:
+            self._look(self.scale.rates())
+        except Exception as error:  # an optimizer whose groups are not torch's
+            if not self._warned:
+                log.warning("the learning rate cannot be read back: %s", reason(error))
+            self._warned = True
+
+    # The proof.
+
+    @property
+    def sure(self) -> bool:
+        return self.scale.scheduled and not self._foreign and not self._undone
+
+    def refused(self) -> str:
+        if max(self._foreign, self._undone) < IN_A_ROW:
+            return ""
+        return f"your loop sets the rate itself (the last step used {self.used:g}): {self._remedy}"
+
+    def begin(self, before: Any) -> None:
+        """Several changes between two steps share their fate: the last is what a step can use."""
+        change = self._change
+        if change is not None and change.verdict is None and not change.used:
+            before = change.before
+        self._change = _Change(float(before), checks=1 if self.scale.scheduled else 2)
+
+    def verdict(self, *, ended: bool = False) -> str | None:
+        if not self._hooks and not ended:  # nothing is heard of this optimizer's steps
+            self.before_step()
+        change = self._change
+        if change is None:
+            return ""
+        return "" if ended and change.verdict is None and change.used else change.verdict
+
+    def lost(self) -> tuple[float, float, str] | None:
+        lost, self._lost = self._lost, None
+        return lost
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _look(self, rates: list[float]) -> None:
+        change, expected = self._change, self._expected
+        open_change = change if change is not None and change.verdict is None else None
+        ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates[0], open_change)
+        if ours:
+            self._foreign = 0
+            if open_change is not None and (rates[0] or self.scale.scheduled):  # 0 is 0 times anything
+                open_change.used, open_change.checks = True, open_change.checks - 1
+                open_change.verdict = None if open_change.checks else ""
+        else:
+            self._foreign += 1
+            self._give_way(expected[0], rates[0], open_change)
+        self._expected, self._asked = rates, False
+        self.used, self._own = rates[0], rates[0] / self.scale.read()
+
+    def _multiplied(self, rate: float, change: _Change | None) -> bool:
+        """Whether the loop has set it anew, and multiplied. After a change: the rate has come nearer to what it was
+        times the change than to what it was."""
+        if not self._asked or self.scale.scheduled:
+            return False
+        if change is None or not (rate > 0 and self._own > 0):
+            return True
+        scale = self.scale.read()
+        return abs(math.log(rate / (self._own * scale))) <= abs(math.log(rate / (self._own * change.before)))
+
+    def _give_way(self, expected: float, rate: float, change: _Change | None) -> None:
+        """The rates are the loop's own: nothing of ours is in them."""
+        before = self.scale.read() if change is None else change.before
+        was = f"{expected:g} was written, and the step used {rate:g}"
+        if change is None:
+            was = f"it was {expected:g}, and the step used {rate:g}"
+        why = f"your loop sets the rate itself: {was}; {self._remedy}"
+        if change is not None:
+            change.verdict = why
+        if self.scale.read() != 1:
+            self.scale.yield_to(1.0)
+        if before != 1:
+            self._lost = (before, 1.0, why)
+        if change is not None or before != 1:
+            self._undone += 1
+            if not self._warned:
+                log.warning("optimizer.lr_scale: %s", why)
+            self._warned = True

@@ -1,0 +1,115 @@
+"""Whoever reads the log, or asks the bus, ends when told to: also where that comes together with an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import psutil
+import pytest
+from tests.integration.conftest import WAIT_S, Stack, family, wait_for
+
+from oven_controller import bus as bus_module
+from oven_controller import streams
+from oven_controller.bus import Bus
+from oven_controller.credentials import Credentials
+from oven_controller.history import serve_history
+from oven_controller.messages import HistoryRequest, RunStarted
+from oven_controller.names import Subjects
+from oven_controller.server import EmbeddedServer
+from oven_controller.signing import Keyring
+from oven_controller.stack.watch import Watch
+
+ON = Subjects("r")
+TIMES = 50
+
+
+async def filled(bus: Bus) -> None:
+    await streams.create(bus.jetstream, "r")
+    await bus.append(ON.run, RunStarted(incarnation=1, n=0, recipe="x").wire())
+    await serve_history(bus, "r")
+
+
+async def head(bus: Bus) -> None:
+    await bus.head("r")
+
+
+async def history(bus: Bus) -> None:
+    await bus.request(ON.history, HistoryRequest().wire())
+
+
+async def to_the_head(bus: Bus) -> None:
+    async for _ in bus.read("r", until=1):
+        pass
+
+
+async def flush(bus: Bus) -> None:
+    await bus.flush()
+
+
+def awaited(bus: Bus) -> list[asyncio.Future[object]]:
+    """What nats-py waits for: answers and pongs."""
+    return [future for future in (*bus.client._resp_map.values(), *bus.client._pongs) if not future.done()]
+
+
+@pytest.mark.parametrize("work", [head, history, to_the_head, flush])
+async def test_no_cancellation_is_lost(server: EmbeddedServer, work: Callable[[Bus], Awaitable[None]]) -> None:
+    """Each comes together with the server's answer, in the same turn of the event loop."""
+
+    async def again_and_again(bus: Bus) -> None:
+        while True:
+            await work(bus)
+
+    key = Credentials.load(server.folder.creds / "admin.nk")
+    async with Bus.connect(server.url, key) as bus:
+        await filled(bus)
+        for _ in range(TIMES):
+            task = asyncio.create_task(again_and_again(bus))
+            while not (waiting := awaited(bus)):
+                await asyncio.sleep(0)
+            waiting[-1].add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
+            await asyncio.wait({task}, timeout=WAIT_S)
+            assert task.cancelled(), "told once"
+
+
+async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of a run that was quiet for a while: `up` hung there, now and then."""
+    monkeypatch.setattr(bus_module, "BEATS", 1)
+    key = Credentials.load(server.folder.creds / "admin.nk")
+    async with Bus.connect(server.url, key) as bus:
+        await filled(bus)
+        for _ in range(3):
+            async with Watch(bus, "r", Keyring(), 1, lambda _: None, lambda _: None) as watch:
+                await watch.reached(1)
+                while not (waiting := awaited(bus)):
+                    await asyncio.sleep(0.001)
+                waiting[-1].add_done_callback(lambda _, task=watch._task: task.cancel())  # type: ignore[misc]
+                await asyncio.wait({watch._task}, timeout=WAIT_S)
+                assert watch._task.cancelled(), "told once"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("signals", [2, 3])
+def test_a_second_signal_ends_a_stack_that_hangs(stack: Stack, signals: int) -> None:
+    """Nobody reads what `up` prints, so it hangs in the line that says that it ends."""
+    up = stack.up("hangs", "--set", "recipe_options.mode=wait", until="step   12/12")
+    assert up.stdout is not None
+    processes = family(up.pid)
+    with open(f"/proc/{up.pid}/fd/1", "wb", buffering=0) as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            while pipe.write(b"." * 512) is not None:
+                pass
+    up.send_signal(signal.SIGTERM)
+    wait_for(lambda: "ending the learner in order" in (stack.run_folder("hangs").logs / "up.log").read_text(), "told")
+    for _ in range(signals - 1):
+        assert psutil.Process(up.pid).is_running()
+        up.send_signal(signal.SIGTERM)
+    assert up.wait(WAIT_S) == 128 + signal.SIGTERM
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+    assert stack.run_folder("hangs").status() == "interrupted"

@@ -1,0 +1,226 @@
+"""The server is away when training ends: nothing that the learner said is lost, and what is missing is said."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import sys
+
+import psutil
+import pytest
+from tests.integration.conftest import WAIT_S, Stack, family, wait_for
+from tests.integration.test_stack_restarts import SERVICES, Said, the_server_itself
+
+from oven_controller.events import Event
+from oven_controller.home import RunFolder
+from oven_controller.messages import LearnerMessage, Observation, RunEnded
+from oven_controller.spool import NAME, look
+from oven_controller.stack.reading import exported
+
+pytestmark = pytest.mark.e2e
+
+
+def training(stack: Stack, run: str) -> Said:
+    """25 observations a second, with two agents, decisions and receipts."""
+    stack.install(SERVICES)
+    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, "--set", "agents=[lr]"))
+    up.until("step   10")
+    return up
+
+
+def down(stack: Stack, run: str) -> None:
+    """The server is killed, and does not come back: its configuration cannot be read."""
+    folder = stack.run_folder(run)
+    folder.server.conf.write_text("port: nonsense")
+    the_server_itself(stack, run).kill()
+
+
+def ended(stack: Stack, run: str, up: Said) -> str:
+    """Training goes on for a while without it, and ends."""
+    up.until("nats-server ended")
+    up.until("nats-server ended")  # it is tried again in vain
+    (stack.run_folder(run).path / "finish").touch()
+    code = up.end()
+    assert code == 3, "".join(up.lines)
+    return "".join(up.lines)
+
+
+def whole(events: list[Event]) -> int:
+    """Nothing of the learner is missing or there twice, in order; how many observations."""
+    said = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
+    assert said == list(range(1, len(said) + 1))
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
+    assert end.reason == "completed" and end.dropped_observations == 0
+    observed = sum(isinstance(event.body, Observation) for event in events)
+    assert observed == end.tick
+    return observed
+
+
+def test_it_stays_away_and_the_spool_goes_into_the_log_when_that_is_read(stack: Stack) -> None:
+    up = training(stack, "never")
+    down(stack, "never")
+    said = ended(stack, "never", up)
+    folder = stack.run_folder("never")
+    left = look(folder.path, "never")
+    assert left.messages and left.end is not None and not left.lost
+    assert f"the log lacks {len(left.messages)} messages of the learner ({left.observations} observations" in said
+    code, told = stack.command("log", "never", "--json")
+    assert code == 0 and f"spool.jsonl: {len(left.messages)} messages" in told
+    assert not (folder.path / NAME).exists()
+    assert whole(list(exported(folder))) > left.observations
+    assert stack.command("replay", "never")[0] == 0
+
+
+def test_it_is_back_while_the_stack_goes_down(stack: Stack) -> None:
+    up = training(stack, "back")
+    conf = stack.run_folder("back").server.conf
+    before = conf.read_text()
+    down(stack, "back")
+    up.until("nats-server ended")
+    up.until("2 times in a row")
+    (stack.run_folder("back").path / "finish").touch()
+    wait_for(lambda: look(stack.run_folder("back").path, "back").messages, "what the learner kept")
+    conf.write_text(before)
+    code = up.end()
+    said = "".join(up.lines)
+    assert code == 0 and "are in the log now" in said and "completed at step" in said, said
+    whole(list(exported(stack.run_folder("back"))))
+    assert stack.run_folder("back").status() == "completed"
+    assert stack.command("replay", "back")[0] == 0
+
+
+def test_the_store_is_removed_as_well_and_log_jsonl_has_all_of_it(stack: Stack) -> None:
+    up = training(stack, "gone")
+    folder = stack.run_folder("gone")
+    shutil.rmtree(folder.server.folder / "store")
+    up.until("the store of the log is gone")
+    down(stack, "gone")
+    ended(stack, "gone", up)
+    left = look(folder.path, "gone")
+    assert left.messages
+    code, told = stack.command("log", "gone")
+    assert code == 0 and "the store of run 'gone' is gone: what is left of its log is log.jsonl" in told, told
+    whole(list(exported(folder)))
+    code, told = stack.command("replay", "gone")
+    assert code == 0 and "is gone" in told and "byte for byte" in told, told
+    assert stack.json("status", "gone")["status"] == "completed"
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.executable, [sys.executable, "-m", "oven_controller.cli.main", *sys.argv[2:]])
+"""
+
+
+def test_the_disk_takes_no_more_and_it_is_said_how_much_is_missing(stack: Stack) -> None:
+    """By a limit on a file's size, as a quota or a full disk would have it: for the store, log.jsonl and the spool."""
+    stack.install(SERVICES)
+    args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[lr]"]
+    up = Said(limited(stack, 30000, *args))
+    folder = stack.run_folder("full")
+    up.until("log.jsonl cannot be written (File too large): make room")
+    learner = folder.logs / "learner.log"
+    wait_for(lambda: "messages wait" in learner.read_text(), "the outage, in the learner's own log")
+    (folder.path / "finish").touch()
+    code, said = up.end(), "".join(up.lines)
+    assert code == 3 and "Traceback" not in said, said
+    left = look(folder.path, "full")
+    assert left.messages and left.end is not None, "the end goes before the last observations"
+    assert f"the log lacks {left.words()}; see {folder.path / NAME}" in said
+
+    code, told = stack.command("log", "full", "--json")
+    events = [Event.from_line(line) for line in told.splitlines() if line.startswith("{")]
+    numbers = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
+    [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
+    assert numbers == sorted(set(numbers)) and len(numbers) + left.lost == end.n
+    assert (code, "for good: the spool that held them was cut" in told) == (3 if left.lost else 0, bool(left.lost))
+    code, told = stack.command("replay", "full", "--verify")
+    assert code == (1 if left.lost else 0) and "byte for byte" in told, told
+    assert (f"missing: {left.lost} messages of the learner" in told) == bool(left.lost)
+    status = stack.json("status", "full")
+    assert status["status"] == "completed" and bool(status["missing"]) == bool(left.lost)
+
+
+def killed(stack: Stack, run: str) -> RunFolder:
+    """What `kill -9` of a stack leaves behind: a log.jsonl that grew beside the store."""
+    up = stack.up(run, "--set", "recipe_options.mode=wait", until="step   12/12")
+    folder = stack.run_folder(run)
+    wait_for(lambda: '"tick":12,' in folder.export.read_text(), "the last observation in log.jsonl")
+    processes = family(up.pid)
+    up.kill()
+    assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
+    return folder
+
+
+def test_log_jsonl_that_says_something_else_than_the_store(stack: Stack) -> None:
+    folder = killed(stack, "parted")
+    grown = folder.export.read_text().replace('"step":7,', '"step":8,')
+    folder.export.write_text(grown)
+    code, told = stack.command("log", "parted", "--json")
+    warnings = [line for line in told.splitlines() if line.startswith("warning: ")]
+    [warning] = warnings
+    aside = folder.path / "log.differs-1.jsonl"
+    assert "of log.jsonl, as it was written while the run went on, is not the store's: the store holds" in warning
+    assert f"kept as {aside}; compare the two, and remove it when you have" in warning
+    assert code == 0 and aside.read_text() == grown and '"step":7,' in folder.export.read_text()
+    code, told = stack.command("replay", "parted")
+    assert code == 0 and "warning" not in told, "said once: log.jsonl is the store's now"
+
+
+def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -> None:
+    folder = killed(stack, "left")
+    before = folder.export.read_text()
+    shutil.rmtree(folder.server.folder / "store")
+    code, told = stack.command("log", "left", "--json")
+    assert code == 0 and "the store of run 'left' is gone" in told
+    assert told.count('"type": "Observation"') == 12 and folder.export.read_text() == before
+    assert stack.command("replay", "left")[0] == 0
+    assert "the store of run 'left' is gone" in stack.json("status", "left")["notes"][0]
+    code, told = stack.command("up", "--headless", "--resume", "--run", "left")
+    assert code == 2 and f"cannot go on: its store is gone, and {folder.export} is all that is left" in told, told
+    assert folder.export.read_text() == before
+
+
+def test_a_run_does_not_go_on_over_another_runs_spool(stack: Stack) -> None:
+    folder = killed(stack, "mine")
+    head = b'{"spool": 1, "run": "other", "messages": 0, "lost": 0}\n'
+    (folder.path / NAME).write_bytes(head)
+    for command in (["log", "mine"], ["replay", "mine"], ["up", "--headless", "--resume", "--run", "mine"]):
+        code, told = stack.command(*command)
+        assert code == 2 and "holds messages of run 'other', and this is run 'mine': move it into" in told, told
+        assert "Traceback" not in told
+    assert (folder.path / NAME).read_bytes() == head
+
+
+def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:
+    """A command that may write no file beyond so many bytes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIMITED, str(size), *args], env=stack.env, cwd=stack.folder, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    stack.started.append(process)
+    return process
+
+
+def test_what_cannot_be_written_is_one_line_wherever_it_happens(stack: Stack) -> None:
+    code, told = stack.end_of(limited(stack, 300, "up", "--headless", "--recipe", "toy", "--run", "early"))
+    assert code == 3 and "Traceback" not in told
+    assert "cannot be written (File too large): make room" in told
+
+    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", "late", "--set", "recipe_options.mode=wait"))
+    up.until("step   12/12")
+    psutil.Process(up.process.pid).rlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    assert stack.command("down", "late")[0] == 0
+    code, told = up.end(), "".join(up.lines)
+    assert code == 3 and "Traceback" not in told, told
+    assert "run.json cannot be written (File too large), and does not say how the run ended: make room" in told
+    folder = stack.run_folder("late")
+    folder.export.unlink()
+    code, told = stack.end_of(limited(stack, 300, "replay", "late"))
+    assert code == 3 and "Traceback" not in told and told.count("\n") == 1, told
+    assert "File too large" in told and "make room" in told
+    assert stack.command("replay", "late", "--verify")[0] == 0, "nothing was lost"
+    assert stack.json("status", "late")["status"] == "interrupted"

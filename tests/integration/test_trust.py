@@ -1,0 +1,79 @@
+"""Trust on a real stack: granted by the command that starts an agent, by the settings, and taken back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.integration.conftest import Stack, wait_for
+
+CUTS = '''
+"""Wants half the rate whenever it may."""
+from oven_agents import Agent
+
+
+class Cuts(Agent):
+    moves = ("optimizer.lr_scale",)
+    speciality = ("optimizer.lr_scale",)
+
+    def vote(self, window):
+        knob = window.knobs["optimizer.lr_scale"]
+        why = f"it asks at tick {window.tick}"
+        return window.propose(knob.spec.name, knob.bounded(knob.number / 2), confidence=0.9, why=why)
+'''
+
+
+def decided(stack: Stack, verdict: str) -> str:
+    """What the log says of the first decision with this verdict, once it is there."""
+    found: list[str] = []
+
+    def there() -> bool:
+        lines = stack.command("log", "r", "--json")[1].splitlines()
+        bodies = [json.loads(line)["data"] for line in lines if '"type":"Decision"' in line.replace(" ", "")]
+        found[:] = [body["reason"] for body in bodies if body["verdict"] == verdict]
+        return bool(found)
+
+    wait_for(there, f"a decision is {verdict}")
+    return found[0]
+
+
+def cuts(stack: Stack) -> str:
+    (stack.folder / "cuts.py").write_text(CUTS)
+    return "cuts.py"
+
+
+@pytest.mark.e2e
+def test_what_a_newcomer_alone_is_for_waits_for_a_person(stack: Stack) -> None:
+    up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
+    guest = stack.start("agent", "run", cuts(stack))
+    assert "newcomers alone are for it (cuts): `oven-controller trust cuts optimizer.lr_scale`" in decided(
+        stack, "advised"
+    )
+    assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True
+    code, said = stack.command("trust", "cuts", "optimizer.lr_scale")
+    assert (code, said.splitlines()[-1][:38]) == (0, "trust: agent cuts is trusted with opti"), said
+    code, said = stack.command("distrust", "cuts")
+    assert code == 0 and "is on probation with every actuator" in said
+    code, said = stack.command("trust", "ghost")
+    assert code == 1 and "no agent “ghost” has joined this run" in said and "start it, then trust it" in said
+    assert stack.command("down", "r")[0] == stack.end_of(guest)[0] == stack.end_of(up)[0] == 0
+
+
+@pytest.mark.e2e
+def test_the_command_that_starts_an_agent_grants_it_and_says_so(stack: Stack) -> None:
+    up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
+    guest = stack.start("agent", "run", cuts(stack), "--trust", "optimizer.lr_scale")
+    assert "agent cuts is trusted with optimizer.lr_scale" in stack.read_until(guest, "is trusted with")
+    assert stack.command("down", "r")[0] == stack.end_of(guest)[0] == stack.end_of(up)[0] == 0
+
+
+@pytest.mark.e2e
+def test_the_settings_grant_an_agent_and_refuse_a_grant_to_nobody(stack: Stack) -> None:
+    config = stack.folder / "oven.yaml"
+    config.write_text(f"agents: [{{name: {cuts(stack)}, speciality: [optimizer.lr_scale]}}]\n")
+    stack.up("r", "--config", str(config), "--set", "recipe_options.mode=wait", until="step   12/12")
+    assert "specialist quorum" in decided(stack, "adopted")
+    assert stack.command("down", "r")[0] == 0
+    config.write_text("rules: {trusted: {ghost: [optimizer.lr_scale]}}\n")
+    code, said = stack.command("up", "--recipe", "toy", "--dry-run", "--config", str(config))
+    assert code == 2 and "rules.trusted names 'ghost', which is no agent of this run; add it to `agents`" in said

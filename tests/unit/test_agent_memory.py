@@ -1,0 +1,54 @@
+"""An agent whose process gets no more memory: it lets go of what it hoards, and takes no part any more."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import pytest
+
+from oven_agents import Agent, Window, memory
+from oven_agents.session import Session
+from oven_controller.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
+
+
+class Hoards(Agent):
+    moves = ("grad.clip",)
+
+    def __init__(self) -> None:
+        self.kept = [0]
+
+    def vote(self, window: Window) -> None:
+        raise MemoryError
+
+
+def started(incarnation: int) -> RunStarted:
+    clip = ActuatorSpec(name="grad.clip", kind="scalar", low=0, high=10, value=1.0)
+    return RunStarted(incarnation=incarnation, n=0, recipe="x", training=str(incarnation), actuators=(clip,))
+
+
+def seen(incarnation: int, tick: int) -> Observation:
+    return Observation(incarnation=incarnation, n=tick, tick=tick, step=tick, progress=0, metrics={"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (200 * memory.MB, "reached the limit of 200 MB on the memory of a process of agents (agents_memory_mb)"),
+        (resource.RLIM_INFINITY, "agent hog found no memory left on this machine"),
+    ],
+)
+def test_it_says_so_once_and_stays_out_whatever_begins(limit: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    agent = Hoards()
+    session = Session(agent, "hog")
+    session.absorb(started(1))
+    session.absorb(seen(1, 1))
+    told: list[Any] = [said for said in session.react() if isinstance(said, AgentStatus)]
+    assert [status.state for status in told][:2] == ["joined", "cannot_fire"]
+    assert words in told[1].reason and not vars(agent)
+    assert session.problems == [told[1].reason]
+    session.absorb(started(2))
+    session.absorb(seen(2, 1))
+    again = [(said.state, said.reason) for said in session.react() if isinstance(said, AgentStatus)]
+    assert ("cannot_fire", told[1].reason) in again and len(session.problems) == 1

@@ -1,0 +1,136 @@
+"""What attach announces of a trainer's own evaluations: it comes, and it is what the training is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from tests.unit.attached import THIRD_PARTY, Deciding, llama, rows, trainer
+from tests.unit.test_attach_trl import grpo, sft
+from tests.unit.test_attach_trl_knobs import distillation, dpo, rloo
+from transformers import set_seed
+
+from oven_agents.objective import held_out
+from oven_controller.mesh.state import State
+from oven_controller.mesh.yardstick import judge
+from oven_controller.messages import MetricSpec, RunEnded, RunStarted
+from oven_learner.attachment import attach
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+TEXTS = [{"text": "abcd"}, {"text": "bcde"}]
+PAIRS = [{"prompt": "ab", "chosen": "cde", "rejected": letter * 3} for letter in "st"]
+PROMPTS = [{"prompt": letter} for letter in "wxyz"]
+MADE: dict[str, tuple[Callable[..., Any], list[dict[str, str]], str, str]] = {
+    "sft": (lambda folder, _, **more: sft(folder, **more), TEXTS, "loss", "down"),
+    "dpo": (dpo, PAIRS, "loss", "down"),
+    "distillation": (distillation, PROMPTS, "loss", "down"),
+    "grpo": (lambda folder, _, **more: grpo(folder, **more), PROMPTS, "reward", "up"),
+    "rloo": (rloo, PROMPTS, "reward", "up"),
+}
+"""Trainer, what it is evaluated on, and the metric that says how it is doing."""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("policy")
+    set_seed(3)
+    llama().save_pretrained(folder)
+    return str(folder)
+
+
+def announced(line: Deciding) -> list[MetricSpec]:
+    assert isinstance(line.sent[0], RunStarted)
+    return [spec for spec in line.sent[0].metrics if spec.held_out]
+
+
+def came(line: Deciding) -> dict[str, list[float]]:
+    """By metric: what was published while it trained, and at the end."""
+    found: dict[str, list[float]] = {}
+    assert isinstance(line.sent[-1], RunEnded)
+    for metrics in [*(seen.metrics for seen in line.observed()), line.sent[-1].metrics]:
+        for name, value in metrics.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: str, several: bool) -> None:
+    make, data, last, better = MADE[name]
+    sets: Any = Dataset.from_list(data)
+    if several:
+        sets = {"b": Dataset.from_list(data[:1] * 2), "a": sets}
+    names = [f"eval/b_{last}", f"eval/a_{last}"] if several else [f"eval/{last}"]
+    more = {} if name == "sft" or name == "dpo" else {"per_device_eval_batch_size": 4}
+    job = make(tmp_path, policy, held_out=sets, max_steps=3, eval_strategy="steps", eval_steps=2, **more)
+    line = Deciding()
+    attach(job, link=line)
+    job.train()
+    assert [(spec.name, spec.better) for spec in announced(line)] == [(name, better) for name in names]
+    measured = came(line)
+    assert all(len(measured[name]) == 2 for name in names), measured.keys()
+    assert isinstance(line.sent[0], RunStarted)
+    whole = held_out(line.sent[0])
+    assert whole is not None and whole.name == names[0], "the first set stands for the whole"
+    if not several:
+        logged = next(entry[f"eval_{last}"] for entry in job.state.log_history if f"eval_{last}" in entry)
+        assert measured[names[0]][0] == pytest.approx(logged)
+
+
+def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
+    """TRL logs both as eval_reward; what is rewarded here is the prompt."""
+
+    def asked(prompts: list[str], **_: Any) -> list[float | None]:
+        return [float(prompt == "w") for prompt in prompts]
+
+    sets = {name: Dataset.from_list([{"prompt": name}] * 4) for name in "wx"}
+    job = rloo(tmp_path, policy, held_out=sets, max_steps=2, eval_strategy="steps", eval_steps=1)
+    job.reward_funcs = [asked, asked]
+    line = Deciding()
+    attach(job, link=line)
+    job.train()
+    measured = came(line)
+    assert (set(measured["eval/w_reward"]), set(measured["eval/x_reward"])) == ({2.0}, {0.0})
+    assert "eval/reward" not in measured
+
+
+def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
+    own = MetricSpec(name="eval/solved", better="up", held_out=True)
+    part = MetricSpec(name="eval/solved/hard", better="up", held_out=True)  # of more parts than the trainer's own
+    for metrics, wanted in (((own,), "eval/solved"), ((part,), part.name), ((), "eval/loss")):
+        line, job = Deciding(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+        attach(job, link=line, metrics=metrics, evaluate=lambda: {"eval/solved": 0.5, part.name: 0.5})
+        job.train()
+        run = line.sent[0]
+        assert isinstance(run, RunStarted)
+        whole = held_out(run)
+        assert whole is not None and whole.name == wanted
+        state = State()
+        state.start(run)
+        judged = judge(state, "optimizer.lr_scale", "")
+        assert judged is not None and judged.name == wanted, "the mesh judges by the same"
+
+
+def test_what_the_user_announces_is_not_announced_twice(tmp_path: Path) -> None:
+    line, job = Deciding(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+    own = MetricSpec(name="eval/loss", better="down", held_out=True, unit="nats per token")
+    attach(job, link=line, metrics=(own, MetricSpec(name="grad_norm", better="down")))
+    job.train()
+    assert isinstance(line.sent[0], RunStarted)
+    names = [spec.name for spec in line.sent[0].metrics]
+    assert len(names) == len(set(names)) and announced(line) == [own]
+
+
+def test_a_trainer_that_does_not_evaluate_announces_nothing(tmp_path: Path) -> None:
+    line, job = Deciding(), trainer(tmp_path, data=rows(8), max_steps=1)
+    attach(job, link=line)
+    job.train()
+    assert announced(line) == []

@@ -1,0 +1,178 @@
+"""`bench foreign`: verdicts over seeds, the results file, and the search for tuned rates. No training here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oven_controller.errors import ConfigError
+from oven_learner.bench.foreign.case import Case
+from oven_learner.bench.foreign.cells import cells
+from oven_learner.bench.foreign.pair import Pair
+from oven_learner.bench.foreign.play import Run, Task
+from oven_learner.bench.foreign.reading import Change, RateCheck, Reading
+from oven_learner.bench.foreign.results import ResultsFile, code_digest, header, key
+from oven_learner.bench.foreign.script import digest
+from oven_learner.bench.foreign.tuned import SEEDS, Table, Tuning, best_rung, missing, model_of, read, settle, write
+from oven_learner.bench.foreign.verdicts import Played, row, rows, table, totals
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "foreign"
+
+
+def played(controlled: float | None, alone: float | None, changes: int = 1, better: str = "down") -> Played:
+    return Played("clm-plain/sgd", "tuned", 100, changes, better, controlled, alone)
+
+
+def verdict(*pairs: Played) -> str:
+    return row(pairs).verdict
+
+
+def test_without_a_change_a_cell_is_the_same() -> None:
+    assert verdict(played(2.0, 2.0, 0), played(2.1, 2.1, 0)) == "same"
+    assert verdict(played(2.0, 2.0, 0)) == "same"
+    assert verdict(played(2.0, 2.1, 0), played(2.1, 2.1, 0)) == "within noise", "no change, yet not the same bits"
+
+
+def test_noise_is_two_standard_errors_or_half_of_the_controls_range() -> None:
+    steady = row([played(2.1, 2.0), played(2.11, 2.01), played(2.12, 2.02)])
+    assert steady.gain == pytest.approx(-0.1) and steady.error == pytest.approx(0, abs=1e-9)
+    assert steady.noise == pytest.approx(0.01) and steady.verdict == "WORSE"
+    wide = row([played(2.1, 2.0), played(2.4, 2.3), played(2.2, 2.1)])
+    assert wide.noise == pytest.approx(0.15) and wide.verdict == "within noise"
+    uneven = row([played(2.5, 2.0), played(1.9, 2.0), played(2.3, 2.0)])
+    assert uneven.noise == pytest.approx(2 * uneven.error) and uneven.verdict == "within noise"  # type: ignore[operator]
+    assert verdict(played(1.9, 2.0), played(1.91, 2.01)) == "better"
+    assert verdict(played(0.9, 0.8, better="up"), played(0.9, 0.8, better="up")) == "better"
+    assert verdict(played(0.7, 0.8, better="up"), played(0.7, 0.8, better="up")) == "WORSE"
+
+
+def test_one_seed_that_was_changed_is_not_judged() -> None:
+    alone = row([played(3.0, 2.0)])
+    assert alone.verdict == "one seed" and alone.error is None and alone.noise is None
+    assert "1 changed on one seed only, so not judged" in totals([played(3.0, 2.0)])[0]
+
+
+def test_a_run_that_diverged_is_worse_than_any_that_ended() -> None:
+    assert verdict(played(None, 2.0)) == "WORSE"
+    assert verdict(played(2.0, None)) == "better"
+    assert verdict(played(None, None)) == "both diverged"
+    assert verdict(played(None, None), played(1.9, 2.0), played(1.9, 2.0)) == "better"
+    assert verdict(played(2.0, None), played(None, 2.0)) == "WORSE"
+    saved = row([played(2.0, None), played(2.5, 2.0), played(2.5, 2.0)])
+    assert saved.verdict == "WORSE" and saved.cells()[-1] == "WORSE (1 saved)"
+
+
+def test_the_table_has_a_row_per_start_and_cell_and_the_totals_a_line_per_start() -> None:
+    tuned = [played(2.1, 2.0), played(2.1, 2.0), replace(played(2.0, 2.0, 0), cell="grpo/adamw")]
+    high = [replace(one, start="high", receipts=2, mismatches=1, same_place=3) for one in tuned[:2]]
+    found = rows([*tuned, *high])
+    assert [(one.start, one.cell, one.seeds) for one in found] == [
+        ("tuned", "clm-plain/sgd", 2), ("tuned", "grpo/adamw", 1), ("high", "clm-plain/sgd", 2),
+    ]  # fmt: skip
+    lines = table(found)
+    assert len(lines) == 5 and len({len(line) for line in lines}) == 1
+    said = totals([*tuned, *high])
+    assert said[0] == "tuned: worse in 1, better in 0 of 2 cells; 2 changes in 300 steps (6.67 per 1,000)"
+    assert said[2].endswith("does not match: 2 of 4") and said[3].endswith("since: 3")
+
+
+def pair(seed: int, final: float = 2.0) -> Pair:
+    task = Task("clm-plain/sgd", "tuned", "/somewhere/clm_trainer.py", Case(seed=seed), True, "/somewhere/logs")
+    change = Change(2, 2, 1, "optimizer.lr_scale", 1.0, 0.5, "lr", "why")
+    reading = Reading([change], 1, ["expired"], [[1, 2]], [0], {"data": "no data/repeated"}, 1)
+    controlled = Run(task, final, "loss", "down", [[0.1, 0.05]], 1.5, reading)
+    alone = Run(replace(task, controlled=False), None, "", "", [[0.1, 0.1]], 1.0, error="diverged")
+    return Pair(controlled, alone, [RateCheck(2, 0.5, 0.05, 0.05)])
+
+
+def test_results_continue_where_they_were_cut_off(tmp_path: Path) -> None:
+    made_with, path = header(SCRIPTS, {"steps": None, "both": True}), tmp_path / "new" / "results.jsonl"
+    begun = ResultsFile(path, made_with)
+    begun.append(pair(100, 2.1234567890123))
+    begun.append(pair(101))
+    assert "/somewhere" not in path.read_text()
+    with path.open("a") as file:
+        file.write('{"controlled": {"task"')
+    again = ResultsFile(path, made_with)
+    assert again.done == {key(pair(100).task), key(pair(101).task)}
+    assert [one.played for one in again.pairs] == [pair(100, 2.1234567890123).played, pair(101).played]
+    assert again.pairs[0].controlled.reading == pair(100).controlled.reading
+    again.append(pair(102))
+    assert len(ResultsFile(path, made_with).pairs) == 3, "what was cut off is gone"
+
+
+def test_results_of_other_settings_or_other_code_are_refused(tmp_path: Path) -> None:
+    made_with, path = header(SCRIPTS, {"steps": None}), tmp_path / "results.jsonl"
+    ResultsFile(path, made_with)
+    with pytest.raises(ConfigError, match="other settings"):
+        ResultsFile(path, header(SCRIPTS, {"steps": 100}))
+    with pytest.raises(ConfigError, match="other code"):
+        ResultsFile(path, made_with.model_copy(update={"code": "0"}))
+    path.write_text("step,loss\n1,2\n")
+    with pytest.raises(ConfigError, match="not a results file"):
+        ResultsFile(path, made_with)
+    path.write_text(made_with.model_dump_json() + "\n{}\n")
+    with pytest.raises(ConfigError, match="not a result of this bench"):
+        ResultsFile(path, made_with)
+
+
+def test_a_changed_file_is_other_code(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = code_digest([tmp_path])
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert code_digest([tmp_path]) != before
+
+
+def test_a_scripts_digest_is_of_its_code_and_of_what_it_imports_beside_it(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("from other import x\n")
+    other.write_text("x = 1\n")
+    before = digest(one)
+    one.write_text("# said\nfrom other import x\n")
+    assert digest(one) == before
+    other.write_text("x = 2\n")
+    assert digest(one) != before
+
+
+def finals(*of: float | None) -> dict[int, float | None]:
+    return dict(zip(SEEDS, of, strict=True))
+
+
+def test_the_ladder_is_widened_while_its_edge_is_best() -> None:
+    assert missing({}, "down") == [(rung, seed) for rung in (-1, 0, 1, 2) for seed in SEEDS]
+    tried = {-1: finals(3, 3), 0: finals(2, 2), 1: finals(2.5, 2.5), 2: finals(None, 9)}
+    assert missing(tried, "down") == [] and best_rung(tried, "down") == 0
+    assert missing(tried | {0: {SEEDS[0]: 2.0}}, "down") == [(0, SEEDS[1])]
+    assert missing(tried | {-1: finals(1, 1)}, "down") == [(-2, seed) for seed in SEEDS]
+    assert missing(tried | {2: finals(1, 1)}, "down") == [(3, seed) for seed in SEEDS]
+    assert best_rung(tried, "up") == -1, "a rate at which one seed diverged is never the best"
+    wide = {rung: finals(rung, rung) for rung in range(-1, 7)}
+    assert missing(wide, "up") == [], "enough was tried"
+    assert best_rung({0: finals(1, 1), 1: finals(1, 1)}, "up") == 0, "of two as good the lower"
+
+
+def test_every_cell_has_a_tuned_rate_between_others_that_are_worse() -> None:
+    tuned = read(SCRIPTS / "tuned.json")
+    found = {cell.name: tuned.of(model_of(cell, SCRIPTS)) for cell in cells(starts=["tuned"])}
+    assert [name for name, one in found.items() if one is None or one.rate is None] == []
+    assert [name for name, one in found.items() if one and one.on_edge] == []
+
+
+def test_the_file_of_tuned_rates_is_read_back(tmp_path: Path) -> None:
+    cell = cells(["clm-plain/sgd"])[0]
+    model = model_of(cell, SCRIPTS)
+    one = Tuning(model=model)
+    for rung, final in ((-1, 3.0), (0, 2.0), (1, 2.5), (2, None)):
+        for seed in SEEDS:
+            one.add(rung, seed, final, "" if final is None else "down", 1.0)
+    settle(one)
+    write(Table(models=[one]), tmp_path / "tuned.json")
+    again = read(tmp_path / "tuned.json")
+    assert again.models == [one] and again.rate(model) == 0.1 and again.seconds() == 8
+    assert again.rate(model.model_copy(update={"width": 8})) is None
+    (tmp_path / "tuned.json").write_text("{}x")
+    with pytest.raises(ConfigError, match="delete it and run --tune"):
+        read(tmp_path / "tuned.json")
+    assert read(tmp_path / "none.json") == Table()

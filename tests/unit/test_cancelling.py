@@ -1,0 +1,120 @@
+"""Tasks that keep a cancellation to themselves, and what ends them all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from oven_controller import cancelling
+from oven_controller.cancelling import end, heeded
+
+
+async def begun(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    await asyncio.sleep(0)
+    return task
+
+
+async def swallowing(times: int, told: list[int]) -> None:
+    """Keeps the first cancellations to itself, as nats-py's `_flush_pending` does with each."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append(len(told) + 1)
+            if len(told) > times:
+                raise
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
+    times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cancelling, "AGAIN_S", 0.01)
+    told: list[int] = []
+    task = await begun(asyncio.create_task(swallowing(times, told)))
+    await end(task)
+    assert task.cancelled() and len(told) == times + 1 and not caplog.records
+
+
+async def test_one_that_never_ends_is_left_alone_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cancelling, "AGAIN_S", 0.01)
+    caplog.set_level(logging.ERROR)
+    told: list[int] = []
+    task = await begun(asyncio.create_task(swallowing(1_000_000, told), name="deaf"))
+    await end(task, within_s=0.05)
+    assert not task.done() and "a task was told to end and did not within 0.05 s" in caplog.text
+    assert "deaf" in caplog.text
+    task.set_name("done with")
+    told.extend(range(1_000_000))  # the next one is heeded
+    await end(task)
+    assert task.cancelled()
+
+
+async def test_what_a_task_raised_or_returned_is_no_news() -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    tasks = [asyncio.create_task(fails()), asyncio.create_task(asyncio.sleep(0))]
+    await asyncio.wait(tasks)
+    await end(*tasks)
+    await end()
+    assert [type(task.exception()) for task in tasks] == [ValueError, type(None)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancellation_that_comes_with_the_result_is_heeded(fails: bool) -> None:
+    """On Python 3.11 `wait_for` alone gives the result, or the error, and the task goes on."""
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def asks() -> None:
+        with heeded():
+            await asyncio.wait_for(answer, 30)
+        raise AssertionError("it went on")
+
+    task = await begun(asyncio.create_task(asks()))
+    if fails:
+        answer.set_exception(ConnectionError("the answer"))
+    else:
+        answer.set_result(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_was_said_before_does_not_count() -> None:
+    cleaned = asyncio.Event()
+
+    async def works() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with heeded():
+                await asyncio.sleep(0)
+            cleaned.set()
+
+    task = await begun(asyncio.create_task(works()))
+    await end(task)
+    assert cleaned.is_set()
+
+
+async def test_a_timeout_around_it_stays_a_timeout() -> None:
+    async def swallows() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            with heeded():
+                await swallows()
+    with heeded():  # and nothing of it is left over
+        await asyncio.sleep(0)
+
+
+async def test_an_error_without_a_cancellation_passes_as_it_is() -> None:
+    with pytest.raises(ValueError, match=r"^no$"), heeded():
+        raise ValueError("no")

@@ -1,0 +1,186 @@
+"""Windows answered from columns say what plain windows say, after whatever a run has been through."""
+
+from __future__ import annotations
+
+import math
+import random
+from importlib.metadata import entry_points
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oven_agents import columns as module
+from oven_agents.columns import Columns
+from oven_agents.robust import best_level
+from oven_agents.session import KEPT, Session
+from oven_agents.window import plain_window
+from oven_controller.importing.knobs import Knob
+from oven_controller.importing.rows import gauge
+from oven_controller.messages import AgentStatus, Observation, Receipt, RunStarted
+
+RUN = RunStarted(incarnation=1, n=0, recipe="any")
+NAMES = ("loss", "reward", "eval/loss", "never")
+
+
+def observations(draws: list[tuple[int, int, int]]) -> list[Observation]:
+    """From (ticks since the last one, change of the step, which metrics)."""
+    made, tick, step = [], 0, 20
+    for n, (later, further, which) in enumerate(draws):
+        tick, step = tick + later, max(0, step + further)
+        values = {name: math.nan if which == 5 else float(n) for i, name in enumerate(NAMES[:3]) if which >> i & 1}
+        made.append(Observation(incarnation=1, n=n, tick=tick, step=step, progress=0.0, metrics=values))
+    return made
+
+
+def receipt(tick: int, actuator: str) -> Receipt:
+    return Receipt(incarnation=1, n=tick, decision_id="x", actuator=actuator, status="applied", tick=tick, step=0)
+
+
+DRAWS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from((1, 1, 1, 1, 1, 2, 0, -1, -4, -15)), st.integers(0, 7)),
+    min_size=1,
+    max_size=60,
+)
+JUMPS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from(("run.rollback", "run.undo_rollback"))), max_size=3)
+QUESTIONS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(-1, 80), st.one_of(st.none(), st.integers(-1, 25)), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DRAWS, JUMPS, QUESTIONS, st.integers(1, 30))
+def test_the_same_answers_as_a_plain_window(
+    monkeypatch: pytest.MonkeyPatch,
+    draws: list[tuple[int, int, int]],
+    jumps: list[tuple[int, str]],
+    questions: list[tuple[str, int, int | None, bool]],
+    kept: int,
+) -> None:
+    monkeypatch.setattr(module, "_SPARE", 8)  # so that columns are cut within these few observations
+    seen, held = observations(draws), Columns(kept)
+    receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
+    for end, one in enumerate(seen, 1):
+        held.add(one)
+        newest = seen[max(0, end - kept) : end]
+        plain = plain_window(RUN, newest, {}, receipts, {}, set())
+        quick = held.window(RUN, newest, {}, receipts, {}, set())
+        assert list(quick.observations) == newest and quick.tick == plain.tick and quick.progress == plain.progress
+        for name, after, last, whole in questions:
+            after = -1 if whole else after
+            assert repr(quick.series(name, after=after, last=last)) == repr(plain.series(name, after=after, last=last))
+            assert repr(quick.kept(name, after=after, last=last)) == repr(plain.kept(name, after=after, last=last))
+
+
+def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
+    held, seen = Columns(8), observations([(3, 1, 1), (3, 1, 1), (0, 1, 1)])
+    seen.append(seen[-1].model_copy(update={"tick": 2, "n": 9}))
+    for one in seen:
+        held.add(one)
+    plain = plain_window(RUN, seen, {}, (), {}, set())
+    assert held.window(RUN, seen, {}, (), {}, set()).series("loss", after=3) == plain.series("loss", after=3)
+
+
+def test_an_answer_is_the_askers_own() -> None:
+    held, seen = Columns(8), observations([(1, 1, 1)] * 5)
+    for one in seen:
+        held.add(one)
+    window = held.window(RUN, seen, {}, (), {}, set())
+    window.series("loss").clear()
+    window.kept("loss").clear()
+    assert len(window.series("loss")) == len(window.kept("loss")) == 5
+
+
+@settings(max_examples=200)
+@given(st.lists(st.one_of(st.floats(), st.integers(0, 3).map(float)), min_size=4, max_size=30))
+def test_the_best_level_is_the_greatest_median_of_three(values: list[float]) -> None:
+    medians = [sorted(values[i : i + 3])[1] for i in range(len(values) - 2)]
+    assert repr(best_level(values) + 0.0) == repr(max(medians) + 0.0)  # −0 and 0 are one level
+
+
+def test_a_long_run_is_cut_and_answers_alike() -> None:
+    rng, held, kept = random.Random(1), Columns(64), 64
+    seen: list[Observation] = []
+    step = 0
+    for n in range(3 * module._SPARE):
+        step = max(0, step - 30) if rng.random() < 0.002 else step + 1
+        body = {"loss": rng.random()} | ({"eval/loss": rng.random()} if n % 50 == 0 else {})
+        seen.append(Observation(incarnation=1, n=n, tick=n, step=step, progress=0.0, metrics=body))
+        held.add(seen[-1])
+        if n % 97 == 0:
+            newest = seen[-kept:]
+            plain, quick = (make(RUN, newest, {}, (), {}, set()) for make in (plain_window, held.window))
+            for name in ("loss", "eval/loss"):
+                assert quick.kept(name) == plain.kept(name) and quick.series(name) == plain.series(name)
+
+
+KNOBS = [Knob("optimizer.lr_scale"), *map(Knob, ("run.rollback", "run.undo_rollback", "run.evaluate", "data.skip"))]
+KNOBS += [Knob("grad.clip"), Knob("optimizer.weight_decay"), Knob("grpo.beta", "0.04")]
+
+
+def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
+    """A run with a jump of the loss, a collapse, and a rollback that is taken back: what the learner said."""
+    rng, said, step, ticks = random.Random(3), list[RunStarted | Observation | Receipt](), 0, 420
+    backs = {
+        170: ("run.rollback", 148.0, 150),
+        260: ("run.rollback", 240.0, 228),
+        264: ("run.undo_rollback", None, 250),
+    }
+    for tick in range(1, ticks + 1):
+        step += 1
+        bad = 150 <= tick < 172 or tick >= 250
+        body = {
+            "loss": 2 + math.exp(-tick / 200) + 2 * bad + rng.gauss(0, 0.02),
+            "grad_norm": (5 if bad else 1) * math.exp(rng.gauss(0, 0.2)),
+            "learning_rate": 1e-3,
+            "optim/weight_norm": 10 - 0.02 * max(0, tick - 300),
+            "optim/update_ratio": 0.003,
+            "optim/grad_momentum_cos": (0.6 if tick < 60 else -0.3 if tick > 330 else 0.0) + rng.gauss(0, 0.05),
+            "data/repeated": float(200 <= tick < 210),
+        }
+        if reward:
+            body |= {"reward": (0.01 if bad else 0.6) + rng.gauss(0, 0.01), "entropy": 0.2 if bad else 1.0, "kl": 0.05}
+        if tick % 20 == 0:
+            body["eval/loss"] = 2 + math.exp(-tick / 200) + bad
+        said.append(
+            Observation(incarnation=1, n=len(said) + 1, tick=tick, step=step, progress=tick / ticks, metrics=body)
+        )
+        if tick in backs:
+            name, to, step = backs[tick]
+            said.append(receipt(tick, name).model_copy(update={"n": len(said) + 1, "after": to}))
+    names = dict.fromkeys(name for one in said if isinstance(one, Observation) for name in one.metrics)
+    metrics = tuple(map(gauge, names))
+    actuators = tuple(knob.spec() for knob in KNOBS)
+    return [RunStarted(incarnation=1, n=0, recipe="any", actuators=actuators, metrics=metrics), *said]
+
+
+@pytest.mark.parametrize("reward", [False, True])
+def test_every_shipped_agent_says_the_same(reward: bool) -> None:
+    said, spoke = eventful(reward), set()
+    for point in entry_points(group="oven.agents"):
+        held = Columns(KEPT)
+        plain = Session(point.load()(), point.name)
+        quick = Session(point.load()(), point.name, windows=held.window)
+        for message in said:
+            if isinstance(message, Observation):
+                held.add(message)
+            plain.absorb(message)
+            quick.absorb(message)
+            answers = plain.react()
+            assert quick.react() == answers
+            if any(not isinstance(answer, AgentStatus) for answer in answers):
+                spoke.add(point.name)
+        assert plain.problems == quick.problems == []
+    assert len(spoke) >= 4, spoke
+
+
+def test_without_heartbeats_a_session_says_all_else() -> None:
+    for heartbeats in (True, False):
+        session, said = Session(entry_points(group="oven.agents")["sentinel"].load()(), "s", heartbeats=heartbeats), []
+        for message in eventful(False):
+            session.absorb(message)
+            said += session.react()
+        beats = [one for one in said if isinstance(one, AgentStatus) and one.state == "done"]
+        assert bool(beats) == heartbeats and any(not isinstance(one, AgentStatus) for one in said)

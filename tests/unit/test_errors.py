@@ -1,0 +1,81 @@
+"""What is said to a person of an error that is not ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oven_agents.committee.host import member_settings
+from oven_controller.cli.main import run
+from oven_controller.cli.operator import parsed
+from oven_controller.errors import ConfigError, OvenError, reason
+from oven_controller.home import Home, RunInfo
+from oven_controller.server import ServerFolder
+from oven_learner.actuators import Actuators
+
+CLASS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|\bRunInfo\b|\[Errno|validation error")
+
+
+def raised(by: Any, *args: Any) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        by(*args)
+    return caught.value
+
+
+def test_in_one_line_without_a_class_or_a_number_of_the_system(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert reason(raised(missing.read_text)) == f"No such file or directory: {missing}"
+    assert reason(raised(RunInfo.model_validate, {"run": "r", "pid": "x"})) == "created: Field required (and 2 more)"
+    assert reason(raised(RunInfo.model_validate_json, "{")).startswith("Invalid JSON: EOF while parsing")
+    assert reason(raised({}.__getitem__, "committee")) == "'committee' is missing"
+    assert reason(ValueError("one\n  two")) == "one two"
+    assert reason(TimeoutError()) == "timeout error"
+    assert reason(RecursionError("maximum recursion depth exceeded")) == "it is nested too deeply"
+
+
+def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    folder = Home().create("r", "toy")
+    knobs = Actuators()
+    settings: dict[float | None, float] = {}
+    knobs.action("run.rollback", settings.__getitem__)
+    (folder.server.folder).mkdir()
+    (folder.server.folder / "users.json").write_text('[{"name": 1}]')
+    folder.config.write_text('{"committee": {}}')
+    said = [
+        str(raised(member_settings, folder.config, "judge")),
+        str(raised(ServerFolder(folder.server.folder, "r").users)),
+        knobs.apply("run.rollback", 5.0).reason,
+    ]
+    (folder.path / "run.json").write_text('{"run": 1}')
+    said.append(str(raised(folder.info)))
+    assert all(isinstance(raised(call), OvenError) for call in (folder.info, folder.server.users))
+    assert not [text for text in said if CLASS.search(text) or "\n" in text]
+
+
+def test_brackets_beyond_what_python_reads_are_told_like_any_other_text() -> None:
+    with pytest.raises(ConfigError, match="is no JSON"):
+        parsed("[" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file or directory"),
+        ("{}", "line 1, is neither an event of an exported log nor an episode of a gym"),
+        ("[" * 5000, "line 1, is neither"),
+    ],
+)
+def test_nor_does_the_command_line(
+    tmp_path: Path, text: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        run(["calibration", str(path)])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and words in said and not CLASS.search(said) and said.count("\n") == 1

@@ -1,0 +1,41 @@
+"""Who says more than anybody could mean is found, once; who says much while ticks pass is not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.mesh_log import RUN, event
+
+from oven_controller.messages import AgentStatus, Observation
+from oven_controller.stack.floods import FREE, PER_TICK, Floods
+
+
+def heard(said: list[tuple[str, int]]) -> list[str]:
+    """Who is let out, of (agent or "" for an observation, tick or count)."""
+    found: list[str] = []
+    floods, seq = Floods(found.append), 0
+    for who, number in said:
+        for n in range(1 if not who else number):
+            seq += 1
+            if who:
+                floods.hear(event(seq, f"oven.{RUN}.agent.{who}", AgentStatus(state="done", tick=0, seen=str(n))))
+            else:
+                observation = Observation(incarnation=1, n=seq, tick=number, step=number, progress=0.0, metrics={})
+                floods.hear(event(seq, f"oven.{RUN}.observation", observation))
+    return found
+
+
+def test_a_flood_is_told_once_and_nobody_else_pays_for_it() -> None:
+    assert heard([("eve", FREE), ("amy", FREE)]) == []
+    assert heard([("amy", FREE), ("eve", 10 * FREE)]) == ["eve"]
+
+
+def test_ticks_pay_for_what_is_said() -> None:
+    ticks = [step for tick in range(1, 200) for step in (("", tick), ("amy", PER_TICK))]
+    assert heard(ticks) == []
+    assert heard([step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * PER_TICK))]) == ["eve"]
+
+
+@given(st.lists(st.integers(0, PER_TICK)))
+def test_nobody_who_keeps_to_its_share_is_let_out(counts: list[int]) -> None:
+    assert heard([step for tick, count in enumerate(counts) for step in (("", tick), ("amy", count))]) == []

@@ -1,0 +1,457 @@
+"""`connect` with a model and an optimizer: what each step measures by itself, what can be turned, who can fire."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.attached import Deciding, equal
+from tests.unit.loops import STEPS, Loop
+
+from oven_controller.errors import ConfigError
+from oven_controller.messages import MetricSpec, RunEnded, RunStarted
+from oven_learner.evaluation import better
+from oven_learner.loop import connect
+from oven_learner.optim import gauges, momentum, update
+
+COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL)
+GAUGES = {"grad_norm", "learning_rate", COSINE, NORM, RATIO}
+Made = Callable[[Any], Any]
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, as small as it can be written."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr, "betas": (0.9, 0.99)})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
+                parameter.sub_(group["lr"] * (0.9 * mean + 0.1 * parameter.grad).sign())
+                mean.lerp_(parameter.grad, 0.01)
+
+
+class TwoGroups(torch.optim.AdamW):
+    def __init__(self, params: Any) -> None:
+        first, *rest = params
+        super().__init__([{"params": [first], "weight_decay": 0.2}, {"params": rest, "lr": 0.03}], lr=0.01)
+
+
+OPTIMIZERS: dict[str, Made] = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "groups": TwoGroups,
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.01),
+    "Lion": Lion,
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+WITHOUT_RATIO = ("momentum", "SGD")
+
+
+def flat(loop: Loop, of: Callable[[torch.nn.Parameter], torch.Tensor | None]) -> torch.Tensor:
+    found = [of(parameter) for parameter in loop.model.parameters()]
+    return torch.cat([one.detach().double().flatten() for one in found if one is not None])
+
+
+def run_of(line: Deciding) -> RunStarted:
+    assert isinstance(line.sent[0], RunStarted)
+    return line.sent[0]
+
+
+def values(line: Deciding) -> dict[str, Any]:
+    return {spec.name: spec.value for spec in run_of(line).actuators}
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
+    loop = Loop(OPTIMIZERS[how])
+    wanted: list[dict[str, float]] = []
+    mean: list[torch.Tensor] = []
+
+    def before(*_: Any) -> None:
+        gradient = flat(loop, lambda p: p.grad)
+        cosine = [float(torch.nn.functional.cosine_similarity(gradient, mean[-1], dim=0))] if mean else []
+        wanted.append({"grad_norm": float(gradient.norm()), "learning_rate": loop.optimizer.param_groups[0]["lr"]})
+        wanted[-1] |= dict(zip([COSINE], cosine, strict=False))
+        mean.append(0.9 * (mean[-1] if mean else torch.zeros_like(gradient)) + 0.1 * gradient)
+        wanted[-1]["before"] = flat(loop, lambda p: p)  # type: ignore[assignment]
+
+    def after(*_: Any) -> None:
+        weights = flat(loop, lambda p: p)
+        wanted[-1][NORM] = float(weights.norm())
+        length = float((weights - wanted[-1].pop("before")).norm()) / wanted[-1][NORM]
+        if how not in WITHOUT_RATIO:
+            wanted[-1][RATIO] = length
+
+    loop.optimizer.register_step_pre_hook(before)
+    loop.optimizer.register_step_post_hook(after)
+    line = loop.run(Deciding())
+    assert len(wanted) == STEPS
+    for seen, by_hand in zip(line.observed(), wanted, strict=True):
+        assert seen.metrics.keys() == by_hand.keys() | {"loss"}
+        assert {name: seen.metrics[name] for name in by_hand} == pytest.approx(by_hand, rel=1e-4, abs=1e-6)
+    announced = {spec.name for spec in run_of(line).metrics}
+    assert announced == GAUGES - ({RATIO} if how in WITHOUT_RATIO else set()) | {"loss"}
+
+
+def test_training_is_the_same_bits_with_and_without() -> None:
+    """With clipping, an evaluation that draws random numbers, snapshots and gauges; no decision."""
+
+    def clipped(it: torch.optim.Optimizer, *_: Any) -> None:
+        torch.nn.utils.clip_grad_norm_([p for group in it.param_groups for p in group["params"]], 0.5)
+
+    for how in OPTIMIZERS.values():
+        alone = Loop(how)
+        alone.optimizer.register_step_pre_hook(clipped)
+        alone.alone()
+        loop = Loop(how, clip=0.5, evaluate_every=3)
+        loop.given["evaluate"] = loop.evaluated
+        line = loop.run(Deciding())
+        assert equal(alone.weights(), loop.weights())
+        assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
+
+
+def test_the_agents_that_can_fire_on_readmes_lines() -> None:
+    loop = Loop(clip=1.0)
+    loop.given["evaluate"] = loop.evaluated
+    run = run_of(loop.run(Deciding()))
+    agents = {entry.name: entry.load()().cannot_fire(run) for entry in entry_points(group="oven.agents")}
+    able = {name for name, why in agents.items() if why is None}
+    assert able >= {"lr", "gradients", "sentinel", "decay", "relapse", "late", "undo"}, agents
+
+
+def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
+    from oven_agents.weight_decay import WeightDecay
+
+    loop = Loop(OPTIMIZERS["SGD"])
+    why = WeightDecay().cannot_fire(run_of(loop.run(Deciding())))
+    assert why == (
+        f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or what makes steps like theirs, and this is SGD"
+    )
+    loop = Loop(model=None)
+    line = loop.run(Deciding())
+    assert "give connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
+    assert "run.rollback" not in values(line)
+
+
+def test_a_large_optimizer_state_is_not_copied_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(momentum, "COPY_BYTES", 1 << 20)
+    run = run_of(Loop(Lion).run(Deciding()))
+    assert not run.unmeasured
+    monkeypatch.setattr(momentum, "COPY_BYTES", 8)
+    run = run_of(Loop(Lion).run(Deciding()))
+    assert set(run.unmeasured) == {COSINE, RATIO}
+    assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
+    assert {spec.name for spec in run.metrics} == {"loss", "grad_norm", "learning_rate", NORM}
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+def test_muon_has_a_momentum_of_its_own() -> None:
+    loop = Loop()
+    matrices = [parameter for parameter in loop.model.parameters() if parameter.ndim == 2]
+    loop.optimizer = torch.optim.Muon(matrices, lr=0.01)
+    line = loop.run(Deciding())
+    assert momentum.kept(loop.optimizer) == "momentum_buffer"
+    assert all(COSINE in seen.metrics for seen in line.observed()[1:])
+    assert RATIO in run_of(line).unmeasured
+
+
+def test_eight_bit_states_are_not_read_as_numbers() -> None:
+    quantized = type("AdamW8bit", (torch.optim.AdamW,), {})
+    loop = Loop(lambda p: quantized(p, lr=0.01))
+    assert momentum.kept(loop.optimizer) is None
+    assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(Deciding()).observed()[1:])
+
+
+def test_ones_own_metric_goes_before_a_gauge_of_its_name() -> None:
+    loop = Loop(metrics=(MetricSpec(name="loss", better="down"), MetricSpec(name="grad_norm", unit="mine")))
+    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, **loop.given) as client:
+        loop.step()
+        client.observe(1, {"grad_norm": 7.0})
+    assert line.observed()[0].metrics["grad_norm"] == 7.0
+    assert [spec.unit for spec in run_of(line).metrics if spec.name == "grad_norm"] == ["mine"]
+
+
+def test_a_step_that_was_left_out_has_no_gauges() -> None:
+    loop = Loop()
+    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer) as client:
+        loop.step()
+        client.observe(1, {"loss": 1.0})
+        client.observe(2, {"loss": 1.0})
+    assert line.observed()[0].metrics.keys() >= {"grad_norm", NORM}
+    assert line.observed()[1].metrics == {"loss": 1.0}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_under_a_gradient_scaler(fused: bool) -> None:
+    """The norm is of the gradients as they are meant; a step that overflows has none, and clipping is right."""
+    plain, scaled = Loop(clip=0.1), Loop(lambda p: torch.optim.AdamW(p, lr=0.01, fused=fused), clip=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+    count = [0]
+
+    def step() -> float:
+        count[0] += 1
+        x = torch.randn(8, 4)
+        scaled.optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(scaled.model(x), x.sum(1, keepdim=True))
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if count[0] == STEPS:
+            scaled.overflow()
+        scaler.step(scaled.optimizer)
+        scaler.update()
+        return loss.item()
+
+    scaled.step = step  # type: ignore[method-assign]
+    torch.manual_seed(4)
+    by_itself = plain.run(Deciding())
+    torch.manual_seed(4)
+    line = scaled.run(Deciding())
+    *steps, last = line.observed()
+    assert last.metrics.keys().isdisjoint({"grad_norm", RATIO})
+    assert [seen.metrics["grad_norm"] for seen in steps] == pytest.approx(
+        by_itself.series("grad_norm")[: STEPS - 1], rel=1e-3
+    )
+
+
+def test_a_closure_works_as_before() -> None:
+    def trained(line: Deciding | None) -> list[torch.Tensor]:
+        loop = Loop(lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4))
+
+        def step() -> float:
+            x = torch.randn(8, 4)
+
+            def closure() -> float:
+                loop.optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(loop.model(x), x.sum(1, keepdim=True))
+                loss.backward()  # type: ignore[no-untyped-call]
+                return float(loss.detach())
+
+            return float(loop.optimizer.step(closure))
+
+        loop.step = step  # type: ignore[method-assign]
+        if line is None:
+            loop.alone()
+        else:
+            loop.run(line)
+        return loop.weights()
+
+    line = Deciding({3: ("optimizer.lr_scale", 0.5)})
+    assert equal(trained(None), trained(Deciding()))
+    trained(line)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert len(line.series(NORM)) == STEPS
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool) -> None:
+    """As Lightning does it: the same numbers, the same clipping, and a rate that the closure sets is found."""
+
+    def run(closed: bool, line: Deciding) -> tuple[Loop, Deciding]:
+        loop = Loop(clip=0.5)
+
+        def step() -> float:
+            x = torch.randn(8, 4)
+
+            def closure() -> float:
+                loop.optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(loop.model(x), x.sum(1, keepdim=True))
+                loss.backward()  # type: ignore[no-untyped-call]
+                if closed:
+                    loop.optimizer.param_groups[0]["lr"] = 0.01
+                return loss.item()
+
+            if not closed:
+                loss = closure()
+                loop.optimizer.step()
+                return loss
+            return float(loop.optimizer.step(**{"closure": closure}) if by_name else loop.optimizer.step(closure))
+
+        loop.step = step  # type: ignore[method-assign]
+        return loop, loop.run(line)
+
+    plain, line = run(False, Deciding())
+    closed, seen = run(True, Deciding({5: ("optimizer.lr_scale", 0.25)}))
+    assert equal(plain.weights(), closed.weights())
+    assert [one.metrics for one in seen.observed()] == [one.metrics for one in line.observed()]
+    assert [r.status for r in seen.receipts()] == ["rejected"]
+
+
+def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(update, "weight_norm", lambda _: 1 / 0)
+    monkeypatch.setattr("oven_learner.optim.clip.gradient_norm", lambda _: 1 / 0)
+    alone = Loop()
+    alone.alone()
+    loop = Loop()
+    with caplog.at_level("WARNING", logger="oven.learner"):
+        line = loop.run(Deciding())
+    assert equal(alone.weights(), loop.weights())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{name} is no longer measured: division by zero" for name in ("grad_norm", NORM)
+    ]
+    assert {"loss", "learning_rate", COSINE} == line.observed()[-1].metrics.keys()
+
+
+def test_hooks_go_when_it_is_closed() -> None:
+    loop = Loop(clip=0.5)
+    hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
+    before = [len(found) for found in hooks]
+    loop.run(Deciding())
+    assert [len(found) for found in hooks] == before
+    with pytest.raises(ConfigError, match="outside its bounds"):
+        loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
+        loop.run(Deciding())
+    assert [len(found) for found in hooks] == before
+
+
+def test_clip_is_a_knob_that_acts() -> None:
+    norms: list[float] = []
+    loop = Loop(clip=0.5)
+
+    def after(*_: Any) -> None:
+        norms.append(float(flat(loop, lambda p: p.grad).norm()))
+
+    loop.optimizer.register_step_post_hook(after)
+    line = loop.run(Deciding({6: ("grad.clip", 0.1)}))
+    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
+    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
+    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
+    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
+    line = Loop().run(Deciding())
+    assert "grad.clip" not in values(line)
+    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
+def test_a_clip_that_is_no_norm_is_refused(clip: float) -> None:
+    with pytest.raises(ConfigError, match="is no gradient norm"):
+        Loop(clip=clip).run(Deciding())
+    with pytest.raises(ConfigError, match="needs the optimizer"):
+        connect(clip=1.0, link=Deciding())
+
+
+def test_the_decay_is_a_knob() -> None:
+    loop = Loop(TwoGroups)
+    line = loop.run(Deciding({3: ("optimizer.weight_decay", 0.05)}))
+    assert values(line)["optimizer.weight_decay"] == 0.2
+    assert [r.status for r in line.receipts()] == ["applied"]
+    assert [group["weight_decay"] for group in loop.optimizer.param_groups] == pytest.approx([0.05, 0.0025])
+
+
+def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
+    loop = Loop(evaluate_every=5)
+    loop.given["evaluate"] = loop.evaluated
+    line = loop.run(Deciding({8: ("run.evaluate", None)}))
+    assert [seen.step for seen in line.observed() if "eval/loss" in seen.metrics] == [0, 5, 8, 10, STEPS]
+    assert line.observed()[0].metrics.keys() == {"eval/loss"}, "of the weights that it starts from"
+    (spec,) = [spec for spec in run_of(line).metrics if spec.held_out]
+    assert (spec.name, spec.better) == ("eval/loss", "down")
+    end = line.sent[-1]
+    assert isinstance(end, RunEnded) and end.metrics == pytest.approx(
+        {"eval/loss": line.observed()[-1].metrics["eval/loss"]}
+    )
+
+
+def test_which_way_is_better_is_said_or_known_by_the_name(caplog: pytest.LogCaptureFixture) -> None:
+    assert [better(name) for name in ("eval/loss", "val_loss", "perplexity", "eval/accuracy", "f1", "tokens")] == [
+        "down", "down", "down", "up", "up", "neither",
+    ]  # fmt: skip
+    said = MetricSpec(name="quality", better="up")
+    line = Loop(evaluate=lambda: {"quality": 1.0}, metrics=(said,)).run(Deciding())
+    assert next((m.name, m.better, m.held_out) for m in run_of(line).metrics) == ("quality", "up", True)
+    assert not caplog.records
+    Loop(evaluate=lambda: {"quality": 1.0}).run(Deciding())
+    assert "which way is better is known of none of quality" in caplog.text
+
+
+def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
+    """A loop that counts on: what is published goes back, and the weights are those of then."""
+    seen: dict[int, list[torch.Tensor]] = {}
+    loop = Loop(lambda p: torch.optim.AdamW(p, lr=0.01))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
+    loop.given["scheduler"] = scheduler
+    loop.after = scheduler.step
+    back: list[Any] = []
+
+    def before(step: int, client: Any) -> None:
+        if step == 10:
+            back.extend([client.step, loop.weights(), scheduler.last_epoch])
+        seen[step - 1] = loop.weights()
+
+    loop.before = before
+    line = loop.run(Deciding({9: ("run.rollback", 0.0)}))
+    (receipt,) = line.receipts()
+    assert (receipt.status, receipt.before, receipt.after) == ("applied", 9.0, 0.0)
+    assert back[0] == 0 and equal(back[1], seen[0]) and back[2] == 0
+    assert [observed.step for observed in line.observed()] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
+    assert [observed.progress for observed in line.observed()] == pytest.approx([n / STEPS for n in range(1, 13)])
+
+
+def test_a_loop_may_go_on_from_where_it_was_put_and_forward_again() -> None:
+    loop = Loop()
+    line = Deciding({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
+    left: list[torch.Tensor] = []
+    with connect(link=line, model=loop.model, optimizer=loop.optimizer, max_steps=8) as client:
+        while client.step < 8:
+            loop.step()
+            if client.tick == 4:
+                left = loop.weights()
+            client.observe(client.step + 1, {"loss": 1.0})
+            client.poll()
+            if client.tick == 7:
+                assert equal(loop.weights(), left)
+    assert [observed.step for observed in line.observed()] == [1, 2, 3, 4, 5, 1, 2, 6, 7, 8]
+    assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
+
+
+def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
+    loop = Loop()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
+    loop.given["scheduler"] = scheduler
+    loop.after = scheduler.step
+    line = loop.run(Deciding({4: ("optimizer.lr_scale", 0.25), 5: ("run.rollback", 0.0)}))
+    assert [(r.actuator, r.status) for r in line.receipts()] == [
+        ("optimizer.lr_scale", "applied"), ("run.rollback", "applied"),
+    ]  # fmt: skip
+    own = [0.01 * (1 - n / 40) for n in range(STEPS)]
+    assert loop.rates == pytest.approx(own[:4] + [own[4] / 4] + [rate / 4 for rate in own[:7]])
+
+
+def test_a_model_too_large_to_copy_has_no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
+    assert "run.rollback" not in values(Loop().run(Deciding()))
+
+
+def test_a_resumed_loop_says_where_it_goes_on() -> None:
+    loop = Loop()
+    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
+        loop.step()
+        client.observe(101, {"loss": 1.0})
+        assert client.step == 101
+    assert (run_of(line).step, line.observed()[0].step) == (100, 101)
+
+
+def test_accumulated_gradients_are_one_observation() -> None:
+    loop = Loop(max_steps=3)
+    norms = []
+    loop.optimizer.register_step_pre_hook(lambda *_: norms.append(float(flat(loop, lambda p: p.grad).norm())))
+    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, max_steps=3) as client:
+        for step in range(1, 4):
+            for _ in range(4):
+                x = torch.randn(2, 4)
+                (torch.nn.functional.mse_loss(loop.model(x), x.sum(1, keepdim=True)) / 4).backward()  # type: ignore[no-untyped-call]
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+            client.observe(step, {"loss": 1.0})
+    assert line.series("grad_norm") == pytest.approx(norms, rel=1e-5) and len(norms) == 3

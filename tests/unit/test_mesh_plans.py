@@ -1,0 +1,148 @@
+"""Plans: what one agent proposes on several actuators is adopted whole or not at all."""
+
+from typing import Any
+
+import pytest
+from tests.unit.mesh_log import LR, RUN, Log
+
+from oven_controller.messages import Decision
+from oven_controller.replay import replay
+
+BACK, CLIP = "run.rollback", "grad.clip"
+PLAN = (LR, BACK)
+
+
+def running(*others: str, lockstep: bool = False, **rules: Any) -> Log:
+    log = Log()
+    log.start(lockstep=lockstep, **rules)
+    log.join("amy", speciality=PLAN)
+    for name in others:
+        log.join(name)
+    log.tick(10)
+    return log
+
+
+def plan(log: Log, cut: float = 0.25, back: float = 5.0, by: str = "amy") -> None:
+    log.propose(by, cut, LR, 0.8, plan=PLAN)
+    log.propose(by, back, BACK, 0.8, plan=PLAN)
+
+
+def settle(log: Log) -> dict[str, Decision]:
+    """What was decided by the time that every ballot is due, by actuator."""
+    seen = len(log.decisions)
+    log.tick(log.mesh.state.rules.window_ticks)
+    assert not log.mesh.ballots
+    return {decision.actuator: decision for decision in log.decisions[seen:]}
+
+
+def test_both_parts_pass_together() -> None:
+    log = running()
+    plan(log)
+    found = {decision.actuator: decision for decision in log.decisions}
+    assert [found[name].verdict for name in PLAN] == ["adopted", "adopted"], "every voter has spoken"
+    assert found[LR].tick == found[BACK].tick and replay(log.events, RUN).same
+
+
+def test_one_agent_alone_does_not_close_the_first_ballot_before_the_second_is_open() -> None:
+    log = running()
+    log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
+    assert log.mesh.ballots and not log.decisions
+
+
+def test_a_part_that_is_refused_takes_the_others_with_it() -> None:
+    """At the lower bound the cut is no change, and the rollback by itself would only lead there again."""
+    log = running()
+    log.propose("amy", 1.0, LR, 0.8, plan=PLAN)  # it is 1 already
+    log.propose("amy", 5.0, BACK, 0.8, plan=PLAN)
+    found = {decision.actuator: decision for decision in log.decisions}
+    assert [found[name].verdict for name in PLAN] == ["rejected", "rejected"]
+    assert "no change" in found[LR].reason
+    assert "whole or not at all" in found[BACK].reason and "no change" in found[BACK].reason
+
+
+def test_a_part_that_is_not_on_the_ballot_takes_the_others_with_it() -> None:
+    log = running()
+    log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
+    found = settle(log)
+    assert found[LR].verdict == "rejected" and f"{BACK} is not on the ballot" in found[LR].reason
+
+
+def test_who_is_done_without_the_rest_of_its_plan_is_not_waited_for() -> None:
+    log = running(lockstep=True)
+    log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
+    (ballot,) = log.mesh.ballots.values()
+    log.done("amy", seen=ballot.opened.id)
+    assert not log.mesh.ballots and log.last.verdict == "rejected" and log.mesh.state.closed_tick == 10
+
+
+def test_a_veto_on_one_part_stops_both() -> None:
+    log = running("bob")
+    plan(log)
+    log.vote("bob", "against", None, LR, 0.9, rationale="it is the data")
+    log.vote("bob", "abstain", None, BACK)
+    found = {decision.actuator: decision for decision in log.decisions}
+    assert [found[name].verdict for name in PLAN] == ["rejected", "rejected"]
+    assert "vetoed by bob" in found[LR].reason and "vetoed by bob" in found[BACK].reason
+
+
+def test_what_passes_without_the_plan_passes() -> None:
+    log = running("bob")
+    log.join("eve", speciality=(BACK,))
+    log.vote("eve", "propose", 5.0, BACK, 0.9)
+    log.propose("amy", 1.0, LR, 0.8, plan=PLAN)
+    log.propose("amy", 5.0, BACK, 0.8, plan=PLAN)
+    found = settle(log)
+    assert found[LR].verdict == "rejected" and found[BACK].verdict == "adopted"
+    weights = {line.agent: line.weight for line in found[BACK].tally}
+    assert weights["amy"] == 0 and weights["eve"] == 0.9
+
+
+def test_who_is_outvoted_on_one_part_counts_on_no_other() -> None:
+    log = running("bob", "eve")
+    log.join("amy", speciality=(LR, CLIP))
+    log.propose("amy", 4.0, LR, 0.8, plan=(LR, CLIP))
+    log.propose("amy", 2.0, CLIP, 0.8, plan=(LR, CLIP))
+    for name in ("bob", "eve"):
+        log.vote(name, "propose", 0.25, LR, 0.9)
+        log.vote(name, "abstain", None, CLIP)
+    found = {decision.actuator: decision for decision in log.decisions}
+    assert found[LR].verdict == "adopted" and found[LR].value == 0.25
+    assert found[CLIP].verdict == "rejected" and f"{LR} goes the other way" in found[CLIP].reason
+
+
+def test_the_last_of_the_budget_is_not_spent_on_half_a_plan() -> None:
+    log = running(max_interventions=1)
+    plan(log)
+    assert [decision.verdict for decision in log.decisions] == ["rejected", "rejected"]
+    assert any("budget spent" in decision.reason for decision in log.decisions)
+
+
+@pytest.mark.parametrize(("autonomy", "verdict"), [("advise", "advised"), ("observe", "rejected")])
+def test_a_plan_goes_no_further_than_its_strictest_part(autonomy: str, verdict: str) -> None:
+    log = running(autonomy_of={BACK: autonomy})
+    plan(log)
+    assert [decision.verdict for decision in log.decisions] == [verdict, verdict]
+
+
+def test_a_plan_that_contradicts_itself_is_refused() -> None:
+    log = running()
+    plan(log, cut=4.0)  # a higher rate
+    assert [decision.verdict for decision in log.decisions] == ["rejected", "rejected"]
+    assert any("contradiction" in decision.reason for decision in log.decisions)
+
+
+def test_plan_upon_plan_does_not_hold_a_ballot_open() -> None:
+    log = running("bob", "eve", window_ticks=3)
+    log.propose("bob", 0.5, LR, 0.6)
+    opened = log.mesh.state.tick
+    log.tick(2)
+    log.propose("eve", 2.0, CLIP, 0.6, plan=(CLIP, LR))
+    log.propose("eve", 0.5, LR, 0.6, plan=(CLIP, LR))
+    log.tick(2)
+    log.propose("amy", 5.0, BACK, 0.6, plan=(BACK, CLIP))
+    log.propose("amy", 2.0, CLIP, 0.6, plan=(BACK, CLIP))
+    log.tick(2)
+    (decision,) = [decision for decision in log.decisions if decision.actuator == LR]
+    assert decision.tick <= opened + 2 * 3
+    log.tick(6)
+    assert not log.mesh.ballots and replay(log.events, RUN).same

@@ -1,0 +1,252 @@
+"""Who is trusted: by a grant, by outcomes; what a newcomer's vote does, and who is charged with clear harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.mesh_log import LR, RUN, Log
+
+from oven_controller.messages import Decision, Outcome
+from oven_controller.replay import replay
+
+DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "reversals": 3}
+
+
+def run(*agents: str, **rules: Any) -> Log:
+    """`lr` has a grant of the settings; the others are newcomers that call themselves specialists."""
+    log = Log()
+    log.start(**{**DEFAULTS, "trusted": {"lr": ("*",)}, **rules})
+    for agent in ("lr", *agents):
+        log.join(agent, speciality=(LR,))
+    log.tick(9, loss=1.0)
+    return log
+
+
+def quiet(log: Log, *agents: str) -> None:
+    for agent in agents:
+        log.vote(agent, "abstain")
+
+
+def charges(log: Log) -> list[Outcome]:
+    return [outcome for outcome in log.outcomes if outcome.charge]
+
+
+def test_two_newcomers_who_agree_are_no_quorum_and_a_person_is_asked() -> None:
+    log = run("eve", "eva")
+    log.propose("eve", 10.0, confidence=1.0)
+    log.propose("eva", 10.0, confidence=1.0)
+    quiet(log, "lr")
+    assert log.verdict == "advised" and "newcomers alone are for it (eva, eve)" in log.last.reason
+    assert all(line.newcomer for line in log.last.tally if line.stance == "propose")
+
+
+def test_a_self_declared_specialist_is_advised_and_one_of_the_settings_decides() -> None:
+    log = run("eve")
+    log.propose("eve", 2.0, confidence=1.0)
+    quiet(log, "lr")
+    assert log.verdict == "advised"
+    log.tick(6)
+    log.propose("lr", 0.5, confidence=0.9)
+    quiet(log, "eve")
+    assert log.verdict == "adopted"
+
+
+def test_newcomers_neither_veto_nor_split_nor_move_the_value() -> None:
+    log = run("eve", "eva", "bob")
+    log.propose("lr", 0.5, confidence=0.7)
+    log.vote("eve", "against", confidence=1.0)
+    log.propose("eva", 10.0, confidence=1.0)
+    log.propose("bob", 0.9, confidence=1.0)
+    assert (log.verdict, log.last.value) == ("adopted", 0.5)
+
+
+def test_a_newcomer_completes_the_quorum_of_a_trusted_agent() -> None:
+    log = run("bob")
+    log.propose("lr", 0.5, confidence=0.55)
+    log.vote("bob", "for", confidence=0.6)
+    assert (log.verdict, log.last.value) == ("adopted", 0.5)
+    assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 of 2 needed agree" in log.last.reason
+
+
+def test_newcomers_are_as_good_as_anybody_where_the_rules_say_so() -> None:
+    log = run("eve", newcomers="full")
+    log.propose("eve", 2.0, confidence=0.9)
+    quiet(log, "lr")
+    assert log.verdict == "adopted"
+
+
+@pytest.mark.parametrize("actuators", [(), (LR,)])
+def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tuple[str, ...]) -> None:
+    log = run("bob")
+    log.operator("c1", "trust", agent="bob", actuators=actuators)
+    assert log.answers[-1].done
+    log.propose("bob", 0.5, confidence=0.9)
+    quiet(log, "lr")
+    assert log.verdict == "adopted"
+    log.receipt(log.last)
+    log.tick(6, loss=1.0)
+    log.propose("bob", 0.4, confidence=0.9)
+    log.operator("c2", "distrust", agent="bob")
+    quiet(log, "lr")
+    assert log.verdict == "advised", "the tally asks at the close"
+
+
+def test_a_grant_for_an_agent_that_is_not_there_says_who_is() -> None:
+    log = run("bob")
+    log.operator("c1", "trust", agent="ghost")
+    assert not log.answers[-1].done and "there are bob, lr; start it, then trust it" in log.answers[-1].reason
+    log.operator("c2", "trust", agent="bob", actuators=("no.such",))
+    assert not log.answers[-1].done and "no actuator" in log.answers[-1].reason
+
+
+def approved(log: Log, value: float, loss: float) -> Decision:
+    """The newcomer bob alone sees the fault; a person approves, and the loss falls to `loss`."""
+    log.propose("bob", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20, rationale=f"at {value}")
+    quiet(log, "lr")
+    if log.verdict == "advised":
+        log.operator(f"c{log.seq}", "approve", of=log.last.id)
+    decision = log.last
+    assert decision.verdict == "adopted"
+    log.receipt(decision)
+    log.tick(25, loss=loss)
+    return decision
+
+
+def test_good_outcomes_make_a_newcomer_trusted() -> None:
+    log = run("bob")
+    decisions = [approved(log, value, loss) for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4))]
+    assert [bool(decision.command) for decision in decisions] == [True, True, False], "two good outcomes are enough"
+
+
+def test_agreeing_with_the_good_earns_no_trust() -> None:
+    log = run("eve")
+    for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4)):
+        log.propose("lr", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        log.propose("eve", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        assert log.verdict == "adopted"
+        log.receipt(log.last)
+        log.tick(25, loss=loss)
+    assert not log.mesh.state.trust.holds("eve", LR) and log.mesh.state.reputations["eve"] > 1
+
+
+def test_clear_harm_is_charged_to_who_carried_it_although_it_is_confounded() -> None:
+    log = run("eve", "eva", newcomers="full")
+    log.propose("eve", 10.0, confidence=1.0, target="loss", horizon=20)
+    log.propose("eva", 10.0, confidence=1.0, target="loss", horizon=20)
+    quiet(log, "lr")
+    log.receipt(log.last)
+    log.tick(3, loss=5.0)
+    log.propose("lr", 0.5, actuator="grad.clip", confidence=0.9)  # another's change cuts the window short
+    log.tick(3, loss=5.0)
+    [charge] = charges(log)
+    assert {line.agent for line in charge.lines} == {"eve", "eva"} and charge.gain == -4.0
+    held = log.mesh.state.reputations
+    assert held["eve"] < 0.5 and held.get("lr", 1.0) >= 1.0
+
+
+def test_a_remedy_is_not_charged_with_what_was_falling_already() -> None:
+    log = run("bob")
+    for loss in (1.5, 2.0, 2.5, 3.0):
+        log.tick(1, loss=loss)
+    log.propose("lr", 0.5, confidence=0.9, target="loss", horizon=20)
+    quiet(log, "bob")
+    log.receipt(log.last)
+    log.tick(10, loss=4.0)
+    assert not charges(log)
+
+
+def test_who_vetoes_answers_for_what_follows() -> None:
+    log = run("eve", newcomers="full")
+    log.propose("lr", 0.5, confidence=0.9, target="loss", horizon=20)
+    log.vote("eve", "against", confidence=1.0)
+    assert log.verdict == "rejected"
+    log.tick(6, loss=5.0)
+    [charge] = charges(log)
+    assert [(line.agent, line.stance) for line in charge.lines] == [("eve", "against")]
+
+
+def test_below_the_floor_an_agent_is_a_shadow() -> None:
+    log = Log()
+    log.start(**DEFAULTS, trusted={"lr": ("*",), "eve": ("*",)}, reputations={"eve": 0.05})
+    for agent in ("lr", "eve"):
+        log.join(agent, speciality=(LR,))
+    log.tick()
+    assert log.propose("eve", 10.0, confidence=1.0) == [] and log.mesh.state.shadowed("eve")
+
+
+def test_too_little_confidence_opens_no_ballot() -> None:
+    log = run("eve")
+    log.propose("eve", 2.0, confidence=0.01)
+    assert not log.ballots and "rules.least_confidence is 0.2" in log.last.reason
+    assert log.propose("eve", 3.0, confidence=0.01) == [], "said once"
+
+
+def test_an_agent_whose_ballots_fail_waits_longer_each_time() -> None:
+    log = run("eve", trusted={"lr": ("*",), "eve": ("grad.clip",)})
+    opened = []
+    for _ in range(120):
+        log.propose("eve", 2.0, actuator=LR, confidence=0.5, rationale=f"{log.mesh.state.tick}")
+        log.tick(loss=1.0)
+        opened.append(len(log.ballots))
+    assert opened[-1] <= 6, "120 without the wait"
+
+
+def test_the_same_words_are_not_heard_again() -> None:
+    log = run("eve")
+    for _ in range(40):
+        log.propose("eve", 2.0, confidence=0.5, rationale="I think so")
+        log.tick(loss=1.0)
+    assert len(log.ballots) == 1
+
+
+def test_votes_beyond_the_limit_of_a_tick_count_for_nothing() -> None:
+    log = run("eve", "bob", votes_per_tick=4)
+    log.propose("lr", 0.5, confidence=0.9)
+    for _ in range(20):
+        log.vote("eve", "abstain")
+    assert log.mesh.state.counters["vote.too_many"] >= 15
+
+
+def test_an_actuator_that_is_turned_to_and_fro_is_left_to_a_person() -> None:
+    log = run("bob", newcomers="full")
+    verdicts = []
+    for n in range(6):
+        log.propose("bob", (2.0, 1.0)[n % 2], confidence=0.9, rationale=str(n))
+        quiet(log, "lr")
+        verdicts.append(log.verdict)
+        if log.verdict == "adopted":
+            log.receipt(log.last)
+        log.tick(6, loss=1.0)
+    assert verdicts == ["adopted"] * 4 + ["advised", "rejected"]
+    advice = next(decision for decision in log.decisions if decision.verdict == "advised")
+    assert "was turned back 3 times" in advice.reason
+    log.operator("c1", "autonomy", actuator=LR, autonomy="auto")
+    log.propose("bob", 2.0, confidence=0.9, rationale="once more")
+    quiet(log, "lr")
+    assert log.verdict == "adopted"
+
+
+def test_advice_begins_no_cool_down_so_that_newcomers_cannot_hold_a_knob() -> None:
+    log = run("eve")
+    log.propose("eve", 2.0, confidence=1.0)
+    quiet(log, "lr")
+    assert log.verdict == "advised"
+    log.tick()
+    log.propose("lr", 0.5, confidence=0.9)
+    quiet(log, "eve")
+    assert log.verdict == "adopted"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["propose", "for", "against"]), st.floats(0, 1), st.floats(0.02, 50))))
+def test_whatever_newcomers_say_a_trusted_specialists_decision_is_the_same(
+    said: list[tuple[str, float, float]],
+) -> None:
+    log = run(*(f"n{n}" for n in range(len(said))), max_factor=100.0)
+    log.propose("lr", 0.5, confidence=0.8)
+    for n, (stance, confidence, value) in enumerate(said):
+        log.vote(f"n{n}", stance, value if stance == "propose" else None, confidence=confidence)  # type: ignore[arg-type]
+    assert (log.verdict, log.last.value) == ("adopted", 0.5)
+    assert replay(log.events, RUN).same

@@ -1,0 +1,89 @@
+"""log.jsonl as it grows beside the store: cut, longer or shorter than that, or saying something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.replayed import a_run
+from tests.unit.test_spool import files_of_at_most
+
+from oven_controller.events import Event
+from oven_controller.stack.mirror import Mirror
+
+EVENTS = a_run().events
+TEXT = "".join(event.line() + "\n" for event in EVENTS)
+
+
+def fed(path: Path, events: list[Event]) -> Mirror:
+    mirror = Mirror(path)
+    for event in events:
+        mirror.take(event)
+    mirror.finish()
+    mirror.close()
+    return mirror
+
+
+@settings(max_examples=50)
+@given(share=st.floats(0, 1), again=st.integers(0, len(EVENTS)))
+def test_wherever_it_was_cut_it_goes_on_to_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, share: float, again: int
+) -> None:
+    path = tmp_path_factory.mktemp("mirror") / "log.jsonl"
+    path.write_text(TEXT[: round(share * len(TEXT))])
+    mirror = fed(path, EVENTS[:again])
+    assert mirror.aside is None and mirror.fault == ""
+    mirror = fed(path, EVENTS)
+    assert path.read_text() == TEXT and mirror.beyond == 0 and mirror.seq == len(EVENTS)
+
+
+def test_what_is_taken_is_in_the_file_once_it_is_flushed(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path / "log.jsonl")
+    for event in EVENTS[:4]:
+        mirror.take(event)
+    mirror.flush()
+    assert (tmp_path / "log.jsonl").read_text() == TEXT[: len("".join(e.line() + "\n" for e in EVENTS[:4]))]
+    mirror.close()
+
+
+def test_the_store_holds_where_they_part_and_both_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    other = TEXT.replace('"verdict":"adopted"', '"verdict":"rejected"')
+    path.write_text(other)
+    mirror = fed(path, EVENTS)
+    assert mirror.aside == tmp_path / "log.differs-1.jsonl" and mirror.aside.read_text() == other
+    assert path.read_text() == TEXT
+    first = next(
+        n for n, (one, two) in enumerate(zip(TEXT.splitlines(), other.splitlines(), strict=True)) if one != two
+    )
+    assert mirror.differs == EVENTS[first].seq
+    path.write_text(other)
+    assert fed(path, EVENTS).aside == tmp_path / "log.differs-2.jsonl"
+
+
+def test_what_the_store_no_longer_has_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(TEXT + '{"seq": 999, "ti')
+    assert fed(path, EVENTS[:-3]).beyond == 3, "its end"
+    assert path.read_text() == TEXT
+    path.write_text(TEXT)
+    assert fed(path, EVENTS[5:]).aside is None, "its beginning"
+    assert path.read_text() == TEXT
+
+
+def test_a_disk_that_takes_no_more_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    mirror = Mirror(path)
+    with files_of_at_most(2500):
+        for event in EVENTS:
+            mirror.take(event)
+            mirror.flush()
+    assert mirror.fault == "File too large"
+    with pytest.raises(OSError, match="File too large"):
+        mirror.finish()
+    mirror.close()
+    assert TEXT.startswith(path.read_text()) and path.read_text().endswith("\n") and path.stat().st_size > 1000
+    fed(path, EVENTS)
+    assert path.read_text() == TEXT, "when there is room again"

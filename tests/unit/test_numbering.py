@@ -1,0 +1,73 @@
+"""What a log lacks of its learner, by number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.replayed import a_run, left_behind
+from tests.unit.test_cli_replay import invoke
+
+from oven_controller.events import Event
+from oven_controller.home import Home, Status
+from oven_controller.messages import Observation, Outcome, RunEnded
+from oven_controller.numbering import Hole, Numbering
+
+
+def seen(incarnation: int, n: int) -> Observation:
+    return Observation(incarnation=incarnation, n=n, tick=n, step=n, progress=0.0, metrics={})
+
+
+@given(st.lists(st.sets(st.integers(2, 39)), min_size=1, max_size=3))
+def test_every_message_that_was_taken_out_is_found_and_no_other(out: list[set[int]]) -> None:
+    numbering = Numbering()
+    for incarnation, lost in enumerate(out, 1):
+        for n in sorted(set(range(1, 41)) - lost):
+            numbering.take(seen(incarnation, n))
+            numbering.take(seen(incarnation, n))  # one that comes twice is none
+    found = [set(range(hole.first, hole.last + 1)) for hole in numbering.holes]
+    assert sum(map(len, found)) == numbering.missing == sum(map(len, out))
+    assert {(h.incarnation, n) for h in numbering.holes for n in range(h.first, h.last + 1)} == {
+        (incarnation, n) for incarnation, lost in enumerate(out, 1) for n in lost
+    }
+
+
+def test_what_the_learner_said_it_dropped_is_not_missing() -> None:
+    numbering = Numbering()
+    for n in (1, 2, 6):
+        numbering.take(seen(1, n))
+    assert numbering.holes == [Hole(1, 3, 5)] and numbering.missing == 3 and not numbering.ended
+    numbering.take(RunEnded(incarnation=1, n=7, reason="completed", tick=6, step=6, dropped_observations=3))
+    assert numbering.missing == 0 and numbering.ended
+
+
+@pytest.mark.parametrize(
+    ("keep", "ended", "code", "words"),
+    [
+        (lambda event: True, "completed", 0, ""),
+        (lambda event: not isinstance(event.body, RunEnded | Outcome), "completed", 1, "its log has no RunEnded"),
+        (lambda event: not isinstance(event.body, RunEnded | Outcome), "stopped", 0, ""),
+        (
+            lambda event: not (isinstance(event.body, Observation) and event.body.tick > 7),
+            "completed",
+            1,
+            "missing: 2 messages of the learner, by number 9 to 10 of incarnation 1",
+        ),
+    ],
+)
+def test_verify_finds_what_is_missing_at_the_end(  # type: ignore[no-untyped-def]
+    keep, ended: Status, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    events = [event for event in a_run().events if keep(event)]
+    folder = left_behind(Home(), a_run())
+    renumbered = [Event.read(seq, e.subject, e.data, e.time) for seq, e in enumerate(events, 1)]
+    folder.export.write_text("".join(event.line() + "\n" for event in renumbered))
+    folder.write_info(folder.info().model_copy(update={"ended": ended}))
+    assert invoke("replay", "r", "--verify", "--json") == code
+    found = json.loads(capsys.readouterr().out)
+    assert words in " ".join(found["lacks"]) and bool(found["lacks"]) == bool(words)

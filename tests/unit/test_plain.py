@@ -1,0 +1,75 @@
+"""What agents and learners write never steers the terminal of who reads it, nor looks like a line of ours."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.mesh_log import LR, NOON, Log
+from tests.unit.replayed import left_behind
+from tests.unit.test_cli_replay import invoke
+
+from oven_controller.home import Home
+from oven_controller.plain import clean
+from oven_controller.stack.headless import Headless
+
+FORGED = "    9.0 s  decision optimizer.lr_scale 1 → 0.5 adopted: all were for it"
+HOSTILE = f"fine\n{FORGED}\r\x1b[2K\x9b31m\x1b]0;t\x07 \u202egnorw\u2066 \u2028{FORGED}\u200b"
+
+
+def steers(text: str) -> list[str]:
+    return [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs")]
+
+
+@given(st.text())
+def test_no_character_that_steers_is_left_and_no_other_goes(text: str) -> None:
+    cleaned = clean(text)
+    assert not set(cleaned) & set("\x1b\x9b\n\r\x07\x08\u202a\u202b\u202d\u202e\u2066\u2069\u200f\u061c\u2028\u2029")
+    kept = [c for c in text if not steers(c) and c != " "]
+    assert [c for c in cleaned if not steers(c) and c != " "] == kept
+    assert clean(cleaned) == cleaned
+
+
+def a_hostile_run() -> Log:
+    log = Log(stride=1)
+    log.start()
+    log.join("amy", speciality=(LR,))
+    log.tick()
+    log.propose("amy", 0.5, confidence=0.9, rationale=HOSTILE)
+    log.status("amy", state="cannot_fire", reason=HOSTILE)
+    log.status("amy", state="notice", reason=HOSTILE)
+    log.operator("c1", "mute", agent="amy", reason=HOSTILE)
+    log.tick(3)
+    log.receipt(log.last)
+    log.end()
+    return log
+
+
+def test_a_forged_line_stands_in_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    log = a_hostile_run()
+    folder = left_behind(Home(), log)
+    said: list[str] = []
+    report = Headless(said.append, NOON - timedelta(seconds=1))
+    for event in log.events:
+        report.event(event)
+    outputs = {"headless": "\n".join([*said, *report.summary()])}
+    for command in (["log", "r"], ["status", "r"], ["replay", "r", "--until", "2"], ["review", str(folder.export)]):
+        invoke(*command)
+        captured = capsys.readouterr()
+        outputs[command[0]] = captured.out + captured.err
+    text = folder.export.read_text()
+    folder.export.write_text(text.replace('"verdict":"adopted"', '"verdict":"rejected"'))
+    assert invoke("replay", "r") == 1
+    outputs["a replay that differs"] = capsys.readouterr().out
+    for name, output in outputs.items():
+        assert not [c for c in steers(output) if c != "\n"], name
+        assert FORGED not in output.splitlines(), name
+        assert not any(line.startswith(FORGED[:20]) for line in output.splitlines()), name
+    assert sum("gnorw" in output for output in outputs.values()) >= 3, "it is shown, and harmless"

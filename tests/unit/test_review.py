@@ -1,0 +1,390 @@
+"""All agents over one finished run: the same votes however they are asked, and a report that says what it rests on."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.etree import ElementTree
+
+import pytest
+from tests.unit.mesh_log import LR, RUN, Log
+from tests.unit.own_home import invoke, own_home
+from tests.unit.test_backtest import Cutter, Lockstep, Unsure, backtest
+
+from oven_agents import Agent as Base
+from oven_agents import Notice, Vote, Window
+from oven_agents.learning_rate import LearningRate
+from oven_agents.loader import load
+from oven_agents.review import answers, command, page, text
+from oven_agents.review.chart import COLUMNS, chart
+from oven_agents.review.command import look
+from oven_agents.review.flags import Flag, Series, flags, judge
+from oven_agents.review.panel import Panel, Said
+from oven_agents.review.report import Report
+from oven_controller.cli.review import _changed
+from oven_controller.home import Home
+from oven_controller.importing.command import read
+from oven_controller.importing.knobs import asked
+from oven_controller.messages import BallotOpened, MetricSpec, RunStarted
+from oven_controller.rules import Rules
+from oven_controller.stack import plugins
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return own_home(tmp_path, monkeypatch)
+
+
+def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple[int, int]] = ()) -> Path:
+    """A training that learns, with stretches in which loss and gradient jump."""
+    rng, lines = random.Random(5), ["step,loss,learning_rate,grad_norm,eval/loss" + ",reward,kl,entropy" * reward]
+    for step in range(1, rows + 1):
+        bad = any(begins <= step < begins + length for begins, length in spikes)
+        level = 2 + 2 * math.exp(-3 * step / rows)
+        cells = [level + 2 * bad + rng.gauss(0, 0.03), 3e-4, (6 if bad else 1) * math.exp(rng.gauss(0, 0.2))]
+        cells.append(level + rng.gauss(0, 0.01) if step % 50 == 0 else math.nan)
+        if reward:
+            gone = step > 0.9 * rows
+            cells += [0.01 if gone else 0.6, 0.5 if gone else 0.05, 0.2 if gone else 1 + rng.gauss(0, 0.01)]
+        lines.append(f"{step}," + ",".join("" if math.isnan(cell) else f"{cell:.6g}" for cell in cells))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def reviewed(path: Path, *, processes: int = 1, inline: bool = False, agents: dict[str, Base] | None = None) -> Report:
+    targets = {name: name for name in agents or plugins.points("agents")}
+    loaded = agents or {name: load(name)[1] for name in targets}
+    if inline:  # one that answers ballots has to be asked while they are open, and all the others with it
+        loaded, targets = loaded | {"zz": Ballots()}, targets | {"zz": "zz"}
+    change = _changed({}, asked(["grad.clip=3", "grpo.beta=0.04"]), True, list(targets))
+    with read(path, {}).rows as rows:
+        return look(
+            RUN,
+            lambda: rows.events(RUN),
+            loaded,
+            targets,
+            path.with_suffix(".ticks"),
+            change,
+            processes,
+            lambda _: None,
+        )
+
+
+class Ballots(Base):
+    """Looks at every ballot, and says nothing."""
+
+    moves: ClassVar[tuple[str, ...]] = (LR,)
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return None
+
+
+def told(report: Report, without: str = "zz") -> list[object]:
+    return [
+        [flag.agent, flag.tick, flag.last.tick, len(flag.words), flag.verdict, flag.likely, flag.afterwards]
+        + [said.vote for said in flag.words[0]]
+        for flag in report.flags
+        if flag.agent != without
+    ]
+
+
+@pytest.mark.parametrize("reward", [False, True])
+def test_agents_say_the_same_however_they_are_asked(
+    reward: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, part by part and in two processes; or at each tick, while ballots are open."""
+    rows, spikes = 700 if reward else 1300, ((300, 200), (700, 6), (1020, 40))
+    source = table(tmp_path / "a.csv", rows, reward=reward, spikes=spikes)
+    before = reviewed(source)
+    assert len(before.flags) >= (1 if reward else 3)
+    assert told(reviewed(source, inline=True)) == told(before)
+    monkeypatch.setattr(answers, "LEAST", 512)
+    monkeypatch.setattr(command, "BLOCKS", 1)
+    assert told(reviewed(source, processes=2)) == told(before)
+
+
+def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
+    recorded = Lockstep(LearningRate(), "lr", 40).log
+    alone = backtest(LearningRate(), "lr", recorded.events)
+    panel = Panel(RUN, {"lr": LearningRate()})
+    for event in recorded.events:
+        panel.take(event)
+    assert [(said.tick, said.vote) for said in panel.said] == [(said.tick, said.vote) for said in alone.said]
+    assert [said.decision and said.decision.verdict for said in panel.said] == [
+        said.decision and said.decision.verdict for said in alone.said
+    ]
+    assert panel.changes, "the recording carried them out"
+
+
+def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
+    recorded = Lockstep(Cutter(), "lr", 12).log
+    alone, panel = backtest(Unsure(), "lr", recorded.events), Panel(RUN, {"lr": Unsure()})
+    for event in recorded.events:
+        panel.take(event)
+    for found in (alone.said, panel.said):
+        assert [said.decision.verdict for said in found if said.decision] == ["rejected", "rejected"]
+    assert [decision.verdict for decision in panel._loop.computed] == ["rejected", "rejected"], "and nothing else was"
+
+
+class Second(Cutter):
+    """Not sure by itself; a second voice beside another's."""
+
+    sure = 0.55
+
+
+def test_two_agents_that_agree_are_a_quorum() -> None:
+    log = Log(stride=1)
+    log.start(metrics=(MetricSpec(name="loss"),))
+    log.tick(6)
+    for agents, verdict in (({"a": Second()}, "rejected"), ({"a": Second(), "b": Second()}, "adopted")):
+        panel = Panel(RUN, agents)
+        for event in log.events:
+            panel.take(event)
+        assert {said.decision.verdict for said in panel.said if said.decision} == {verdict}
+        assert len(panel.said) == len(agents)
+
+
+class Raises(Base):
+    moves: ClassVar[tuple[str, ...]] = (LR,)
+
+    def vote(self, window: Window) -> Vote | None:
+        if window.tick > 100:
+            raise RuntimeError("no such thing")
+        return (
+            window.propose(LR, 0.5, confidence=0.9, why="so", target="loss", horizon=4) if window.tick == 50 else None
+        )
+
+
+class Looks(Base):
+    """Proposes where nothing is open, and so cannot be asked before. Its reason says what it looked at."""
+
+    moves: ClassVar[tuple[str, ...]] = (LR,)
+
+    def vote(self, window: Window) -> Vote | None:
+        open_ = len(window.open_ballots)
+        return (
+            None
+            if open_ or window.tick % 100
+            else window.propose(LR, 0.5, confidence=0.9, why=type(window.open_ballots).__name__)
+        )
+
+
+def test_agents_that_raise_or_look_at_ballots(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", 600)
+    found = reviewed(source, agents={"bad": Raises()})
+    assert [flag.tick for flag in found.flags] == [50]
+    assert found.cannot_fire["bad"] == "its code raised at 20 ticks in a row, last RuntimeError: no such thing"
+    looked = reviewed(source, agents={"looks": Looks()})
+    assert [word[0].tick for flag in looked.flags for word in flag.words] == [100, 200, 300, 400, 500, 600]
+    assert {flag.first.vote.rationale for flag in looked.flags} == {"dict"}, "the session's own ballots"
+
+
+class Tells(Base):
+    """Says how much it has heard, at a few ticks."""
+
+    def vote(self, window: Window) -> Notice | None:
+        heard = f"{len(window.observations)} observations, {len(window.series('loss'))} losses"
+        return Notice(f"tick {window.tick}", heard) if window.tick in (3, 5, 8) else None
+
+
+class TellsInline(Tells):
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return None
+
+
+@pytest.mark.parametrize("agent", [Tells(), TellsInline()])
+def test_another_training_begins_with_an_empty_window_and_notices_are_reported(agent: Base, tmp_path: Path) -> None:
+    log = Log(stride=1)
+    log.start(metrics=(MetricSpec(name="loss"),), training="1")
+    log.tick(4, loss=1.0)
+    log.restart(metrics=(MetricSpec(name="loss"),), training="2", tick=4)
+    log.tick(4, loss=2.0)
+    events = log.events
+    found = look(RUN, lambda: events, {"t": agent}, {"t": "t"}, tmp_path / "t", lambda start: start, 1, lambda _: None)
+    losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
+    assert [(step, text) for step, _, text in found.notices] == losses
+    assert "notice at step 5, t: 1 observations, 1 losses" in text.lines(found)
+    assert "1 observations, 1 losses" in page.page(found)
+
+
+def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> Said:
+    body: dict[str, Any] = {"target": "loss", "horizon": 10, "confidence": 0.7, "rationale": "so", "stance": "propose"}
+    vote = Vote.model_validate(body | {"actuator": actuator, "value": value, "tick": tick} | more)
+    return Said(agent, vote, tick, tick, None if actuator == "run.rollback" else 1.0)
+
+
+def test_what_is_said_again_is_one_flag() -> None:
+    every = [said(tick) for tick in (10, 20, 40, 66, 94)] + [said(94, 2.0), said(95, agent="b"), said(200)]
+    found = flags(every, Rules())
+    assert [(f.agent, f.tick, len(f.words)) for f in found] == [("a", 10, 4), ("a", 94, 1), ("b", 95, 1), ("a", 200, 1)]
+    plan = flags([said(10), said(10, 5.0, "run.rollback")], Rules())
+    assert [len(word) for word in plan[0].words] == [2] and plan[0].back == 5
+
+
+STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("values", "flag", "changes", "likely", "words"),
+    [
+        (STEADY, [said(100)], [], "false alarm", "kept its level with nothing changed"),
+        ([v - 0.01 * t for t, v in enumerate(STEADY)], [said(100)], [], "false alarm", "improved with nothing changed"),
+        ([v + (t > 98) for t, v in enumerate(STEADY)], [said(100)], [], "harm", "it got worse"),
+        ([v + (t > 98) for t, v in enumerate(STEADY)], [said(100), said(100, 90, "run.rollback")], [], "harm", "worse"),
+        # what was high for a while before the flag is not the level to compare with
+        ([v + (t > 90) for t, v in enumerate(STEADY)], [said(100, 88, "run.rollback")], [], "harm", "it got worse"),
+        (
+            [v + (95 < t < 103) for t, v in enumerate(STEADY)],
+            [said(100, 94, "run.rollback")],
+            [],
+            "false alarm",
+            "level",
+        ),
+        ([math.nan if t > 100 else v for t, v in enumerate(STEADY)], [said(100)], [], "harm", "loss was nan within 10"),
+        (STEADY, [said(100)], [(104, "x was changed")], "unknown", "x was changed before its horizon was over"),
+        (STEADY, [said(100, evidence=("symptom:gradients_aligned",))], [], "unknown", "nothing was wrong, only slow"),
+        (STEADY, [said(100, target="")], [], "unknown", "it names no target"),
+        (STEADY, [said(100, target="eval/loss")], [], "unknown", "eval/loss was not measured"),
+        (STEADY[:104], [said(100)], [], "unknown", "measured too rarely after it"),
+        (STEADY, [said(1)], [], "unknown", "measured too rarely before it"),
+    ],
+)
+def test_what_looks_like_a_false_alarm(
+    values: list[float], flag: list[Said], changes: list[tuple[int, str]], likely: str, words: str
+) -> None:
+    series = Series(list(range(len(values))), values)
+    one = Flag("a", [flag])
+    judge(one, {"loss": MetricSpec(name="loss", better="down")}, {"loss": series}, changes, 3)
+    assert one.likely == likely and words in one.afterwards
+
+
+def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
+    table(tmp_path / "old run.csv", 1300, spikes=((300, 200), (900, 6)))
+    assert invoke("review", "old run.csv", "--html", "r.html", "--jobs", "1") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("old-run-csv: 2 flags in 1,300 ticks (steps 1 to 1,300), 2 would")
+    assert all(len(line) <= 80 for line in out.splitlines())
+    words = " ".join(out.split())
+    assert "1 looks like a false alarm, after 1 the run got worse, 0 cannot be told" in words
+    assert "1. step 305 (tick 305), sentinel: run.rollback to tick 298, data.skip 100 why: loss jumped from" in words
+    assert "lr: the run publishes no optim/grad_momentum_cos" in words and "with nothing changed" in words
+    assert "knobs assumed, as an attached run would have them: run.rollback, data.skip;" in words
+    assert not (tmp_path / "home").exists(), "nothing is left behind"
+
+    text = (tmp_path / "r.html").read_text()
+    page = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
+    marks = [len(page.findall(f".//svg/g[@class='{what}']")) for what in ("harm", "late", "open")]
+    assert len(page.findall(".//svg")) == 4 and marks == [4, 4, 0]
+    assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
+
+    options = ["--json", "--agent", "sentinel,late", "--set", "rules.specialist_confidence=.9"]
+    assert invoke("review", "old run.csv", *options) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["agents"] == ["late", "sentinel"] and found["rules"]["specialist_confidence"] == 0.9
+    assert found["adopted"] == 0 and found["false_alarms"] == 1 and found["followed_by_harm"] == 1
+    first = found["flags"][0]
+    assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("sentinel", 305, 305, "harm")
+    assert [change["verdict"] for change in first["changes"]] == ["rejected", "rejected"]
+    assert "specialist" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
+
+    assert invoke("review", "old run.csv", "--no-assume", "--json") == 0
+    bare = json.loads(capsys.readouterr().out)
+    assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["sentinel"]
+
+
+def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any) -> None:
+    table(tmp_path / "a.csv", 700, spikes=((300, 200),))
+    seen = {}
+    for at, args in enumerate((["a.csv", "--run", "kept"], ["kept"], ["home/runs/kept"], ["home/runs/kept/log.jsonl"])):
+        assert invoke("review", *args, "--json") == 0
+        seen[at] = json.loads(capsys.readouterr().out)
+    assert [flag["agent"] for flag in seen[0]["flags"]] == ["sentinel"] and [folder.run for folder in home.runs()] == [
+        "kept"
+    ]
+    for at in (1, 2, 3):
+        assert {k: v for k, v in seen[at].items() if k != "notes"} == {k: v for k, v in seen[0].items() if k != "notes"}
+    (tmp_path / "elsewhere.jsonl").write_bytes((home.path / "runs/kept/log.jsonl").read_bytes())
+    assert invoke("review", "elsewhere.jsonl", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
+    assert invoke("review", "kept", "--rename", "a=b") == 2
+    assert "are for what `import` reads" in capsys.readouterr().err
+
+
+def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:
+    log = Lockstep(Cutter(), "cutter", 30).log
+    lines = "".join(event.line() + "\n" for event in log.events)
+    (tmp_path / "own.jsonl").write_text(lines)
+    assert invoke("review", "own.jsonl", "--json", "--agent", "lr") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"] == RUN and found["assumed_knobs"] == []
+    assert all(flag["likely"] == "unknown" for flag in found["flags"]), "somebody else was changing it meanwhile"
+
+
+BAD: dict[str, tuple[list[str], bytes | None, str]] = {
+    "nothing": (["x.csv"], None, "there is no file or folder x.csv, and no run named 'x.csv'"),
+    "empty": (["x.csv"], b"", "it is empty"),
+    "empty folder": (["folder"], None, "folder is none of: a history exported as"),
+    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is no CSV in UTF-8, export it as one"),
+    "not UTF-8": (["x.jsonl"], b'{"step": 1, "a": "\xff"}\n', "line 1 is no JSON"),
+    "no number": (["x.csv"], b"step,loss\n1,a\n", "holds no measurement at any step"),
+    "no step": (["x.csv"], b"loss\n1\n", "--rename NAME=step says which of them has the step"),
+    "no folder": (["x.csv", "--html", "no/x.html"], b"step,loss\n1,2\n", "there is no folder "),
+    "a folder": (["x.csv", "--html", "folder"], b"step,loss\n1,2\n", "folder is a folder; name a file in it"),
+    "no rule": (["x.csv", "--set", "steps=3"], b"step,loss\n1,2\n", "only rules can be set for a run that is over"),
+    "no such rule": (
+        ["x.csv", "--set", "rules.windw_ticks=3"],
+        b"step,loss\n1,2\n",
+        "did you mean 'rules.window_ticks'",
+    ),
+    "no agent": (["x.csv", "--agent", "sentinl"], b"step,loss\n1,2\n", "did you mean 'sentinel'"),
+    "no knob": (["x.csv", "--knob", "grad.clp"], b"step,loss\n1,2\n", "did you mean grad.clip?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_reviewed(case: str, tmp_path: Path, capsys: Any) -> None:
+    args, data, words = BAD[case]
+    (tmp_path / "folder").mkdir()
+    if data is not None:
+        (tmp_path / args[0]).write_bytes(data)
+    assert invoke("review", *args) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.startswith("error: ") and "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:
+    rows = [(step, 2.0, 0.1) for step in range(1, 101)] + [(step, 2.0, 0.1) for step in range(60, 130)]
+    rows += [(step, math.nan if step < 150 else math.inf, math.nan) for step in range(130, 160)]
+    columns = [f"c{i}" for i in range(100)]
+    lines = [",".join(["step", "loss", "learning_rate", *columns])]
+    lines += [",".join(map(str, [*row, *[0.5] * 100])) for row in rows]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    assert invoke("review", "x.csv", "--html", "x.html") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "resumed once" in out and "loss is not a finite number since tick 171" in out
+    assert "harm: loss was nan within" in out
+    ElementTree.fromstring((tmp_path / "x.html").read_text().removeprefix("<!DOCTYPE html>"))
+
+
+def test_a_chart_of_many_values_is_small() -> None:
+    series = Series(list(range(100_000)), [math.sin(i / 999) + (i == 5) * 1e9 for i in range(100_000)])
+    picture = chart("loss <&> more", series, [Flag("a", [[said(100)]])] * 3, 0, 99_999)
+    assert len(picture) < 40_000 and "loss &lt;&amp;&gt; more; 4 of 400 stretches" in picture
+    points = ElementTree.fromstring(picture).find(".//polygon")
+    assert points is not None and len(points.attrib["points"].split()) == 2 * COLUMNS
+    assert chart("x", Series([1, 2], [math.nan, math.inf]), [], 0, 9) == ""
+
+
+def test_the_gist_says_when_nobody_could_judge() -> None:
+    start = RunStarted(incarnation=1, n=0, recipe="any")
+    report = Report("r", start, 1, (1, 1), (1, 1), ["a", "b"], [], {"a": "no", "b": "no"}, {})
+    assert report.gist == "r: no agent could judge this run of 1 tick (steps 1 to 1); why is below"

@@ -1,0 +1,190 @@
+"""The spool as a file: whole, cut at any byte, another run's, held by one who lives, on a disk that takes no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.replayed import a_run, left_behind
+from tests.unit.test_cli_replay import invoke
+
+from oven_controller.bus import Entry
+from oven_controller.errors import ConfigError
+from oven_controller.home import Home
+from oven_controller.messages import RunEnded
+from oven_controller.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
+from oven_controller.stack.reading import exported
+from oven_learner import spooling
+
+
+def messages(count: int) -> list[Kept]:
+    said = [Kept("oven.r.observation", b'{"n":%d,"loss":1.0}' % n, f"1-{n}-abc", "sig") for n in range(1, count)]
+    end = RunEnded(incarnation=1, n=count, reason="completed", tick=count, step=count)
+    return [*said, Kept("oven.r.run", end.wire(), f"1-{count}-abc", "sig")]
+
+
+def spooled(folder: Path, kept: list[Kept]) -> Path:
+    spool = Spool.take(folder, "r", make=True)
+    assert spool is not None
+    spool.begin()
+    assert spool.keep(kept) == len(kept)
+    spool.close()
+    return folder / NAME
+
+
+def test_what_is_kept_is_read_again_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    kept = messages(12)
+    spooled(tmp_path, [kept[-1], *kept[:-1]])
+    left = look(tmp_path, "r")
+    assert left == Left(tuple(kept)) and left.observations == 11
+    assert left.end is not None and left.end.reason == "completed"
+    assert left.words() == "12 messages of the learner (11 observations, the run's end among them)"
+
+
+@settings(max_examples=60)
+@given(share=st.floats(0, 1))
+def test_one_that_is_cut_gives_its_whole_lines_and_says_how_many_are_lost(
+    tmp_path_factory: pytest.TempPathFactory, share: float
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    kept = messages(9)
+    path = spooled(folder, kept)
+    data = path.read_bytes()
+    size = HEAD_BYTES + round(share * (len(data) - HEAD_BYTES))
+    path.write_bytes(data[:size])
+    left = look(folder, "r")
+    whole = data[:size].count(b"\n") - 1
+    assert left.messages == tuple(kept[:whole]) and left.lost == 9 - whole
+    assert (f"{left.lost} that are lost" in left.words()) == bool(left.lost)
+
+
+def test_a_line_that_was_altered_is_lost(tmp_path: Path) -> None:
+    path = spooled(tmp_path, messages(3))
+    path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":7'))
+    left = look(tmp_path, "r")
+    assert [kept.message_id for kept in left.messages] == ["1-1-abc", "1-3-abc"] and left.lost == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"", "nothing"),
+        (b'{"spool": 1, "ru', "is damaged: its first line does not say whose messages it holds; move it away"),
+        (b"[]\n", "is damaged"),
+        (json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n", "holds messages of run 'q'"),
+    ],
+)
+def test_one_that_is_not_this_runs_is_refused_with_the_remedy(tmp_path: Path, head: bytes, words: str) -> None:
+    (tmp_path / NAME).write_bytes(head)
+    if not head:
+        assert look(tmp_path, "r").nothing
+        return
+    for asked in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", make=True)):
+        with pytest.raises(ConfigError, match=words):
+            asked()
+    assert (tmp_path / NAME).read_bytes() == head, "it is left as it is"
+
+
+def test_while_a_learner_lives_nothing_is_missing_and_nobody_else_has_it(tmp_path: Path) -> None:
+    spool = Spool.take(tmp_path, "r", make=True)
+    assert spool is not None
+    spool.begin()
+    assert look(tmp_path, "r").nothing and Spool.take(tmp_path, "r", wait_s=0) is None
+    os.close(spool._descriptor)  # killed
+    assert look(tmp_path, "r").unknown
+    again = Spool.take(tmp_path, "r", wait_s=0)
+    assert again is not None
+    again.done()
+    again.close()
+    assert not (tmp_path / NAME).exists() and look(tmp_path, "r").nothing
+
+
+def test_what_was_lost_is_remembered_when_the_rest_is_in_the_log(tmp_path: Path) -> None:
+    path = spooled(tmp_path, messages(9))
+    path.write_bytes(path.read_bytes()[:-1])
+    for _ in range(2):
+        spool = Spool.take(tmp_path, "r")
+        if spool is not None:
+            spool.done()
+            spool.close()
+    assert lost_for_good(tmp_path, "r") == 1 and not path.exists()
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_disk_that_takes_no_more_it_says_how_many_there_should_be(tmp_path: Path) -> None:
+    spool = Spool.take(tmp_path, "r", make=True)
+    assert spool is not None
+    spool.begin()
+    kept = messages(50)
+    with files_of_at_most(2000):
+        written = spool.keep(kept)
+    spool.close()
+    left = look(tmp_path, "r")
+    assert 3 < written < 50 and left.messages == tuple(kept[:written]) and left.lost == 50 - written
+
+
+def test_the_run_s_end_goes_before_observations_where_there_is_no_room_for_all(tmp_path: Path) -> None:
+    spool = spooling.taken(str(tmp_path), "r")
+    assert spool is not None
+    letters = [Entry(kept.subject, kept.data, kept.message_id) for kept in messages(50)]
+    with files_of_at_most(2000):
+        written = spooling.keep(spool, letters, None)
+    left = look(tmp_path, "r")
+    assert 3 < written == len(left.messages) < 50 and left.end is not None and left.end.n == 50
+    assert left.messages[:3] == tuple(replace(kept, signature="") for kept in messages(50)[:3]), "the oldest first"
+
+
+def test_a_spool_of_another_run_in_a_runs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    folder = left_behind(Home(), a_run())
+    spooled(tmp_path, messages(3)).rename(folder.path / NAME)
+    text = (folder.path / NAME).read_bytes().replace(b'"run": "r"', b'"run": "q"')
+    (folder.path / NAME).write_bytes(text)
+    for command in (["log", "r"], ["replay", "r"]):
+        assert invoke(*command) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "holds messages of run 'q', and this is run 'r': move it into" in said
+    assert invoke("status", "r") == 0
+    assert "holds messages of run 'q'" in capsys.readouterr().out
+
+
+def test_a_run_whose_store_is_gone_takes_its_spool_into_log_jsonl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the mesh would have said to it, too: or a replay would miss that."""
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    log = a_run(end=False)
+    log.propose("amy", 0.25, confidence=0.9)  # a ballot that the end leaves open
+    folder = left_behind(Home(), log)
+    folder.write_info(folder.info().model_copy(update={"mirrored": True}))
+    end = RunEnded(incarnation=1, n=log.n, reason="completed", tick=9, step=9)
+    spooled(folder.path, [Kept("oven.r.run", end.wire(), "1-99-abc", "")])
+    with folder.export.open("a") as out:
+        out.write('{"seq": 99, "ti')  # and it was killed as it wrote
+    for _ in range(2):
+        assert invoke("replay", "r", "--verify") == 0
+        captured = capsys.readouterr()
+        assert "byte for byte" in captured.out
+        assert "the store of run 'r' is gone: what is left of its log is log.jsonl" in captured.err
+    events = list(exported(folder))
+    assert [type(event.body).__name__ for event in events[len(log.events) :]][:2] == ["RunEnded", "Decision"]
+    assert not (folder.path / NAME).exists()

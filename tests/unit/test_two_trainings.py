@@ -1,0 +1,65 @@
+"""Two trainers in one process and one run, with the real mesh: the second is judged by its own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.unit.attached import THIRD_PARTY, trainer
+
+from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
+from oven_controller.rules import Rules
+from oven_learner.attachment import attach
+from oven_learner.gym.mesh_arms.link import LoopLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+SCALE = "optimizer.lr_scale"
+
+
+class Halving:
+    """An agent that halves the rate once, at its third tick."""
+
+    name = "halving"
+
+    def __init__(self) -> None:
+        self._said = self._joined = False
+        self._tick = 0
+
+    def absorb(self, body: object) -> None:
+        if isinstance(body, Observation):
+            self._tick = body.tick
+
+    def react(self) -> Sequence[Vote | AgentStatus]:
+        if not self._joined:
+            self._joined = True
+            return [AgentStatus(state="joined", moves=(SCALE,), speciality=(SCALE,))]
+        if self._tick < 3 or self._said:
+            return []
+        self._said = True
+        return [Vote(actuator=SCALE, stance="propose", value=0.5, tick=self._tick, confidence=0.9)]
+
+
+def test_the_second_of_two_trainers_takes_over_nothing_of_the_first(tmp_path: Path) -> None:
+    link = LoopLink("r", [Halving()], lambda _: Rules(autonomy="auto", newcomers="full"))
+    for number in ("first", "second"):
+        job = trainer(tmp_path / number)
+        attach(job, link=link)
+        job.train()
+    bodies = [event.body for event in link.events]
+    first, second = (body for body in bodies if isinstance(body, RunStarted))
+    assert [(one.training, one.incarnation) for one in (first, second)] == [("1", 1), ("2", 2)]
+    assert second.tick == 12 and [o.tick for o in bodies if isinstance(o, Observation)] == list(range(1, 25))
+    assert [r.after for r in bodies if isinstance(r, Receipt) and r.actuator == SCALE] == [0.5]
+    values = [{spec.name: spec.value for spec in one.actuators}[SCALE] for one in (first, second)]
+    assert values == [1.0, 1.0], "what was set in the first is not the second's"
+    assert sum(isinstance(body, Decision) for body in bodies) == 1
+
+
+def test_a_second_train_of_one_trainer_goes_on_with_its_training(tmp_path: Path) -> None:
+    link = LoopLink("r", [])
+    job = trainer(tmp_path)
+    attach(job, link=link)
+    job.train()
+    job.train()
+    assert [body.training for event in link.events if isinstance(body := event.body, RunStarted)] == ["1", "1"]

@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from oven_controller.errors import reason
 from oven_controller.telemetry import HEADER, Attribute, Kind, Span
 
 log = logging.getLogger("oven.telemetry")
@@ -139,7 +138,8 @@ class _Outlet(SpanExporter):
             with _quietly(self._trouble):
                 result = self._exporter.export(spans)
         except Exception as error:
-            result, why = SpanExportResult.FAILURE, f" ({reason(error)})"
+            # Its text may hold what the exporter was given to authenticate itself with.
+            result, why = SpanExportResult.FAILURE, f" ({type(error).__name__})"
         if result is SpanExportResult.SUCCESS:
             self.delivered += len(spans)
             self.failing = False

@@ -54,7 +54,7 @@ def test_three_outcomes_move_the_posteriors(stack: Stack) -> None:
     stack.install({"kg": "oven_kg.service:main"})
     (stack.folder / "tightens.py").write_text(TIGHTENS)
     (stack.folder / "train.py").write_text(TRAINS)
-    rules = ("rules.autonomy=auto", "rules.cooldown_ticks=12", "rules.outcome_ticks=5")
+    rules = ("rules.autonomy=auto", "rules.cooldown_ticks=12", "rules.outcome_ticks=5", "rules.newcomers=full")
     settings = [part for one in ("agents=tightens.py", *rules) for part in ("--set", one)]
     up = stack.start("run", "--run", "r", *settings, "--", sys.executable, "train.py")
     folder = stack.run_folder("r")

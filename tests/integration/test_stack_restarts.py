@@ -86,6 +86,8 @@ def beating(stack: Stack, run: str, *args: str) -> Said:
         COMMITTEE,
         "rules.cooldown_ticks=2",
         "rules.max_interventions=100000",
+        "rules.newcomers=full",
+        "rules.reversals=1000000",
     ]
     sets = [part for setting in wanted for part in ("--set", setting)]
     said = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, *sets, *args))

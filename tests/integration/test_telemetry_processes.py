@@ -46,6 +46,12 @@ class Doubler(Agent):
 """
 
 
+SETTINGS = [
+    *("--set", "agents=doubler.py", "--set", "rules.autonomy=auto"),
+    *("--set", "rules.newcomers=full", "--set", "rules.reversals=1000000"),
+]
+
+
 class Collector(ThreadingHTTPServer):
     """Takes what is posted to it. `taken`: the bodies, `paths`: where to."""
 
@@ -101,7 +107,7 @@ def test_one_step_is_one_trace_across_the_processes(stack: Stack, collector: Col
         "ANTHROPIC_API_KEY": CANARY,
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process,os,host",
     }
-    wanted = ["--set", "agents=doubler.py", "--set", "rules.autonomy=auto", "--run", "r"]
+    wanted = [*SETTINGS, "--run", "r"]
     code, said = stack.command("run", *wanted, "--", sys.executable, "train.py", "--token", CANARY)
     assert code == 0, said
 
@@ -137,7 +143,7 @@ def test_a_collector_that_is_gone_changes_nothing(stack: Stack, collector: Colle
     collector.shutdown()
     collector.server_close()
     stack.env["OVEN_OTLP"] = collector.url
-    wanted = ["--set", "agents=doubler.py", "--set", "rules.autonomy=auto", "--run", "r"]
+    wanted = [*SETTINGS, "--run", "r"]
     code, said = stack.command("run", *wanted, "--", sys.executable, "train.py")
     assert code == 0 and "Traceback" not in said, said
     for log in stack.run_folder("r").logs.glob("*.log"):

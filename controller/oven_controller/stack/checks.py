@@ -52,17 +52,18 @@ def check(request: Request, home: Home) -> None:
             tls.trusting(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
     if request.resume:
-        check_resumable(home.find(request.run))
+        check_resumable(home.find(request.run), request.learner)
     else:
         home.check_free(request.run)
 
 
-def check_resumable(folder: RunFolder) -> None:
-    """Raises ConfigError for a run that has nothing left to train."""
+def check_resumable(folder: RunFolder, learner: bool = True) -> None:
+    """Raises ConfigError for a run that has nothing left to train. Where another machine's learner trains, what is
+    around it may be up again all the same: the learner says for itself whether it goes on."""
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(f"run {folder.run!r} was imported and cannot go on; start another with `oven-controller run`")
-    if folder.status() == "completed":
+    if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:
             remedy = (

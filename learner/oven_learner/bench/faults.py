@@ -45,7 +45,7 @@ RUN = "faults"
 KNOBS = 40
 VOTES_HZ, STEPS_HZ = 20, 50
 WITHIN_S = 10.0
-RULES = Rules(autonomy="observe", window_ticks=2, silent_ticks=50)
+RULES = Rules(autonomy="observe", window_ticks=2, silent_ticks=50, newcomers="full", open_ballots=KNOBS)
 
 
 class Stage:
@@ -100,7 +100,9 @@ class Stage:
             ):
                 await streams.create(admin.jetstream, RUN)
                 await asyncio.gather(self.mesh("mesh"), self.mesh("mesh-2"))
-                status = AgentStatus(state="joined", moves=tuple(f"knob.{n}" for n in range(KNOBS)))
+                knobs = tuple(f"knob.{n}" for n in range(KNOBS))
+                # A specialist, whose ballots pass the vote: whoever opens one that fails has to wait.
+                status = AgentStatus(state="joined", moves=knobs, speciality=knobs)
                 stack.push_async_callback(_cancelled, asyncio.create_task(self._read(admin)))
                 with training(self.server.url, self.credentials("learner")):
                     await self.voice.publish(self.on.agent("healthy"), status.wire())
@@ -124,7 +126,7 @@ class Stage:
         knob = f"knob.{self.at}"
         counted = self.counted[knob] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
-        ballot = Vote(actuator=knob, stance="propose", value=2.0, tick=1, confidence=0.5)
+        ballot = Vote(actuator=knob, stance="propose", value=2.0, tick=1, confidence=0.9)
         with contextlib.suppress(BusError, TimeoutError):
             await self.voice.publish(self.on.vote("healthy"), ballot.wire())
             async with asyncio.timeout(WITHIN_S):

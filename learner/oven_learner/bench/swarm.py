@@ -43,6 +43,8 @@ RULES = Rules(
     max_interventions=1_000_000_000,
     contradictions=(),
     newcomers="full",
+    reversals=1_000_000_000,
+    votes_per_tick=1_000_000_000,
 )
 _REQUEST = re.compile(r"request (\d+)")
 

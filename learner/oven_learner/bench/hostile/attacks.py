@@ -43,6 +43,8 @@ class Attack:
     """Shipped agents that this run does without."""
     granted: tuple[str, ...] = ()
     """Actuators that `oven-controller trust` grants to each guest before training begins."""
+    approved: bool = False
+    """Whether a person approves what is advised because newcomers alone are for it."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -84,8 +86,9 @@ _ALL = (
     Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
     Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
     Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
-    Attack("newcomer", "honest: lr's logic under another name, lr is off", _agent("newcomer"), _DRILLS, (HONEST,)),
-    Attack("newcomer_granted", "the same, granted lr's knobs by `oven-controller trust`", _agent("newcomer"),
+    Attack("newcomer", "honest: lr's logic under another name, lr is off, a person approves its advice",
+           _agent("newcomer"), _DRILLS, (HONEST,), approved=True),
+    Attack("newcomer_granted", "the same, granted lr's knobs by `oven-controller trust`, no person", _agent("newcomer"),
            _DRILLS, (HONEST,), granted=("optimizer.lr_scale", "run.rollback", "run.evaluate")),
 )  # fmt: skip
 ATTACKS: Final = {attack.name: attack for attack in _ALL}

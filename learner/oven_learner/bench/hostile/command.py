@@ -47,6 +47,8 @@ class Header(BaseModel):
     code: str
     """Digest of the sources of the controller and of all agents, including the hostile ones."""
     quick: bool
+    settings: tuple[str, ...] = ()
+    """What `--set` said."""
 
 
 class Hostile:
@@ -62,14 +64,15 @@ class Hostile:
             raise ConfigError("--steps, --jobs and --noise-seeds must be at least 1")
         wanted = cases(named(options.attacks), options.starts, seeds(options.seeds), options.steps, options.noise_seeds)
         settings: Mapping[str, object] = dict(QUICK) if options.quick else {}
-        header = Header(code=code_digest([_package("oven_controller"), folder().parent]), quick=options.quick)
+        header = Header(code=code_digest([_package("oven_controller"), folder().parent]), quick=options.quick,
+                        settings=tuple(options.set))  # fmt: skip
         kept = Kept(options.rows, header, _ROW) if options.rows else None
         rows = [row for row in kept.rows if row.case in wanted] if kept else []
         left = [case for case in wanted if case not in {row.case for row in rows}]
         with tempfile.TemporaryDirectory() as scratch:
             home = Path(options.home or scratch).absolute()
             home.mkdir(parents=True, exist_ok=True)
-            for row in _measured(left, home, settings, options.jobs):
+            for row in _measured(left, home, settings, options.set, options.jobs):
                 rows.append(row)
                 if kept:
                     kept.append(row)
@@ -105,6 +108,8 @@ def _parser(summary: str) -> argparse.ArgumentParser:
         help=f"runs without an attack per start, to estimate the noise ({NOISE_SEEDS})")  # fmt: skip
     add("--steps", type=int, default=STEPS, help=f"gradient steps of each run ({STEPS})")
     add("--jobs", type=int, default=2, help="runs at a time (2)")
+    add("--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a setting of each run, as for `up`, e.g. rules.newcomers=full: everybody is trusted")  # fmt: skip
     add("--quick", action="store_true", help="tiny models, only to check that it runs")
     add("--json", action="store_true", help="print one JSON object")
     add(
@@ -133,13 +138,15 @@ def cases(
     ]
 
 
-def _measured(of: Sequence[Case], home: Path, settings: Mapping[str, object], jobs: int) -> Iterator[Row]:
+def _measured(
+    of: Sequence[Case], home: Path, options: Mapping[str, object], settings: Sequence[str], jobs: int
+) -> Iterator[Row]:
     """Rows as they come, `jobs` runs at a time. Each run has its own processes, so threads are enough here."""
     if not of:
         return
     begun = time.monotonic()
     with progress("runs", len(of)) as advance, ThreadPoolExecutor(jobs) as pool:
-        playing = [pool.submit(play, case, ATTACKS.get(case.attack, NOBODY), home, settings) for case in of]
+        playing = [pool.submit(play, case, ATTACKS.get(case.attack, NOBODY), home, options, settings) for case in of]
         try:
             for future in as_completed(playing):
                 row = future.result()

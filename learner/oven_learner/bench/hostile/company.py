@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 
 from oven_controller.errors import ProcessError
+from oven_controller.events import Event
 from oven_controller.home import RunFolder
+from oven_controller.messages import Decision
 from oven_learner.bench.hostile.attacks import Guest
 
 GRACE_S = 5.0
@@ -30,6 +32,7 @@ class Company:
         """Peak resident memory of all guests' processes together, in MiB."""
         self._folder, self._environment, self._names = folder, environment, names
         self._beside: list[subprocess.Popen[bytes]] = []
+        self._read = 0  # bytes of the run's log.jsonl
 
     def plug_in(self, guest: Guest) -> None:
         """Start it, unless the stack does. Raises ProcessError if it gets no key."""
@@ -49,6 +52,31 @@ class Company:
             said = (done.stdout + done.stderr).strip()
             raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {said}")
         return done.stdout
+
+    def approve(self) -> None:
+        """Approve, as a person would, what a newcomer of this company got advised since the last call."""
+        for decision in self._advised():
+            command = _oven("approve", decision, "--run", self._folder.run)
+            # A refusal is an answer, too: the advice has lapsed, or a newer one took its place.
+            subprocess.run(command, env=self._environment, capture_output=True, timeout=COMMAND_S, check=False)
+
+    def _advised(self) -> list[str]:
+        if not self._folder.export.exists():
+            return []
+        with self._folder.export.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        bodies = [Event.from_line(line.decode()).body for line in whole.splitlines()]
+        return [
+            body.id
+            for body in bodies
+            if isinstance(body, Decision) and body.verdict == "advised" and self._proposed(body)
+        ]
+
+    def _proposed(self, decision: Decision) -> bool:
+        return any(line.agent in self._names and line.stance == "propose" for line in decision.tally)
 
     def look(self) -> None:
         """Sample the guests' memory."""

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,16 +28,16 @@ ENDED_S = 60.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object]) -> Row:
-    """Run a case and measure it. `options` are further settings of the recipe. Raises ProcessError if there is nothing
-    to report: the run wrote no log, a guest never joined, or a run without an attack did not complete."""
+def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object], settings: Sequence[str] = ()) -> Row:
+    """Run a case and measure it. `options` are the recipe's, `settings` those of `up`. Raises ProcessError if there is
+    nothing to report: the run wrote no log, a guest never joined, or a run without an attack did not complete."""
     began = time.monotonic()
     # Agents see the run's name, so it must not reveal the start.
     folder = RunFolder(home / "runs" / f"run-{uuid4().hex[:8]}")
     environment = {**os.environ, **ONE_THREAD, "OVEN_HOME": str(home)}
     said = home / f"{folder.run}.txt"
     with said.open("w") as out:
-        up = subprocess.Popen(_up(case, folder.run, attack, options), env=environment, stdout=out, stderr=out,
+        up = subprocess.Popen(_up(case, folder.run, attack, options, settings), env=environment, stdout=out, stderr=out,
                               stdin=subprocess.DEVNULL)  # fmt: skip
     company = Company(folder, environment, attack.names)
     try:
@@ -49,6 +49,8 @@ def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object]) 
                 company.command("trust", name, *attack.granted, "--run", folder.run)
         while up.poll() is None and time.monotonic() < limit:
             company.look()
+            if attack.approved:
+                company.approve()
             time.sleep(LOOK_S)
         code = up.poll()
     finally:
@@ -65,9 +67,11 @@ def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object]) 
     return Row(case, log, size, company.memory_mb, left, code, seconds)
 
 
-def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object]) -> list[str]:
+def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object], settings: Sequence[str]) -> list[str]:
     start = STARTS[case.start]
     command = up_command(Episode("swarm", start, case.seed, case.steps, "", options=tuple(options.items())), run)
+    for setting in settings:
+        command += ["--set", setting]
     files = [str(guest.path) for guest in attack.guests if guest.how == "stack"]
     if files or attack.left_out:
         shipped = [name for name in plugins.points("agents") if name not in attack.left_out]

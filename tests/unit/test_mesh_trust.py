@@ -71,6 +71,43 @@ def test_a_newcomer_completes_the_quorum_of_a_trusted_agent() -> None:
     assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 of 2 needed agree" in log.last.reason
 
 
+def test_a_newcomers_silence_holds_up_no_ballot_that_passes_without_it() -> None:
+    log = run("hangs")
+    log.propose("lr", 0.5, confidence=0.9)
+    assert not log.decisions, "it has until the next tick"
+    log.tick()
+    assert (log.verdict, log.last.tick) == ("adopted", 10)
+
+
+def test_a_newcomer_is_waited_for_where_its_word_is_what_a_quorum_lacks() -> None:
+    log = run("bob")
+    log.propose("lr", 0.5, confidence=0.55)
+    assert not log.decisions
+    log.tick(log.mesh.state.rules.window_ticks)
+    assert log.verdict == "rejected" and "no quorum" in log.last.reason
+
+
+def test_in_lockstep_a_newcomer_is_waited_for_as_the_others_are() -> None:
+    log = Log()
+    log.start(**DEFAULTS, trusted={"lr": ("*",)}, lockstep=True)
+    for agent in ("lr", "bob"):
+        log.join(agent, speciality=(LR,))
+    log.tick(9, loss=1.0)
+    log.propose("lr", 0.5, confidence=0.9)
+    assert not log.decisions
+    log.done("bob", log.ballots[-1].id)
+    assert log.verdict == "adopted"
+
+
+def test_a_newcomers_plan_ties_no_ballot_of_others_to_its_own() -> None:
+    log = run("bob")
+    log.propose("bob", 5.0, "grad.clip", 0.9, plan=("grad.clip", LR))
+    log.propose("lr", 0.5, LR, 0.9)
+    log.tick()
+    assert (log.last.actuator, log.verdict) == (LR, "adopted")
+    assert "grad.clip" in log.mesh.ballots, "the newcomer's own waits for the rest of its plan"
+
+
 def test_newcomers_are_as_good_as_anybody_where_the_rules_say_so() -> None:
     log = run("eve", newcomers="full")
     log.propose("eve", 2.0, confidence=0.9)

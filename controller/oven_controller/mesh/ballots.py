@@ -37,10 +37,23 @@ class Ballot:
     def due(self, tick: int) -> bool:
         return tick >= self.opened.closes_at_tick
 
-    def complete(self, state: State) -> bool:
+    def complete(self, state: State, newcomers: bool = True) -> bool:
         """Every eligible agent that still lives and counts has voted, or is done with the tick having seen this
-        ballot."""
-        return all(name in self.casts or self.passed(state, name) for name in self.opened.eligible)
+        ballot; without `newcomers`, every one of them that is trusted here."""
+        return all(
+            name in self.casts or self.passed(state, name)
+            for name in self.opened.eligible
+            if newcomers or self.trusts(state, name)
+        )
+
+    def trusts(self, state: State, name: str) -> bool:
+        """Whether the agent's word has weight here."""
+        return state.trust.holds(name, self.opened.actuator)
+
+    def binds(self, state: State, name: str) -> bool:
+        """Whether the plan that the agent's proposal belongs to may tie this ballot to others: a newcomer's ties no
+        ballot that somebody else opened."""
+        return self.opened.opened_by == name or self.trusts(state, name)
 
     def passed(self, state: State, name: str) -> bool:
         """Whether nothing more of this agent is to be waited for."""

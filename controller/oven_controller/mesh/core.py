@@ -271,14 +271,21 @@ class Mesh:
             ballot = self.ballots.get(actuator)
             if ballot is None or not self._ready(actuator):
                 continue
-            group = plans.linked(self.ballots, actuator)
+            group = plans.linked(self.ballots, actuator, self.state)
             if all(map(self._ready, group)):
                 self._close([self.ballots[name] for name in group])
             elif ballot.due(tick - window):
                 self._close([ballot])
 
     def _ready(self, actuator: str) -> bool:
-        return self.ballots[actuator].due(self.state.tick) or plans.complete(self.ballots, actuator, self.state)
+        """Whether it is due, or nothing is to be waited for: a newcomer no longer than until the next tick, except in
+        lockstep, and where its word may be what a quorum lacks."""
+        state, ballot = self.state, self.ballots[actuator]
+        if ballot.due(state.tick) or plans.complete(self.ballots, actuator, state):
+            return True
+        if state.lockstep or state.tick <= ballot.opened.tick:
+            return False
+        return plans.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
@@ -292,11 +299,16 @@ class Mesh:
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
             self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
 
+    def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
+        state, actuator = self.state, ballot.opened.actuator
+        spec, before = state.specs[actuator], state.effective.get(actuator)
+        return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
+
     def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> plans.Ruled:
         """What tally and guardrails make of one ballot, and whether a control stands against it."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
-        count = tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
+        count = self._count(ballot, without)
         verdict: Verdict = "rejected"
         value, reason, note = count.value, count.reason, count.reason
         if count.passed:

@@ -7,7 +7,7 @@ adopted in the same breath; what passes without it passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oven_controller.mesh.ballots import Ballot
@@ -46,30 +46,37 @@ def others(vote: Vote) -> tuple[str, ...]:
     return tuple(name for name in vote.plan if name != vote.actuator) if vote.stance == "propose" else ()
 
 
-def linked(ballots: Mapping[str, Ballot], actuator: str) -> list[str]:
+def linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
     """The actuators whose open ballots share a plan with this one's, directly or through others, in order of opening;
     its own among them."""
+    parts = {name: {*_tied(ballots, name, state)} for name in ballots}
     found, new = set[str](), {actuator}
     while new:
         found |= new
-        parts = {part for name in new for cast in ballots[name].casts.values() for part in others(cast.vote)}
-        pointing = {
-            name for name, ballot in ballots.items() for cast in ballot.casts.values() if new & {*others(cast.vote)}
-        }
-        new = ((parts & ballots.keys()) | pointing) - found
+        pointed = {part for name in new for part in parts[name]}
+        new = (pointed | {name for name in ballots if new & parts[name]}) - found
     return [name for name in ballots if name in found]
 
 
-def complete(ballots: Mapping[str, Ballot], actuator: str, state: State) -> bool:
+def complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
     """Whether the ballot has every vote, and every proposal on it the rest of its plan, so far as its agent has not
-    said by now that it is done without."""
+    said by now that it is done without. Without `newcomers`: every vote that has weight."""
     ballot = ballots[actuator]
-    return ballot.complete(state) and not any(
+    return ballot.complete(state, newcomers) and not any(
         part not in ballots or name not in ballots[part].casts
         for name, cast in ballot.casts.items()
+        if newcomers or ballot.binds(state, name)
         for part in others(cast.vote)
         if not ballot.passed(state, name)
     )
+
+
+def _tied(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
+    """The actuators of other open ballots that proposals on this one tie it to."""
+    for name, cast in ballots[actuator].casts.items():
+        for part in others(cast.vote):
+            if part in ballots and ballots[actuator].binds(state, name) and ballots[part].binds(state, name):
+                yield part
 
 
 def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, Ruled]]:

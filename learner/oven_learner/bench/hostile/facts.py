@@ -28,9 +28,9 @@ class Log:
     remedy_tick: int | None = None
     """Tick of the first adopted decision that a shipped agent proposed; evaluations and checkpoints do not count."""
     own_tick: int | None = None
-    """Tick of the first adopted decision that a guest proposed."""
+    """Tick of the first decision that a guest proposed and that was adopted without a person's approval."""
     own: int = 0
-    """Number of adopted decisions that a guest proposed."""
+    """Number of such decisions."""
     scored: int = 0
     """Outcomes that scored a guest before its first own decision was adopted."""
     earned: float | None = None
@@ -93,7 +93,7 @@ def read(events: Iterable[Event], guests: Collection[str], honest: str) -> Log:
 
 
 def _decided(log: Log, decision: Decision, guests: Collection[str], honest: str) -> None:
-    if decision.verdict == "adopted" and decision.actuator not in HARMLESS:
+    if decision.verdict == "adopted" and not decision.command and decision.actuator not in HARMLESS:
         behind = {line.agent for line in decision.tally if _wanted(line, decision.before, decision.value)}
         if behind.difference(guests) and log.remedy_tick is None:
             log.remedy_tick = decision.tick

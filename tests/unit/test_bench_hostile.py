@@ -108,12 +108,12 @@ def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> Non
         decided(6, proposed("lr", 0.125), **down),
     )
     assert found.remedy_tick == 5
+    assert (found.own, found.own_tick) == (1, 3)
 
 
 def test_what_a_person_approved_is_no_decision_of_the_guests_own() -> None:
     found = log(decided(3, proposed("evil", 10.0), command="c1", of="d0"), decided(6, proposed("evil", 10.0)))
     assert (found.own, found.own_tick) == (1, 6)
-    assert (found.own, found.own_tick) == (1, 3)
 
 
 def test_an_action_has_no_direction_and_whoever_proposed_it_has_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -106,6 +107,33 @@ def test_a_newcomers_plan_ties_no_ballot_of_others_to_its_own() -> None:
     log.tick()
     assert (log.last.actuator, log.verdict) == (LR, "adopted")
     assert "grad.clip" in log.mesh.ballots, "the newcomer's own waits for the rest of its plan"
+
+
+def test_advice_that_nobody_follows_comes_later_each_time() -> None:
+    log = run("eve")
+    at = []
+    for _ in range(100):
+        known = len(log.ballots)
+        log.propose("eve", 2.0, confidence=0.9)
+        if len(log.ballots) > known:
+            at.append(log.mesh.state.tick)
+        quiet(log, "lr")
+        log.tick()
+    waits = [later - sooner for sooner, later in itertools.pairwise(at)]
+    assert len(waits) >= 3 and all(later >= 2 * sooner for sooner, later in itertools.pairwise(waits))
+
+
+def test_a_newcomer_whose_advice_is_followed_need_not_wait() -> None:
+    log = run("eve")
+    log.propose("eve", 2.0, confidence=0.9)
+    quiet(log, "lr")
+    log.operator("c1", "approve", of=log.last.id)
+    assert log.verdict == "adopted" and log.last.command == "c1"
+    log.receipt(log.last)
+    log.tick(log.mesh.state.rules.cooldown_ticks)
+    log.propose("eve", 3.0, confidence=0.9)
+    quiet(log, "lr")
+    assert log.verdict == "advised" and log.last.value == 3.0
 
 
 def test_newcomers_are_as_good_as_anybody_where_the_rules_say_so() -> None:

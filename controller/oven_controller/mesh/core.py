@@ -235,6 +235,9 @@ class Mesh:
         if advised is not None:
             more = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
             more["expected_change"] = advised.expected_change
+            for line in advised.tally:
+                if line.stance == "propose":
+                    self.state.restraint.passed(line.agent, advised.actuator)
         lines = advised.tally if advised is not None else ()
         return self._decide("", word.spec.name, "adopted", word.value, word.reason, lines, command=command, **more)
 
@@ -326,7 +329,9 @@ class Mesh:
         """Who opened a ballot that failed at the vote waits before the next; who vetoed it answers for what follows."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
-        if ruled.passed:
+        if ruled.passed and ruled.newcomers:
+            state.restraint.advised(opener, state.tick)
+        elif ruled.passed:
             state.restraint.passed(opener, actuator)
         elif opener in ballot.casts:
             newcomer = not state.trust.holds(opener, actuator)

@@ -2,8 +2,9 @@
 
 Two limits on votes: so many count in a tick, and so many ballots may be open that one agent opened. And a wait: an
 agent whose ballot failed at the vote opens none on that actuator for a cool-down, twice that after the next failure,
-up to MOST cool-downs; a newcomer none on any actuator. A proposal that failed is not heard again with the same words
-for AGAIN cool-downs. What a guardrail turned down counts for nothing here: the vote passed.
+up to MOST cool-downs; a newcomer none on any actuator, and after advice that nobody followed as well. A proposal that
+failed is not heard again with the same words for AGAIN cool-downs. What a guardrail turned down counts for nothing
+here: the vote passed.
 
 An actuator that changes direction `rules.reversals` times, each within WINDOWS outcome windows of the change before,
 is two agents at odds, or one that hunts: from then on a person decides on it.
@@ -31,11 +32,12 @@ _Said = tuple[str, str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Failed:
-    """Of one agent on one actuator: ballots in a row that failed at the vote, the newest's tick, and what it said."""
+    """Of one agent on one actuator: ballots in a row that failed at the vote, the newest's tick, and what it said;
+    None where it may say the same again."""
 
     count: int
     tick: int
-    said: _Said
+    said: _Said | None
 
 
 @dataclass(slots=True)
@@ -71,19 +73,29 @@ class Restraint:
             return ""
         wait = rules.cooldown_ticks * min(2 ** (failed.count - 1), MOST)
         if tick < failed.tick + wait:
-            return f"its last {failed.count} failed at the vote; it may open one again at tick {failed.tick + wait}"
+            did = "failed at the vote" if failed.said is not None else "were advice that nobody followed"
+            return f"its last {failed.count} {did}; it may open one again at tick {failed.tick + wait}"
         if failed.said == _said(vote) and tick < failed.tick + AGAIN * rules.cooldown_ticks:
             return f"the same failed at tick {failed.tick}, for the same reasons"
         return ""
 
     def failed(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
         """The agent's ballot failed at the vote."""
-        key = agent, "" if newcomer else vote.actuator
-        before = self._failed.get(key)
-        self._failed[key] = _Failed(min(before.count if before else 0, 30) + 1, tick, _said(vote))
+        self._wait(agent, "" if newcomer else vote.actuator, tick, _said(vote))
+
+    def advised(self, newcomer: str, tick: int) -> None:
+        """The ballot of a newcomer became advice: until a person follows it, the next comes later and later."""
+        self._wait(newcomer, "", tick, None)
+
+    def _wait(self, agent: str, actuator: str, tick: int, said: _Said | None) -> None:
+        before = self._failed.get((agent, actuator))
+        count = before.count if before else 0
+        if before is None or before.tick != tick:  # the parts of a plan close together, and are one
+            count = min(count, 30) + 1
+        self._failed[agent, actuator] = _Failed(count, tick, said)
 
     def passed(self, agent: str, actuator: str) -> None:
-        """The agent's ballot passed the vote."""
+        """The agent's ballot passed the vote, or a person followed its advice."""
         self._failed.pop((agent, actuator), None)
         self._failed.pop((agent, ""), None)
 

@@ -20,43 +20,10 @@ from oven_controller.asyncapi import asyncapi
 from oven_controller.credentials import Role, permissions
 from oven_controller.history import REPLY_BYTES
 from oven_controller.rules import Rules
+from oven_controller.subjects import REQUESTS, SUBJECTS
 
 PAGES = ("protocol.md", "protocol/messages.md", "deciding.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-LOGGED = (
-    messages.RunStarted,
-    messages.RunEnded,
-    messages.Observation,
-    messages.AgentStatus,
-    messages.Vote,
-    messages.BallotOpened,
-    messages.Decision,
-    messages.Receipt,
-    messages.Outcome,
-    messages.OperatorCommand,
-    messages.CommandAnswer,
-    messages.StepClosed,
-)
-ASKED = (
-    messages.HistoryRequest,
-    messages.HistoryBatch,
-    messages.ScoreRequest,
-    messages.ScoreReply,
-    messages.DiagnoseRequest,
-    messages.Diagnosis,
-    messages.JudgeRequest,
-    messages.Judgement,
-    messages.GraphInfoRequest,
-    messages.GraphInfo,
-    messages.OutcomeReport,
-    messages.OutcomeTaken,
-    messages.CurriculumRequest,
-    messages.Curriculum,
-    messages.TokenPriorRequest,
-    messages.TokenPrior,
-    messages.GraphQuery,
-    messages.QueryAnswer,
-)
 PARTS = (
     messages.ActuatorSpec,
     messages.MetricSpec,
@@ -73,17 +40,14 @@ PARTS = (
     messages.UnmetPrerequisite,
     messages.QueryRow,
 )
-ONE_PER = {"vote": "`<agent>`", "agent": "`<agent>`", "ballot": "`<id>`", "decision": "`<id>`", "step": "`<tick>`"}
-ONE_PER |= {"operator": "`<operator>`", "outcome": "`<id>`", "answer": "`<id>`"}
 
 
 def subjects() -> str:
     """Which message may stand on which subject."""
     rows = ["| subject | messages |", "|---|---|"]
-    for kind, types in wire.CARRIES.items():
-        last = ONE_PER.get(kind, "").strip("`")
-        subject = f"oven.<run>.{kind}" + (f".{last}" if last else "")
-        rows.append(f"| `{subject}` | {', '.join(f'`{name}`' for name in types)} |")
+    for subject in SUBJECTS:
+        carried = ", ".join(f"`{model.__name__}`" for model in subject.carries)
+        rows.append(f"| `{subject.address('<run>', f'<{subject.last}>')}` | {carried} |")
     return "\n".join(rows)
 
 
@@ -107,11 +71,11 @@ def _subject(text: str) -> str:
 
 
 def logged() -> str:
-    return "\n\n".join(_model(model) for model in LOGGED)
+    return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.carries)
 
 
 def asked() -> str:
-    return "\n\n".join(_model(model) for model in ASKED)
+    return "\n\n".join(_model(model) for request in REQUESTS for model in (request.asks, request.answers))
 
 
 def parts() -> str:

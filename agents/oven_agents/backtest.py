@@ -21,8 +21,8 @@ from oven_controller.mesh.core import Output
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
-    Body,
     Decision,
+    LogMessage,
     Observation,
     Receipt,
     RunStarted,
@@ -191,7 +191,7 @@ class Backtest:
                 for said in self._on_ballot.pop(body.ballot, ()):
                     said.decision = body
 
-    def _look(self, body: Body) -> None:
+    def _look(self, body: LogMessage) -> None:
         """Keep what a forecast is held against."""
         if isinstance(body, RunStarted):
             self._samples = body.rules.outcome_samples

@@ -23,7 +23,7 @@ from oven_controller.connecting import Heard
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ProcessError
 from oven_controller.events import UNKNOWN, Event
-from oven_controller.messages import BallotOpened, Body, HistoryBatch, HistoryRequest, Observation
+from oven_controller.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
 from oven_controller.signing import Keyring
 from oven_controller.wire import Malformed
 
@@ -143,7 +143,7 @@ async def host(
             await bus.flush()
 
 
-def _absorb(sessions: Sequence[Session], body: Body | Malformed) -> None:
+def _absorb(sessions: Sequence[Session], body: LogMessage | Malformed) -> None:
     for session in sessions:
         session.absorb(body)
 

@@ -11,7 +11,7 @@ from oven_agents.loader import load
 from oven_agents.prior import Ask, consider
 from oven_agents.session import Session
 from oven_controller.closedloop import Participant
-from oven_controller.messages import AgentStatus, Body, Vote
+from oven_controller.messages import AgentStatus, LogMessage, Vote
 from oven_controller.wire import Malformed
 
 log = logging.getLogger("oven.agent")
@@ -39,7 +39,7 @@ class AgentParticipant:
     def name(self) -> str:
         return self._session.name
 
-    def absorb(self, body: Body | Malformed) -> None:
+    def absorb(self, body: LogMessage | Malformed) -> None:
         self._session.absorb(body)
 
     def react(self) -> Sequence[Vote | AgentStatus]:

@@ -16,8 +16,8 @@ from oven_controller.mesh.values import show
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
-    Body,
     Decision,
+    LogMessage,
     Observation,
     Receipt,
     RunEnded,
@@ -82,7 +82,7 @@ class Session:
         self._spent = ""  # why it takes no part any more, whatever begins
         self._announce = True
 
-    def absorb(self, body: Body | Malformed) -> None:
+    def absorb(self, body: LogMessage | Malformed) -> None:
         """Take an event in. Duplicates (by incarnation and n, or by id) change nothing.
 
         Each subject's events come in order; between subjects they may overtake one another (each subscription has a

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
 
-from oven_controller import messages, wire
+from oven_controller import messages
 from oven_controller.credentials import Role, permissions
 from oven_controller.messages import Message
+from oven_controller.subjects import REQUESTS, SUBJECTS
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",
@@ -23,32 +24,9 @@ _PARAMETERS: Final = {
     "id": "the id that its message carries",
     "tick": "the tick that it closes",
 }
-_LAST: Final = {
-    "agent": "agent",
-    "vote": "agent",
-    "ballot": "id",
-    "decision": "id",
-    "outcome": "id",
-    "operator": "operator",
-    "answer": "id",
-    "step": "tick",
-}
-"""The parameter at the end of a subject, by kind; the others have none."""
-_ASKED: Final = {
-    "history": ("oven.{run}.history", "HistoryRequest", "HistoryBatch"),
-    "reward": ("oven.reward.{member}", "ScoreRequest", "ScoreReply"),
-    "kg.diagnose": ("oven.kg.diagnose", "DiagnoseRequest", "Diagnosis"),
-    "kg.judge": ("oven.kg.judge", "JudgeRequest", "Judgement"),
-    "kg.info": ("oven.kg.info", "GraphInfoRequest", "GraphInfo"),
-    "kg.outcome": ("oven.kg.outcome", "OutcomeReport", "OutcomeTaken"),
-    "kg.curriculum": ("oven.kg.curriculum", "CurriculumRequest", "Curriculum"),
-    "kg.token_prior": ("oven.kg.token_prior", "TokenPriorRequest", "TokenPrior"),
-    "kg.query": ("oven.kg.query", "GraphQuery", "QueryAnswer"),
-}
-"""Channel → (address, request, answer)."""
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
 """Those for whom operations are listed: the others are parts of the stack that nobody writes in another language."""
-_UNSIGNED: Final = ("vote", "agent")
+_ASKED: Final = {request.name for request in REQUESTS}
 
 
 def asyncapi() -> dict[str, Any]:
@@ -87,32 +65,31 @@ def asyncapi() -> dict[str, Any]:
 
 def _models() -> dict[str, type[Message]]:
     """Every message that stands on a subject of its own, by name."""
-    logged = {name for types in wire.CARRIES.values() for name in types}
-    asked = {name for _, request, answer in _ASKED.values() for name in (request, answer)}
-    return {name: getattr(messages, name) for name in logged | asked}
+    logged = [model for subject in SUBJECTS for model in subject.carries]
+    asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    return {model.__name__: model for model in (*logged, *asked)}
 
 
 def _channels() -> dict[str, Any]:
     channels = {}
-    for kind, types in wire.CARRIES.items():
-        address = f"oven.{{run}}.{kind}" + (f".{{{_LAST[kind]}}}" if kind in _LAST else "")
-        channels[kind] = _channel(address, types)
-    for name, (address, request, answer) in _ASKED.items():
-        channels[name] = _channel(address, (request,))
-        channels[f"{name}.reply"] = {"address": None, "messages": _carried((answer,))}
+    for subject in SUBJECTS:
+        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last}}}"), subject.carries)
+    for request in REQUESTS:
+        channels[request.name] = _channel(request.address, (request.asks,))
+        channels[f"{request.name}.reply"] = {"address": None, "messages": _carried((request.answers,))}
     return channels
 
 
-def _channel(address: str, types: tuple[str, ...]) -> dict[str, Any]:
-    channel: dict[str, Any] = {"address": address, "messages": _carried(types)}
+def _channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
+    channel: dict[str, Any] = {"address": address, "messages": _carried(models)}
     names = re.findall(r"{(\w+)}", address)
     if names:
         channel["parameters"] = {name: {"description": _PARAMETERS[name]} for name in names}
     return channel
 
 
-def _carried(types: tuple[str, ...]) -> dict[str, Any]:
-    return {name: {"$ref": f"#/components/messages/{name}"} for name in types}
+def _carried(models: tuple[type[Message], ...]) -> dict[str, Any]:
+    return {model.__name__: {"$ref": f"#/components/messages/{model.__name__}"} for model in models}
 
 
 def _message(name: str) -> dict[str, Any]:
@@ -122,11 +99,11 @@ def _message(name: str) -> dict[str, Any]:
         "summary": " ".join((model.__doc__ or "").split()),
         "payload": {"$ref": f"#/components/schemas/{name}"},
     }
-    kind = next((kind for kind, types in wire.CARRIES.items() if name in types), None)
+    subject = next((subject for subject in SUBJECTS if model in subject.carries), None)
     headers: dict[str, Any] = {}
-    if kind is not None:
+    if subject is not None:
         headers["traceparent"] = {"type": "string", "description": "W3C trace context, if there is one"}
-    if kind is not None and kind not in _UNSIGNED:
+    if subject is not None and subject.signed:
         headers["Oven-Signature"] = {
             "type": "string",
             "description": "ed25519, base64; docs/protocol.md says over what",

@@ -16,9 +16,9 @@ from oven_controller.events import UNKNOWN, Event
 from oven_controller.mesh.core import Mesh
 from oven_controller.messages import (
     AgentStatus,
-    Body,
     Decision,
     LearnerMessage,
+    LogMessage,
     Message,
     Observation,
     Receipt,
@@ -62,7 +62,7 @@ class Participant(Protocol):
     def name(self) -> str:
         """What its words stand under in the log; no two have the same."""
 
-    def absorb(self, body: Body | Malformed) -> None:
+    def absorb(self, body: LogMessage | Malformed) -> None:
         """Hear what the learner or the mesh said."""
 
     def react(self) -> Sequence[Vote | AgentStatus]:

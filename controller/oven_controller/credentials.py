@@ -19,6 +19,7 @@ import nkeys
 from oven_controller import names
 from oven_controller.errors import ConfigError
 from oven_controller.names import Subjects, log_stream
+from oven_controller.subjects import BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
 from oven_controller.user_files import read_file
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
@@ -106,16 +107,16 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
     everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [on.run, on.observation, on.receipt, "oven.reward.*", *read_log],
-        "mesh": [on.ballot("*"), on.decision("*"), on.step("*"), on.outcome("*"), on.answer("*"), *read_log],
+        "learner": [*patterns_by(run, "learner"), "oven.reward.*", *read_log],
+        "mesh": [*patterns_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log],
         "kg": ["_INBOX_.>", on.history],
         "member": [f"{score_inbox('learner')}.*"],
-        "agent": [*map(on.vote, voices), *map(on.agent, voices), on.history, "oven.kg.*"],
-        "operator": [on.operator(name), on.history],
+        "agent": [*_own(run, "agent", voices), on.history, "oven.kg.*"],
+        "operator": [*_own(run, "operator", [name]), on.history],
         "monitor": [on.history, "oven.kg.*"],
     }
-    agents_hear = [on.run, on.observation, on.receipt, on.agent("*"), on.ballot("*"), on.decision("*"), on.outcome("*")]
+    agents_hear = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
     subscribe: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [inbox],
@@ -140,3 +141,8 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
         # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
         held["subscribe"]["deny"] = [on.history, on.history_of("*")]
     return held
+
+
+def _own(run: str, writer: Writer, voices: Sequence[str]) -> list[str]:
+    """The subjects that end with one of these names and that the role writes."""
+    return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in voices]

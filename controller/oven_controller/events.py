@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from oven_controller import names
-from oven_controller.messages import Body, LoggedEvent
+from oven_controller.messages import LoggedEvent, LogMessage
 from oven_controller.wire import Malformed, decode
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
@@ -28,7 +28,7 @@ class Event:
     subject: str
     data: bytes
     time: datetime
-    body: Body | Malformed
+    body: LogMessage | Malformed
     traceparent: str = field(default="", compare=False, repr=False)
     """The trace context that it came with, if any: no part of what was said, and in no line."""
     message_id: str = ""

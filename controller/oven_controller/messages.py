@@ -8,7 +8,7 @@ agent's or an operator's message is the last token of its subject, never a field
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
@@ -92,7 +92,14 @@ class Horizon(BaseModel):
         return self.max_steps is not None or self.seconds is not None
 
 
-class LearnerMessage(Message):
+class LogMessage(Message):
+    """What can stand in a run's log; oven_controller.subjects says where."""
+
+    if TYPE_CHECKING:
+        type: str  # each class has its own name here, after the fields of its base
+
+
+class LearnerMessage(LogMessage):
     """What the learner says carries (incarnation, n): its message id, and what readers skip duplicates by."""
 
     incarnation: int = Field(ge=1, description="counts the learner's starts in this run")
@@ -156,7 +163,7 @@ class Observation(LearnerMessage):
     metrics: Metrics
 
 
-class AgentStatus(Message):
+class AgentStatus(LogMessage):
     """agent → mesh, monitors."""
 
     type: Literal["AgentStatus"] = "AgentStatus"
@@ -171,7 +178,7 @@ class AgentStatus(Message):
     reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
 
 
-class Vote(Message):
+class Vote(LogMessage):
     """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
 
     type: Literal["Vote"] = "Vote"
@@ -193,7 +200,7 @@ class Vote(Message):
     )
 
 
-class BallotOpened(Message):
+class BallotOpened(LogMessage):
     """mesh → agents, monitors."""
 
     type: Literal["BallotOpened"] = "BallotOpened"
@@ -225,7 +232,7 @@ class TallyLine(BaseModel):
     rationale: str = ""
 
 
-class Decision(Message):
+class Decision(LogMessage):
     """mesh → learner, monitors. The learner carries out what is adopted, and nothing else.
 
     `advised`: it passed, and an operator may approve it. `withheld`: it passed, and is left undone as a control.
@@ -288,7 +295,7 @@ class OutcomeLine(BaseModel):
     after: Real = Field(description="its reputation from now on")
 
 
-class Outcome(Message):
+class Outcome(LogMessage):
     """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast; of a withheld
     decision, what it did without."""
 
@@ -325,7 +332,7 @@ TO_LEARNER: Final = ("hold", "resume", "stop")
 """The actions that the learner obeys; the mesh deals with the others."""
 
 
-class OperatorCommand(Message):
+class OperatorCommand(LogMessage):
     """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
@@ -346,7 +353,7 @@ class OperatorCommand(Message):
     reason: str = Field(default="", max_length=2000)
 
 
-class CommandAnswer(Message):
+class CommandAnswer(LogMessage):
     """mesh → operator, monitors. What became of an operator's command; what goes straight to the learner is answered by
     its receipt."""
 
@@ -360,7 +367,7 @@ class CommandAnswer(Message):
     tick: int
 
 
-class StepClosed(Message):
+class StepClosed(LogMessage):
     """mesh → learner, in lockstep: every live agent whose votes count is done with the tick, and no ballot is open."""
 
     type: Literal["StepClosed"] = "StepClosed"
@@ -676,21 +683,3 @@ class QueryAnswer(Message):
     graph: str
     rows: tuple[QueryRow, ...] = ()
     more: bool = False
-
-
-Body: TypeAlias = Annotated[
-    RunStarted
-    | RunEnded
-    | Observation
-    | AgentStatus
-    | Vote
-    | BallotOpened
-    | Decision
-    | Receipt
-    | Outcome
-    | OperatorCommand
-    | CommandAnswer
-    | StepClosed,
-    Field(discriminator="type"),
-]
-"""What can stand in the log."""

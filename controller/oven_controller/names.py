@@ -1,4 +1,4 @@
-"""Subjects, stream names and the rule for names that go into them (docs/protocol.md lists who may use which)."""
+"""Addresses of subjects, names of streams, and the rule for names that go into them."""
 
 from __future__ import annotations
 
@@ -56,24 +56,6 @@ class Subjects:
 
     def operator(self, name: str) -> str:
         return f"{self.base}.operator.{name}"
-
-    def logged(self) -> list[str]:
-        """What the log takes in directly. A wildcard over everything would overlap the votes (server error 10065)."""
-        return [
-            self.run,
-            self.observation,
-            self.receipt,
-            self.ballot("*"),
-            self.decision("*"),
-            self.step("*"),
-            self.outcome("*"),
-            self.operator("*"),
-            self.answer("*"),
-        ]
-
-    def from_agents(self) -> list[str]:
-        """What the votes stream takes in, and the log sources from there."""
-        return [self.vote("*"), self.agent("*")]
 
 
 def reward(member: str) -> str:

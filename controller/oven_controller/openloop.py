@@ -19,8 +19,8 @@ from oven_controller.mesh.values import show
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
-    Body,
     Decision,
+    LogMessage,
     OperatorCommand,
     Receipt,
     RunStarted,
@@ -92,7 +92,7 @@ class OpenLoop:
     def tick(self) -> int:
         return self._mesh.state.tick
 
-    def take(self, event: Event) -> tuple[Body | None, list[Output]]:
+    def take(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
         """What this mesh heard of a recorded event (nothing of the log's own outputs, nor of receipts for decisions
         that it did not make), and what it made of it."""
         self._mesh.at, self._mesh.made = event.seq, 0
@@ -104,7 +104,7 @@ class OpenLoop:
         body = self._heard(event.body)
         return body, [] if body is None else self._step(replace(event, body=body))
 
-    def add(self, subject: str, body: Body, beside: Event) -> list[Output]:
+    def add(self, subject: str, body: LogMessage, beside: Event) -> list[Output]:
         """Something that the recording does not hold, right after the event that was taken last."""
         return self._step(Event(beside.seq, subject, body.wire(), beside.time, body))
 
@@ -150,7 +150,7 @@ class OpenLoop:
         self.computed += [output.message for output in outputs if isinstance(output.message, Decision)]
         return outputs
 
-    def _note(self, seq: int, body: Body) -> None:
+    def _note(self, seq: int, body: LogMessage) -> None:
         """Remember what the recording's mesh said, and which computed ballot is the same."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
@@ -162,7 +162,7 @@ class OpenLoop:
                 if (mine.opened_by, mine.proposal) == (body.opened_by, body.proposal):
                     self._ids[body.id] = mine.id
 
-    def _heard(self, body: Body) -> Body | None:
+    def _heard(self, body: LogMessage) -> LogMessage | None:
         """The message with this mesh's ids in place of the log's."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})

@@ -13,9 +13,10 @@ from oven_controller.errors import ConfigError
 from oven_controller.events import Event
 from oven_controller.mesh.core import OUTPUTS, Mesh, Output
 from oven_controller.messages import VERSION, Decision
+from oven_controller.subjects import kinds_by
 from oven_controller.wire import Malformed
 
-GROUND: Final = ("run", "observation", "receipt", *OUTPUTS)
+GROUND: Final = kinds_by("learner", "mesh")
 """What a replay rests on. Of these a message of another schema version means that another program wrote the log; an
 agent's or an operator's is one that the mesh skipped, and so does a replay."""
 

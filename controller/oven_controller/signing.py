@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import nkeys
 from nacl.exceptions import BadSignatureError
@@ -27,22 +26,11 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError, reason
 from oven_controller.events import Event
 from oven_controller.messages import RunStarted
+from oven_controller.subjects import SIGNERS, UNSIGNED
 from oven_controller.user_files import read_file
 from oven_controller.wire import Malformed
 
 LEARNER, MESH = "learner", "mesh"
-SIGNERS: Final[Mapping[str, str]] = {
-    "run": LEARNER,
-    "observation": LEARNER,
-    "receipt": LEARNER,
-    "ballot": MESH,
-    "decision": MESH,
-    "outcome": MESH,
-    "answer": MESH,
-    "step": MESH,
-}
-"""Kind of subject → who signs there. An operator's subjects end with the name of the key."""
-UNSIGNED: Final = ("vote", "agent")
 
 
 def signed_bytes(subject: str, message_id: str, data: bytes) -> bytes:

@@ -13,7 +13,8 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
 
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.names import Subjects, log_stream, votes_stream
+from oven_controller.names import log_stream, votes_stream
+from oven_controller.subjects import log_subjects, votes_subjects
 
 VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024
@@ -26,10 +27,9 @@ DUPLICATES_S = 120.0
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
     """(votes, log). The log's message limit must exceed the votes': one oversized vote would stall sourcing for all.
     `replicas`: servers of a cluster that keep each, 1, 3 or 5."""
-    on = Subjects(run)
     votes = StreamConfig(
         name=votes_stream(run),
-        subjects=on.from_agents(),
+        subjects=votes_subjects(run),
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
         discard_new_per_subject=True,
@@ -41,7 +41,7 @@ def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> 
     )
     log = StreamConfig(
         name=log_stream(run),
-        subjects=on.logged(),
+        subjects=log_subjects(run),
         sources=[StreamSource(name=votes_stream(run))],
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,

@@ -27,7 +27,7 @@ from oven_controller import telemetry
 from oven_controller.bus import Entry
 from oven_controller.credentials import Credentials
 from oven_controller.errors import OvenError, ProcessError, reason
-from oven_controller.messages import Body, RunEnded
+from oven_controller.messages import LogMessage, RunEnded
 from oven_controller.names import Subjects
 from oven_learner import pipes, spooling
 from oven_learner.link import POLL_S, Reading, identity, subject
@@ -112,7 +112,7 @@ class News:
     """For the learner, from the log."""
 
     seq: int
-    body: Body
+    body: LogMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class ApartLink:
         self._flagged = self._flag.value
         self._next_news: deque[Inlet] = deque()  # of the process that took the other's place
         self._seen = 0
-        self._inbox: deque[Body] = deque()
+        self._inbox: deque[LogMessage] = deque()
         self._past: Past | None = None
         self._failure: BaseException | None = None
         self._opened, self._begun, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -202,7 +202,7 @@ class ApartLink:
         self._new.append((make, droppable))
         self._said_at = time.monotonic()
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         if not self._inbox and self._flag.value != self._flagged:
             self._flagged = self._flag.value
             while self._next_news:

@@ -15,7 +15,7 @@ from typing import Any
 from oven_controller import telemetry
 from oven_controller.bus import Bus
 from oven_controller.errors import BusError, OvenError
-from oven_controller.messages import Body, Observation
+from oven_controller.messages import LogMessage, Observation
 from oven_controller.signing import Keyring
 from oven_controller.spool import Spool, append
 from oven_controller.stack.aside import give_way
@@ -158,7 +158,7 @@ class Hosted(BusLink):
         timer.daemon = True
         timer.start()
 
-    def _hand_over(self, seq: int, body: Body) -> None:
+    def _hand_over(self, seq: int, body: LogMessage) -> None:
         self._news.post(packed(News(seq, body)))
         self._flag.raise_()
 

@@ -19,9 +19,9 @@ from oven_controller.cancelling import end
 from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.messages import (
-    Body,
     Decision,
     LearnerMessage,
+    LogMessage,
     Observation,
     OperatorCommand,
     Receipt,
@@ -78,7 +78,7 @@ class Link(Protocol):
         makes it can be pickled. The link tells in RunEnded how many observations were dropped. Never blocks, never
         raises."""
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         """The next decision, operator command or closed step, if one has come."""
 
     def close(self, timeout_s: float) -> bool:
@@ -135,7 +135,7 @@ class BusLink:
         self._on = Subjects(run)
         self._poll_s = poll_s
         self._outbox = Outbox(self._write)
-        self._inbox: deque[Body] = deque()
+        self._inbox: deque[LogMessage] = deque()
         self._contexts = telemetry.Contexts()  # of the decisions that are to be carried out
         self._trouble = Trouble()
         self._past: Past | None = None
@@ -187,7 +187,7 @@ class BusLink:
         else:
             self._outbox.put(make, droppable)
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None
 
     def close(self, timeout_s: float) -> bool:
@@ -441,7 +441,7 @@ class BusLink:
             run.incarnation,
         )
 
-    def _hand_over(self, seq: int, body: Body) -> None:
+    def _hand_over(self, seq: int, body: LogMessage) -> None:
         self._inbox.append(body)
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Body, LearnerMessage
+from oven_controller.messages import LearnerMessage, LogMessage
 from oven_learner.past import Past
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SilentLink:
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         pass
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return None
 
     def close(self, timeout_s: float) -> bool:

@@ -9,12 +9,12 @@ import pytest
 from tests.e2e.conftest import Oven
 
 from oven_controller.events import Event
-from oven_controller.messages import Body, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.messages import Decision, LogMessage, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.replay import replay
 
 pytestmark = pytest.mark.e2e
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=LogMessage)
 
 
 def bodies(events: list[Event], kind: type[B]) -> list[B]:

@@ -17,7 +17,7 @@ from oven_controller import streams
 from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.events import Event
-from oven_controller.messages import Body, Message
+from oven_controller.messages import LogMessage, Message
 from oven_controller.server import EmbeddedServer, ServerFolder
 
 RUN = "r"
@@ -102,9 +102,9 @@ class Server:
         async with self.bus() as bus:
             return [event async for event in bus.read(RUN, until=await bus.head(RUN))]
 
-    async def bodies(self) -> list[Body]:
+    async def bodies(self) -> list[LogMessage]:
         """What the log holds; the test fails on anything that cannot be read."""
-        found: list[Body] = []
+        found: list[LogMessage] = []
         for event in await self.events():
             assert isinstance(event.body, Message), event.body
             found.append(event.body)

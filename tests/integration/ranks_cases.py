@@ -8,7 +8,7 @@ import torch
 from tests.unit.test_client import Line, Model, decide
 
 from oven_controller.errors import RefusedError
-from oven_controller.messages import Body, Observation, OperatorCommand, StepClosed
+from oven_controller.messages import LogMessage, Observation, OperatorCommand, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import Link
@@ -42,7 +42,7 @@ class Case:
         if self.broken:
             raise MemoryError("of this rank")
 
-    def say(self, *orders: Body) -> None:
+    def say(self, *orders: LogMessage) -> None:
         self.line.coming.extend(orders)
 
     def steps(self, limit: int) -> int:
@@ -65,7 +65,7 @@ def listening_fails(ranks: Ranks) -> dict[str, Any]:
 
         looks = 0
 
-        def receive(self) -> Body | None:
+        def receive(self) -> LogMessage | None:
             self.looks += 1
             if not self.looks % 2:
                 raise RuntimeError("no more")
@@ -138,7 +138,7 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
 
         looks = 0
 
-        def receive(self) -> Body | None:
+        def receive(self) -> LogMessage | None:
             self.looks += 1
             if self.looks == 10:
                 self.coming.append(decide(3.0, apply_at=90, expires=99))
@@ -157,7 +157,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
 
         looks = 0
 
-        def receive(self) -> Body | None:
+        def receive(self) -> LogMessage | None:
             seen = [message for message in self.sent if isinstance(message, Observation)]
             self.looks += 1
             if seen and not self.looks % 3 and seen[-1].tick * 3 > self.looks - 3:

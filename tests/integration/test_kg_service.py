@@ -44,8 +44,8 @@ from oven_controller.messages import (
     Symptom,
 )
 from oven_controller.server import EmbeddedServer, ServerFolder
-from oven_controller.signing import UNSIGNED
 from oven_controller.stack.priors import ask
+from oven_controller.subjects import UNSIGNED
 from oven_kg.answers import Answers
 from oven_kg.following import follow
 from oven_kg.graph import load

@@ -86,7 +86,7 @@ async def test_messages_arrive_once_in_order_and_numbered(nats: Server) -> None:
     assert await off_loop(learner.close, "completed")
     said = await nats.bodies()
     assert [type(body) for body in said] == [RunStarted] + [Observation] * 200 + [RunEnded]
-    assert [(body.incarnation, body.n) for body in said] == [(1, n) for n in range(1, 203)]  # type: ignore[union-attr]
+    assert [(body.incarnation, body.n) for body in said] == [(1, n) for n in range(1, 203)]  # type: ignore[attr-defined]
     first = said[1]
     assert isinstance(first, Observation) and first.metrics["grad_norm"] != first.metrics["grad_norm"]
 
@@ -170,7 +170,7 @@ async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> N
     second.poll()
     assert await off_loop(second.close, "completed")
     said = [body for body in await nats.bodies() if not isinstance(body, Decision)]
-    mine = [body for body in said if body.incarnation == 2]  # type: ignore[union-attr]
+    mine = [body for body in said if body.incarnation == 2]  # type: ignore[attr-defined]
     assert [type(body) for body in mine] == [RunStarted, Receipt, Receipt, Observation, RunEnded]
     receipts = [body for body in mine if isinstance(body, Receipt)]
     assert [(r.decision_id, r.status) for r in receipts] == [(decision(n).id, "unknown") for n in (11, 12)]
@@ -221,7 +221,7 @@ async def test_a_killed_server_costs_nothing_that_was_said(nats: Server) -> None
     last = await training
     assert await off_loop(learner.close, "completed")
     said = [body for body in await nats.bodies() if not isinstance(body, Decision)]
-    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[union-attr]
+    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[attr-defined]
     assert [body.step for body in said if isinstance(body, Observation)] == list(range(1, last + 1))
     assert [r.status for r in said if isinstance(r, Receipt)] == ["applied", "applied"]
     assert learner._link.dropped == 0
@@ -249,7 +249,7 @@ async def test_a_frozen_server_is_outlived(nats: Server) -> None:
     last = await training
     assert await off_loop(learner.close, "completed")
     said = await nats.bodies()
-    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[union-attr]
+    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[attr-defined]
     assert [body.step for body in said if isinstance(body, Observation)] == list(range(1, last + 1))
 
 

@@ -20,6 +20,7 @@ from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError
 from oven_controller.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.names import Subjects, log_stream
+from oven_controller.subjects import log_subjects
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.link import BATCH_FROM, BusLink
@@ -105,7 +106,7 @@ def link_of(learner: OvenClient) -> BusLink:
 
 async def in_log(nats: Server) -> list[int]:
     """The number of every message of the learner, in the log's order."""
-    return [body.n for body in await nats.bodies() if not isinstance(body, Decision)]  # type: ignore[union-attr]
+    return [body.n for body in await nats.bodies() if not isinstance(body, Decision)]  # type: ignore[attr-defined]
 
 
 async def test_a_line_that_swallows_everything_is_given_up(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ async def test_closing_while_the_server_is_frozen_leaves_no_task(nats: Server) -
     """A task that is left is complained of on stderr whenever it is collected."""
     before = asyncio.all_tasks()
     async with nats.bus() as bus:
-        for subject in ON.logged():
+        for subject in log_subjects(RUN):
             await bus.subscribe(subject, ignored)
         await bus.flush()
         nats.freeze(True)
@@ -193,7 +194,7 @@ async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch:
             if number % 2:
                 proxy.hole()
             else:
-                transport = clients[-1].client._transport._io_writer.transport  # type: ignore[union-attr]
+                transport = clients[-1].client._transport._io_writer.transport  # type: ignore[attr-defined]
                 loops[0].call_soon_threadsafe(transport.abort)
             learner.observe(number, {"loss": 1.0})
             await until(lambda seen=seen: len(clients) > seen)  # type: ignore[misc]

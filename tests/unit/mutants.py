@@ -17,8 +17,9 @@ from oven_controller.credentials import Credentials
 from oven_controller.events import Event
 from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted, Vote
 from oven_controller.rules import Rules
-from oven_controller.signing import SIGNERS, Signer
+from oven_controller.signing import Signer
 from oven_controller.streams import LOG_BYTES, VOTE_BYTES
+from oven_controller.subjects import SIGNERS
 from oven_controller.wire import Malformed
 
 STRIDE = 1_000

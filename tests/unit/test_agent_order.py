@@ -14,8 +14,8 @@ from oven_controller.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
-    Body,
     Decision,
+    LogMessage,
     MetricSpec,
     Observation,
     Receipt,
@@ -42,9 +42,9 @@ class Tells(Agent):
         return window.propose(CLIP, 2.0, confidence=0.5, why=sees)
 
 
-def a_run(rounds: int, answered: bool) -> list[Body]:
+def a_run(rounds: int, answered: bool) -> list[LogMessage]:
     """In the log's order: each round two observations, a ballot, its decision, and its receipt (the last: perhaps)."""
-    log: list[Body] = [RUN]
+    log: list[LogMessage] = [RUN]
     n = tick = 0
     for turn in range(1, rounds + 1):
         for _ in range(2):
@@ -77,7 +77,7 @@ def a_run(rounds: int, answered: bool) -> list[Body]:
     return log
 
 
-def said(events: Sequence[Body]) -> list[str]:
+def said(events: Sequence[LogMessage]) -> list[str]:
     session = Session(Tells(), "me")
     for event in events:
         session.absorb(event)
@@ -111,10 +111,10 @@ def test_any_interleaving_of_the_subjects_leads_to_the_same_words(
     rounds: int, answered: bool, twice: bool, random: object
 ) -> None:
     log = a_run(rounds, answered)
-    lanes: dict[str, list[Body]] = {}
+    lanes: dict[str, list[LogMessage]] = {}
     for body in log:
         lanes.setdefault(body.type, []).append(body)
-    mixed: list[Body] = []
+    mixed: list[LogMessage] = []
     while lanes:
         kind = random.choice(sorted(lanes))  # type: ignore[attr-defined]
         mixed.append(lanes[kind].pop(0))

@@ -71,7 +71,7 @@ def changed(tick: int, actuator: str, before: float | str, after: float | str, s
 def tell(session: Session, *events: LearnerMessage) -> list[Vote]:
     """What it answers to all of them together."""
     for event in events:
-        session.absorb(event)  # type: ignore[arg-type]
+        session.absorb(event)
     return [message for message in session.react() if isinstance(message, Vote)]
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from oven_controller import wire
 from oven_controller.asyncapi import asyncapi
 from oven_controller.messages import ActuatorSpec, Decision, HistoryRequest, Observation, RunStarted, TallyLine, Vote
-from oven_controller.names import Subjects
+from oven_controller.subjects import SUBJECTS, log_subjects, votes_subjects
 from oven_controller.wire import json_schema, service_schema
 
 
@@ -50,15 +49,14 @@ def shape(subject: str) -> tuple[str, int]:
 
 def test_a_channel_for_every_subject_that_the_log_takes_in() -> None:
     channels = asyncapi()["channels"]
-    on = Subjects("RUN")
     addresses = {channel["address"] for channel in channels.values()}
-    for subject in (*on.logged(), *on.from_agents()):
+    for subject in (*log_subjects("RUN"), *votes_subjects("RUN")):
         pattern = subject.replace("RUN", "{run}")
         assert any(
             a and a.split(".")[:3] == pattern.split(".")[:3] and a.count(".") == pattern.count(".") for a in addresses
         )
-    for kind, types in wire.CARRIES.items():
-        assert tuple(channels[kind]["messages"]) == types
+    for one in SUBJECTS:
+        assert tuple(channels[one.kind]["messages"]) == tuple(model.__name__ for model in one.carries)
 
 
 def test_the_operations_are_the_permissions() -> None:

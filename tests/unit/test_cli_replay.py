@@ -19,7 +19,8 @@ from oven_controller.credentials import Credentials
 from oven_controller.events import Event
 from oven_controller.home import Home, RunFolder
 from oven_controller.messages import Observation, RunStarted
-from oven_controller.signing import SIGNERS, Signer
+from oven_controller.signing import Signer
+from oven_controller.subjects import SIGNERS
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from oven_controller.errors import BusError, UnknownNameError
 from oven_controller.messages import (
-    Body,
     Decision,
     LearnerMessage,
+    LogMessage,
     Observation,
     OperatorCommand,
     Receipt,
@@ -37,7 +37,7 @@ class Line:
     def __init__(self, past: Past | None = None) -> None:
         self.past = past or Past()
         self.sent: list[LearnerMessage] = []
-        self.coming: deque[Body] = deque()
+        self.coming: deque[LogMessage] = deque()
 
     def open(self) -> Past:
         return self.past
@@ -48,7 +48,7 @@ class Line:
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         self.sent.append(make())
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return self.coming.popleft() if self.coming else None
 
     def close(self, timeout_s: float) -> bool:
@@ -308,13 +308,13 @@ def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> 
 class Answering(Line):
     """Says the next thing as soon as it is heard that the last one was done."""
 
-    def __init__(self, *orders: Body) -> None:
+    def __init__(self, *orders: LogMessage) -> None:
         super().__init__()
         self.orders = deque(orders)
         self.held: list[str] = []
         self.client: OvenClient | None = None
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         if self.client is None or not self.orders or len(self.held) > len(self.receipts()):
             return None
         self.held.append(self.client.held)
@@ -531,7 +531,7 @@ def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
 
 def test_a_link_that_breaks_leaves_training_alone() -> None:
     class Broken(Line):
-        def receive(self) -> Body | None:
+        def receive(self) -> LogMessage | None:
             raise RuntimeError("thread died")
 
     client, model = make(Broken())

@@ -22,9 +22,9 @@ from oven_controller.home import Home
 from oven_controller.messages import (
     AgentStatus,
     BallotOpened,
-    Body,
     Decision,
     LearnerMessage,
+    LogMessage,
     MetricSpec,
     Observation,
     Outcome,
@@ -105,14 +105,14 @@ class Scripted:
 
     def __init__(self, name: str, script: dict[int, tuple[str, float, float]]) -> None:
         self._name, self._script = name, script
-        self.heard: list[Body | Malformed] = []
-        self._new: list[Body | Malformed] = []
+        self.heard: list[LogMessage | Malformed] = []
+        self._new: list[LogMessage | Malformed] = []
 
     @property
     def name(self) -> str:
         return self._name
 
-    def absorb(self, body: Body | Malformed) -> None:
+    def absorb(self, body: LogMessage | Malformed) -> None:
         self.heard.append(body)
         self._new.append(body)
 

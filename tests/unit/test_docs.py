@@ -22,9 +22,9 @@ from oven_controller.home import Home
 from oven_controller.messages import (
     ActuatorSpec,
     BallotOpened,
-    Body,
     Decision,
     LearnerMessage,
+    LogMessage,
     MetricSpec,
     Observation,
     Receipt,
@@ -230,7 +230,7 @@ class OneDecision:
 
     def __init__(self) -> None:
         self.sent: list[LearnerMessage] = []
-        self.inbox: deque[Body] = deque()
+        self.inbox: deque[LogMessage] = deque()
 
     def open(self) -> Past:
         return Past()
@@ -249,7 +249,7 @@ class OneDecision:
                 )
             )  # fmt: skip
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return self.inbox.popleft() if self.inbox else None
 
     def close(self, timeout_s: float) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, Script, TooHigh, TooLow, line
 from tests.unit.gym_line import NotANumber as NaN
 
-from oven_controller.messages import Body, Decision, LearnerMessage, Observation, Value
+from oven_controller.messages import Decision, LearnerMessage, LogMessage, Observation, Value
 from oven_learner.bench.rules import Change
 from oven_learner.gym import timing
 from oven_learner.gym.arm import Arm
@@ -52,7 +52,7 @@ class Listener:
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         self.heard.append(make().wire())
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return None
 
     def close(self, timeout_s: float) -> bool:
@@ -246,7 +246,7 @@ def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
         def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
             super().send(make, droppable=droppable)
 
-        def receive(self) -> Body | None:
+        def receive(self) -> LogMessage | None:
             if len(self.heard) == 2 + 1 + 10 and not values:
                 values.append(0.5)
                 return Decision(

@@ -24,7 +24,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.events import UNKNOWN, Event
 from oven_controller.home import write_whole
 from oven_controller.mesh.core import OUTPUTS
-from oven_controller.messages import Body, Observation, RunEnded, RunStarted
+from oven_controller.messages import LogMessage, Observation, RunEnded, RunStarted
 from oven_controller.plain import say
 from oven_controller.replay import refuse_another_version
 from oven_controller.wire import Malformed
@@ -207,18 +207,18 @@ def _gave_up(answers: Answers) -> dict[str, str]:
 def _log(run: str, copied: _Copied) -> Iterator[Event]:
     """The learner's part of the log again, out of the file; nothing reads its bytes."""
     on = names.Subjects(run)
-    messages: list[Body] = [copied.ended] if copied.ended else []
+    messages: list[LogMessage] = [copied.ended] if copied.ended else []
     for seq, message in enumerate(_chain(copied.index.read(0, len(copied.index.places)), messages), 1):
         subject = on.observation if isinstance(message, Observation) else on.run
         yield Event(seq, subject, b"", UNKNOWN, _patient(message))
 
 
-def _chain(*parts: Iterable[Body]) -> Iterator[Body]:
+def _chain(*parts: Iterable[LogMessage]) -> Iterator[LogMessage]:
     for part in parts:
         yield from part
 
 
-def _patient(message: Body) -> Body:
+def _patient(message: LogMessage) -> LogMessage:
     """Agents that were asked before say no sign of life in between, and are not lost for it."""
     if not isinstance(message, RunStarted):
         return message

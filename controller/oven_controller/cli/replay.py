@@ -99,7 +99,7 @@ class Signatures:
     def count(self, judged: Event) -> None:
         from oven_controller import names
         from oven_controller.messages import LearnerMessage
-        from oven_controller.signing import UNSIGNED
+        from oven_controller.subjects import UNSIGNED
         from oven_controller.wire import Malformed
 
         if isinstance(judged.body, LearnerMessage):

@@ -45,9 +45,10 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
+from oven_controller.subjects import kinds_by
 from oven_controller.wire import Malformed
 
-OUTPUTS = ("ballot", "decision", "outcome", "answer", "step")
+OUTPUTS = kinds_by("mesh")
 """Kinds of subjects that the mesh itself writes."""
 Verdict = Literal["adopted", "rejected", "advised", "withheld"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender

@@ -14,7 +14,7 @@ from oven_controller.bus import Bus
 from oven_controller.errors import BusError
 from oven_controller.events import UNKNOWN, Event
 from oven_controller.home import RunFolder
-from oven_controller.messages import TO_LEARNER, Body, CommandAnswer, Decision, OperatorCommand, Receipt
+from oven_controller.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
 from oven_controller.signing import Keyring, load_keys
 from oven_controller.stack.reading import connected, history
 from oven_controller.stack.view import text
@@ -37,7 +37,7 @@ class Result:
     receipts: list[Receipt] = field(default_factory=list)
     """All that came meanwhile: each subject has a queue of its own, so a receipt may overtake its decision."""
 
-    def take(self, body: Body | Malformed) -> None:
+    def take(self, body: LogMessage | Malformed) -> None:
         match body:
             case CommandAnswer() if body.command == self.command.id:
                 self.answer = body

@@ -17,6 +17,7 @@ from oven_controller.messages import HistoryBatch, HistoryRequest, Observation
 from oven_controller.names import Subjects
 from oven_controller.plain import clean
 from oven_controller.signing import Keyring
+from oven_controller.subjects import log_subjects, votes_subjects
 
 BATCH = 512
 AGAIN_S = 0.25
@@ -173,8 +174,7 @@ async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
     async def wake(_message: object) -> None:
         heard.set()
 
-    on = Subjects(run)
-    for subject in (*on.logged(), *on.from_agents()):
+    for subject in (*log_subjects(run), *votes_subjects(run)):
         await bus.subscribe(subject, wake)
     await bus.flush()
 

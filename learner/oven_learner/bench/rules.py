@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_controller.messages import Body, Decision, LearnerMessage, Observation, RunStarted, Value
+from oven_controller.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
 from oven_learner.past import Past
 
 Change = tuple[str, Value]
@@ -95,7 +95,7 @@ class RuleLink:
         self.last_metrics: dict[str, float] = {}
         self.changes: list[tuple[int, str, Value]] = []
         self._rule = rule
-        self._inbox: deque[Body] = deque()
+        self._inbox: deque[LogMessage] = deque()
 
     def open(self) -> Past:
         return Past()
@@ -113,7 +113,7 @@ class RuleLink:
                 self.changes.append((message.tick, actuator, value))
                 self._inbox.append(_decision(message.tick, index, actuator, value))
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None
 
     def close(self, timeout_s: float) -> bool:

@@ -18,7 +18,7 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import ProcessError
 from oven_controller.home import Home, RunFolder
-from oven_controller.messages import Body, Decision, MetricSpec
+from oven_controller.messages import Decision, LogMessage, MetricSpec
 from oven_controller.rules import Rules
 from oven_controller.server import KEYS, EmbeddedServer
 from oven_controller.settings import AgentSpec
@@ -114,7 +114,7 @@ class Stamped(ApartLink):
         self.tick = 0
         """The tick of the newest decision: what the mesh had dealt with."""
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         body = super().receive()
         if isinstance(body, Decision):
             self.tick = max(self.tick, body.tick)

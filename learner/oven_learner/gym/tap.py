@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oven_controller.harmless import HARMLESS
-from oven_controller.messages import Body, Decision, LearnerMessage, OperatorCommand, Receipt
+from oven_controller.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt
 from oven_learner.link import Link
 from oven_learner.past import Past
 
@@ -41,7 +41,7 @@ class Tap:
             self.failure = self.failure or error
             raise
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         if self._held() and not self._over:  # nobody is there to resume it
             self._over = True
             return OperatorCommand(id="over", action="stop", reason="the run is held, and the episode ends")

@@ -10,7 +10,7 @@ from typing import Any
 
 from oven_controller.closedloop import ClosedLoop, Participant
 from oven_controller.events import Event
-from oven_controller.messages import Body, Decision, Observation, Outcome, RunStarted
+from oven_controller.messages import Decision, LogMessage, Observation, Outcome, RunStarted
 from oven_controller.outcome_reports import OutcomeReports
 from oven_controller.rules import Rules
 from oven_learner.outbox import Make
@@ -30,7 +30,7 @@ class LoopLink:
         self._run = run
         self._loop = ClosedLoop(run, participants)
         self._rules = rules
-        self._inbox: deque[Body] = deque()
+        self._inbox: deque[LogMessage] = deque()
 
     @property
     def events(self) -> Sequence[Event]:
@@ -56,7 +56,7 @@ class LoopLink:
             message = message.model_copy(update={"rules": self._rules(message.rules)})
         self._inbox.extend(self._loop.hear(message))
 
-    def receive(self) -> Body | None:
+    def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None
 
     def close(self, timeout_s: float) -> bool:

@@ -1,0 +1,141 @@
+"""The subjects of a run, each once: what it carries, who writes it, which agents may read it; and the requests beside
+the log.
+
+Everything else that has to know follows from these two tables: what a subject may carry (oven_controller.wire), who
+signs (oven_controller.signing), the server's permissions (oven_controller.credentials), both streams
+(oven_controller.streams), AsyncAPI and the tables in the docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from oven_controller.messages import (
+    AgentStatus,
+    BallotOpened,
+    CommandAnswer,
+    Curriculum,
+    CurriculumRequest,
+    Decision,
+    DiagnoseRequest,
+    Diagnosis,
+    GraphInfo,
+    GraphInfoRequest,
+    GraphQuery,
+    HistoryBatch,
+    HistoryRequest,
+    Judgement,
+    JudgeRequest,
+    LogMessage,
+    Message,
+    Observation,
+    OperatorCommand,
+    Outcome,
+    OutcomeReport,
+    OutcomeTaken,
+    QueryAnswer,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    ScoreReply,
+    ScoreRequest,
+    StepClosed,
+    TokenPrior,
+    TokenPriorRequest,
+    Vote,
+)
+
+Writer = Literal["learner", "mesh", "agent", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kind of subject of the log, `oven.<run>.<kind>` or `oven.<run>.<kind>.<last>`."""
+
+    kind: str
+    carries: tuple[type[LogMessage], ...]
+    writer: Writer
+    """The role that writes it. Learner and mesh sign; an operator signs under the name at the subject's end; what
+    agents write is unsigned and goes through the votes stream, because the server holds them to their names."""
+    last: str = ""
+    """What the last token is: the writer's name, or the message's id or tick. Empty: there is none."""
+    agents: bool = False
+    """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
+
+    @property
+    def signed(self) -> bool:
+        return self.writer != "agent"
+
+    def pattern(self, run: str) -> str:
+        """Every subject of the kind in one run."""
+        return f"oven.{run}.{self.kind}" + (".*" if self.last else "")
+
+    def address(self, run: str, last: str) -> str:
+        """One subject of the kind."""
+        return f"oven.{run}.{self.kind}" + (f".{last}" if self.last else "")
+
+
+SUBJECTS: Final = (
+    Subject("run", (RunStarted, RunEnded), "learner", agents=True),
+    Subject("observation", (Observation,), "learner", agents=True),
+    Subject("agent", (AgentStatus,), "agent", last="agent", agents=True),
+    Subject("vote", (Vote,), "agent", last="agent"),
+    Subject("ballot", (BallotOpened,), "mesh", last="id", agents=True),
+    Subject("decision", (Decision,), "mesh", last="id", agents=True),
+    Subject("receipt", (Receipt,), "learner", agents=True),
+    Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
+    Subject("operator", (OperatorCommand,), "operator", last="operator"),
+    Subject("answer", (CommandAnswer,), "mesh", last="id"),
+    Subject("step", (StepClosed,), "mesh", last="tick"),
+)
+BY_KIND: Final = {subject.kind: subject for subject in SUBJECTS}
+UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.signed)
+SIGNERS: Final[dict[str, str]] = {
+    subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
+}
+"""Kind → the role that signs there. An operator's subjects end with the name of the key."""
+
+
+def kinds_by(*writers: Writer) -> tuple[str, ...]:
+    """The kinds of subject that these roles write."""
+    return tuple(subject.kind for writer in writers for subject in SUBJECTS if subject.writer == writer)
+
+
+def patterns_by(run: str, *writers: Writer) -> list[str]:
+    """The same as patterns of subjects."""
+    return [BY_KIND[kind].pattern(run) for kind in kinds_by(*writers)]
+
+
+def log_subjects(run: str) -> list[str]:
+    """What the log takes in directly. A wildcard over everything would overlap the votes (server error 10065)."""
+    return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
+
+
+def votes_subjects(run: str) -> list[str]:
+    """What the votes stream takes in, and the log sources from there."""
+    return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question beside the log, answered by whoever serves its subject."""
+
+    name: str
+    address: str
+    """With `{run}` or `{member}` where its name is part of the subject."""
+    asks: type[Message]
+    answers: type[Message]
+
+
+REQUESTS: Final = (
+    Request("history", "oven.{run}.history", HistoryRequest, HistoryBatch),
+    Request("reward", "oven.reward.{member}", ScoreRequest, ScoreReply),
+    Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),
+    Request("kg.judge", "oven.kg.judge", JudgeRequest, Judgement),
+    Request("kg.info", "oven.kg.info", GraphInfoRequest, GraphInfo),
+    Request("kg.outcome", "oven.kg.outcome", OutcomeReport, OutcomeTaken),
+    Request("kg.curriculum", "oven.kg.curriculum", CurriculumRequest, Curriculum),
+    Request("kg.token_prior", "oven.kg.token_prior", TokenPriorRequest, TokenPrior),
+    Request("kg.query", "oven.kg.query", GraphQuery, QueryAnswer),
+)

@@ -26,10 +26,10 @@ QUIET = ("help",)
 """Options that every command has."""
 
 
-def documents(limits: Limits) -> dict[str, Json]:
-    """File → its lines."""
+def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
+    """The file, and its lines."""
     found = [*_typed(PROGRAM, typer.main.get_command(app)), *_plugged(), *_processes()]
-    return {FILE: sorted(found)}
+    yield FILE, sorted(found)
 
 
 def _typed(name: str, command: Any) -> Iterator[str]:

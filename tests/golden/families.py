@@ -1,7 +1,8 @@
 """Every fault family of the gym: what it draws for a seed, and the run under that fault beside its twin without it.
 
-A run begins from its twin's copy at the onset and goes on, with nobody steering, to the end that an episode has. Every
-metric of every step is in the digest of its block; some values stand there as they are, as hexadecimal floats.
+A run begins from its twin's copy at the onset and goes on, with nobody steering, until the fault has acted for a block
+of steps. Every metric of every step is in the digest of its block; some values stand there as they are, as hexadecimal
+floats.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from torch.nn import functional as F
 
 from oven_learner.gym import plugged, timing
 from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.record import Record, healthy
-from oven_learner.gym.trainee import Kind
+from oven_learner.gym.trainee import Kind, Trainee
 from oven_learner.gym.trainees import make
 
 SEEDS = (1, 2)
 BLOCK = 10
 """Steps behind one digest."""
+LEAST, MOST = 20, 60
+"""Steps after the onset that a run has: whole blocks, until one has ended in which the fault acted all the time."""
 SHOWN: Mapping[Kind, str] = {"pretraining": "loss", "grpo": "reward"}
 """The metric of which a value stands beside each digest: that of the block's last step."""
 FILE = "families/{}.json"
@@ -39,83 +41,84 @@ def known() -> dict[str, Family]:
     return {**plugged.families(plugged.TRAINING), **plugged.families(plugged.HELD_OUT)}
 
 
-def documents(limits: Limits) -> dict[str, Json]:
-    """File → what belongs there."""
+def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
+    """Files, and what belongs there."""
     torch.set_num_threads(1)
     chosen = {name: family for name, family in known().items() if limits.takes(name)}
-    found: dict[str, Json] = {}
     for kind in sorted({family.kind for family in chosen.values()}):
         cases: dict[str, Json] = {}
         twins: dict[str, Json] = {}
         for seed in SEEDS:
-            twin = twin_of(kind, seed)
+            twin = Twin(kind, seed)
             for name, family in chosen.items():
                 if family.kind == kind:
                     cases[f"{name} {seed}"] = fate(family, seed, twin, limits)
-            twins[str(seed)] = _told(kind, twin.record.metrics) | {"quality": twin.quality()}
-        found[FILE.format(kind)] = {"numbers": numbers(), "twins": twins, "cases": cases}
-    return found
+            twins[str(seed)] = twin.told()
+        yield FILE.format(kind), {"numbers": numbers(), "twins": twins, "cases": cases}
 
 
 def limited(document: Json, limits: Limits) -> Json:
     """The part of a stored document that `documents` makes under these limits."""
-    if limits.whole:
-        return document
-    blocks = _blocks(limits)
-    cases = {}
-    for name, case in document["cases"].items():
-        if limits.takes(name.rpartition(" ")[0]):
-            cases[name] = case if blocks is None else _cut(case, blocks)
-    ends = set() if blocks else {(name.rpartition(" ")[2], str(case["end"])) for name, case in cases.items()}
-    twins = {
-        seed: twin | {"quality": {end: loss for end, loss in twin["quality"].items() if (seed, end) in ends}}
-        for seed, twin in document["twins"].items()
-    }
-    return document | {"twins": twins, "cases": cases}
+    cases = {name: case for name, case in document["cases"].items() if limits.takes(name.rpartition(" ")[0])}
+    return document | {"cases": {name: cut(case, limits) for name, case in cases.items()}}
 
 
-@dataclass
+def cut(case: Mapping[str, Json], limits: Limits) -> dict[str, Json]:
+    """A stored case as `fate` gives it under these limits."""
+    if limits.steps is None:
+        return dict(case)
+    blocks = -(-limits.steps // BLOCK)
+    first = case["first"]
+    shown = {name: case[name][:blocks] for name in ("digests", "values")}
+    return {**case, **shown, "first": first if first is not None and first < blocks * BLOCK else None}
+
+
 class Twin:
-    """A run without a fault, and where it was measured."""
+    """A run without a fault, up to the last step that a run beside it has."""
 
-    kind: Kind
-    seed: int
-    record: Record
+    STEPS = timing.LATEST + MOST
 
-    def measure(self, steps: int) -> None:
-        """Its quality after so many steps, which `quality` then gives."""
-        self.record.loss(make(self.kind, self.seed), steps)
+    def __init__(self, kind: Kind, seed: int) -> None:
+        self.kind, self.seed = kind, seed
+        trainee = make(kind, seed)
+        self.metrics: list[dict[str, float]] = []
+        self._states: dict[int, Mapping[str, Any]] = {}
+        for step in range(self.STEPS):
+            if step == 0 or timing.PREFIX <= step <= timing.LATEST:
+                self._states[step] = trainee.state()
+            self.metrics.append(trainee.train_step())
 
-    def quality(self) -> dict[str, str]:
-        return {str(steps): loss.hex() for steps, loss in self.record.losses.items()}
+    def at(self, step: int) -> Trainee:
+        """A trainee that has come so far: no step, or as many as an onset can have before it."""
+        trainee = make(self.kind, self.seed)
+        trainee.restore(self._states[step])
+        trainee.gradient_steps = step
+        return trainee
 
-
-def twin_of(kind: Kind, seed: int) -> Twin:
-    return Twin(kind, seed, healthy(make, kind, seed))
+    def told(self) -> dict[str, Json]:
+        return _told(self.kind, self.metrics)
 
 
 def fate(family: Family, seed: int, twin: Twin, limits: Limits) -> dict[str, Json]:
     """What was drawn, and what became of the run under it: `first` is the first step after the onset that differs from
     the twin's, None where none does."""
-    case, blocks = timing.drawn(family, seed), _blocks(limits)
-    trainee = make(family.kind, seed)
-    began = twin.record.put(trainee, min(case.onset, timing.LATEST))
-    end = timing.end(case)
-    steps = end - began if blocks is None else min(end - began, blocks * BLOCK)
-    metrics = [trainee.train_step(case) for _ in range(steps)]
-    healthy_steps = twin.record.metrics[began : began + steps]
-    differing = (place for place, pair in enumerate(zip(metrics, healthy_steps, strict=True)) if _differ(*pair))
-    found = {"onset": case.onset, "drawn": parameters(case), "first": next(differing, None)}
-    found |= _told(family.kind, metrics)
-    if blocks is None:
-        twin.measure(end)
-        found |= {"end": end, "quality": trainee.quality().hex()}
-    return found
-
-
-def drawn(family: Family, seed: int) -> dict[str, Json]:
-    """The same without a run: what was drawn."""
     case = timing.drawn(family, seed)
+    began = min(case.onset, timing.LATEST)
+    trainee = twin.at(began)
+    most = min(MOST, limits.steps or MOST)
+    metrics: list[dict[str, float]] = []
+    first: int | None = None
+    while len(metrics) < most and (first is None or len(metrics) < max(LEAST, first + BLOCK)):
+        for _ in range(BLOCK):
+            sound = twin.metrics[began + len(metrics)]
+            metrics.append(trainee.train_step(case))
+            if first is None and [*_exact(metrics[-1])] != [*_exact(sound)]:  # NaN is equal to itself here
+                first = len(metrics) - 1
+    return drawn(case) | {"first": first} | _told(family.kind, metrics)
+
+
+def drawn(case: Case) -> dict[str, Json]:
+    """What a case is, without a run."""
     return {"onset": case.onset, "drawn": parameters(case)}
 
 
@@ -181,23 +184,3 @@ def _told(kind: Kind, metrics: Sequence[Mapping[str, float]]) -> dict[str, Json]
 def _exact(step: Mapping[str, float]) -> Iterator[str]:
     for name in sorted(step):
         yield f"{name} {float(step[name]).hex()}"
-
-
-def _differ(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    """NaN is equal to itself here."""
-    return [*_exact(one)] != [*_exact(other)]
-
-
-def _blocks(limits: Limits) -> int | None:
-    return None if limits.steps is None else -(-limits.steps // BLOCK)
-
-
-def _cut(case: Mapping[str, Json], blocks: int) -> dict[str, Json]:
-    first = case["first"]
-    return {
-        "onset": case["onset"],
-        "drawn": case["drawn"],
-        "first": first if first is not None and first < blocks * BLOCK else None,
-        "digests": case["digests"][:blocks],
-        "values": case["values"][:blocks],
-    }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,10 +47,11 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`documents` makes files: what belongs in each, by its path under the folder of the data; bytes are recordings,
-    which are written and never compared. `limited` gives the part of a stored file that is made under limits."""
+    """`documents` makes files, by their paths under the folder of the data, and what belongs in each; bytes are
+    recordings, which are written and never compared. `limited` gives the part of a stored file that is made under
+    limits."""
 
-    documents: Callable[[Limits, Path], dict[str, Json]]
+    documents: Callable[[Limits, Path], Iterator[tuple[str, Json]]]
     limited: Callable[[Json, Limits], Json] = lambda document, _: document
 
 
@@ -85,39 +86,31 @@ def main(args: list[str]) -> int:
     same = True
     with installed(AGENTS) as path:
         for name in options.parts or PARTS:
-            began = time.monotonic()
-            made = PARTS[name].documents(limits, path)
-            said = _checked(PARTS[name], made, limits) if options.check else _written(made)
-            same &= not (options.check and said)
-            print(f"{name}: {'' if said else 'the same, '}{time.monotonic() - began:.0f} s", flush=True)
-            for line in said:
+            part, began, lines = PARTS[name], time.monotonic(), list[str]()
+            for file, document in part.documents(limits, path):
+                lines += _checked(part, file, document, limits) if options.check else _written(file, document)
+            same &= not (options.check and lines)
+            print(f"{name}: {'' if lines else 'the same, '}{time.monotonic() - began:.0f} s", flush=True)
+            for line in lines:
                 print(f"  {line}", flush=True)
     return 0 if same else 1
 
 
-def _written(made: Mapping[str, Json]) -> list[str]:
-    return [f"{name}: {write(name, document)} bytes" for name, document in made.items()]
+def _written(file: str, document: Json) -> list[str]:
+    return [f"{file}: {write(file, document)} bytes"]
 
 
-def _checked(part: Part, made: Mapping[str, Json], limits: Limits) -> list[str]:
-    lines: list[str] = []
-    for name, now in made.items():
-        if isinstance(now, bytes):
-            continue
-        if not (FOLDER / name).exists():
-            lines.append(f"{name} is not there")
-            continue
-        stored = part.limited(read(name), limits)
-        if isinstance(now, dict) and now.get("numbers") != (
-            stored.get("numbers") if isinstance(stored, dict) else None
-        ):
-            lines.append(f"{name} was made where Python, torch or the processor compute other numbers; not compared")
-            continue
-        found = list(islice(differences(stored, now), SHOWN + 1))
-        lines += [f"{name}: {line}" for line in found[:SHOWN]]
-        if len(found) > SHOWN:
-            lines.append(f"{name}: and more")
-    return lines
+def _checked(part: Part, file: str, now: Json, limits: Limits) -> list[str]:
+    """What differs, a line each. Recordings never do: their bytes hold fields that later versions add to."""
+    if isinstance(now, bytes):
+        return []
+    if not (FOLDER / file).exists():
+        return [f"{file} is not there"]
+    stored = part.limited(read(file), limits)
+    if isinstance(now, dict) and now.get("numbers") != stored.get("numbers"):
+        return [f"{file} was made where Python, torch or the processor compute other numbers; not compared"]
+    found = list(islice(differences(stored, now), SHOWN + 1))
+    return [f"{file}: {line}" for line in found[:SHOWN]] + [f"{file}: and more"] * (len(found) > SHOWN)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.golden.store import CHECKOUT, Json, Limits, digest
 
 FILE = "protocol.json"
 DOCUMENTS = CHECKOUT / "docs" / "protocol"
 
 
-def documents(limits: Limits) -> dict[str, Json]:
-    """File → digests by the names of the documents."""
-    return {FILE: {path.name: digest(path.read_bytes()) for path in sorted(DOCUMENTS.glob("*.json"))}}
+def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
+    """The file, and digests by the names of the documents."""
+    yield FILE, {path.name: digest(path.read_bytes()) for path in sorted(DOCUMENTS.glob("*.json"))}

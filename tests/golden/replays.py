@@ -8,7 +8,7 @@ of gym episodes were made like this, and come out as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tests.golden import recorded, said
@@ -25,9 +25,9 @@ from oven_controller.stack import plugins
 FILE = "logs.json"
 
 
-def documents(limits: Limits, agents: Iterable[str]) -> dict[str, Json]:
-    """File → what belongs there. `agents`: their golden names."""
-    return {FILE: {name: of(name, agents) for name in recorded.stored() if limits.takes(name)}}
+def documents(limits: Limits, agents: Iterable[str]) -> Iterator[tuple[str, Json]]:
+    """The file, and what belongs there. `agents`: their golden names."""
+    yield FILE, {name: of(name, agents) for name in recorded.stored() if limits.takes(name)}
 
 
 def limited(document: Json, limits: Limits) -> Json:

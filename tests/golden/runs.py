@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,16 @@ TIMEOUT_S = 1800
 FILE = "runs.json"
 
 
-def documents(limits: Limits, path: Path) -> dict[str, Json]:
-    """File → what belongs there, the recorded logs among them. `path`: where the entry points are. Raises RuntimeError
-    when a run failed, or was not in lockstep to its end."""
+def documents(limits: Limits, path: Path) -> Iterator[tuple[str, Json]]:
+    """Files, and what belongs there, the recorded logs among them. `path`: where the entry points are. Raises
+    RuntimeError when a run failed, or was not in lockstep to its end."""
     cases: dict[str, Json] = {}
-    logs: dict[str, Json] = {}
     for name, options in RUNS.items():
         if limits.takes(name):
             log = run(name, options, path)
             cases[name] = of(log)
-            logs[recorded.path(f"run-{name}")] = recorded.packed(log)
-    return {FILE: {"numbers": families.numbers(), "cases": cases}, **logs}
+            yield recorded.path(f"run-{name}"), recorded.packed(log)
+    yield FILE, {"numbers": families.numbers(), "cases": cases}
 
 
 def limited(document: Json, limits: Limits) -> Json:

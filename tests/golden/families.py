@@ -30,7 +30,8 @@ SEEDS = (1, 2)
 BLOCK = 10
 """Steps behind one digest."""
 LEAST, MOST = 20, 60
-"""Steps after the onset that a run has: whole blocks, until one has ended in which the fault acted all the time."""
+"""Steps of a run after the onset: at least so many, and as many more as it takes until a block of them has passed since
+the first that differed from the twin's; so many where none does."""
 SHOWN: Mapping[Kind, str] = {"pretraining": "loss", "grpo": "reward"}
 """The metric of which a value stands beside each digest: that of the block's last step."""
 FILE = "families/{}.json"

@@ -1,0 +1,123 @@
+"""Every command of the command line with its arguments and options: one line for each, sorted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import typer.main
+from tests.golden.store import Json, Limits
+
+from oven_controller.cli.main import app
+from oven_controller.stack import plugins
+
+FILE = "commands.txt"
+PROGRAM = "oven-controller"
+PLUGGED = ("benches", "kg")
+"""Groups of entry points whose commands read their own options; each is called `NAME.run(args)`."""
+COMMAND_OF = {"benches": "bench", "kg": "kg"}
+PROCESSES = "processes"
+"""What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
+WITHOUT_PARSER = ("learner", "mesh")
+QUIET = ("help",)
+"""Options that every command has."""
+
+
+def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
+    """The file, and its lines."""
+    found = [*_typed(PROGRAM, typer.main.get_command(app)), *_plugged(), *_processes()]
+    yield FILE, sorted(found)
+
+
+def _typed(name: str, command: Any) -> Iterator[str]:
+    yield name
+    place = 0
+    for parameter in command.params:
+        argument = parameter.param_type_name == "argument"
+        place += argument
+        spelt = [parameter.metavar or parameter.name] if argument else [*parameter.opts, *parameter.secondary_opts]
+        flag = not argument and parameter.is_flag
+        many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
+        yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, None)
+    for inside, known in getattr(command, "commands", {}).items():
+        yield from _typed(f"{name} {inside}", known)
+
+
+def _plugged() -> Iterator[str]:
+    for group in PLUGGED:
+        for name in plugins.points(group):
+            command = f"{PROGRAM} {COMMAND_OF[group]} {name}"
+            yield from _parsed(command, plugins.load(group, "command", name).run)
+
+
+def _processes() -> Iterator[str]:
+    for name in plugins.points(PROCESSES):
+        if name in WITHOUT_PARSER:
+            yield f"process {name}"
+        else:
+            yield from _parsed(f"process {name}", plugins.load(PROCESSES, "process", name))
+
+
+def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
+    yield command
+    place = 0
+    for action in _parser(command, main)._actions:
+        if action.dest in QUIET:
+            continue
+        argument = not action.option_strings
+        place += argument
+        spelt = [str(action.metavar or action.dest)] if argument else [*action.option_strings]
+        flag = action.nargs == 0
+        many = action.nargs in ("*", "+") or isinstance(action, argparse._AppendAction)
+        required = action.required and action.nargs not in ("?", "*")
+        yield _line(command, spelt, place if argument else 0, flag, many, required, action.default, action.choices)
+
+
+def _parser(command: str, main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
+    """The one that a program made when it was about to read its arguments, and got no further. Raises LookupError when
+    it read none."""
+
+    def parse(self: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        raise _ParserMade(self)
+
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OVEN_")}
+    with (
+        mock.patch.object(argparse.ArgumentParser, "parse_args", parse),
+        mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse),
+        mock.patch.dict(os.environ, kept, clear=True),
+    ):
+        try:
+            main([])
+        except _ParserMade as made:
+            return made.parser
+    raise LookupError(f"{command} read no arguments")
+
+
+class _ParserMade(Exception):
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def _line(
+    command: str,
+    spelt: Sequence[str],
+    place: int,
+    flag: bool,
+    many: bool,
+    required: bool,
+    default: object,
+    choices: Any,
+) -> str:
+    """`place`: of an argument, counted from 1; 0: it is an option. `many`: it takes several values, or can be repeated.
+    A default that is no plain value is left out: it may name a folder of this machine."""
+    words = [f"argument {place}" if place else "flag" if flag else "option"]
+    words += ["required"] * bool(required) + ["many"] * bool(many)
+    if isinstance(default, bool | int | float | str) and default is not False and default != "":
+        words.append(f"default {default!r}")
+    if choices is not None:
+        words.append("choices " + ",".join(str(one) for one in choices))
+    return f"{command} {'|'.join(spelt)}: {', '.join(words)}"

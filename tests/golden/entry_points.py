@@ -1,0 +1,43 @@
+"""This checkout's own entry points, with its agents under the names that the golden files know them by."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.golden.store import CHECKOUT
+
+AGENTS_GROUP = "oven.agents"
+
+
+@contextlib.contextmanager
+def installed(agents: Mapping[str, str]) -> Iterator[Path]:
+    """Puts a distribution with the entry points of pyproject.toml in front of the path: the first distribution of a
+    name counts, whatever else is installed. `agents`: golden name → entry point of today. Yields the folder that
+    PYTHONPATH has to name for other processes."""
+    groups: dict[str, dict[str, str]] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]
+    today = groups[AGENTS_GROUP]
+    known = {name: today[point] for name, point in agents.items() if point in today}
+    added = {name: target for name, target in today.items() if name not in agents.values()}
+    groups = {group: dict(points) for group, points in groups.items()} | {AGENTS_GROUP: known | added}
+    with tempfile.TemporaryDirectory() as folder:
+        metadata = Path(folder) / "oven_controller-0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
+        lines = [
+            line
+            for group, points in groups.items()
+            for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
+        ]
+        (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        sys.path.insert(0, folder)
+        try:
+            yield Path(folder)
+        finally:
+            sys.path.remove(folder)

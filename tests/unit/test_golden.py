@@ -1,0 +1,101 @@
+"""What is computed now against the golden files: all that is quick, and a few of the families.
+
+`python -m tests.golden.make --check` compares the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.golden import commands, families, protocol, recorded, replays
+from tests.golden.entry_points import installed
+from tests.golden.make import AGENTS
+from tests.golden.store import Json, Limits, differences, read
+
+from oven_controller.events import Event
+from oven_learner.gym import timing
+from oven_learner.gym.trainee import Kind
+
+LOGS = recorded.stored()
+BACKTESTED = [name for name in LOGS if name.startswith("run-")] + ["episode-pretraining.careless_resume"]
+FAMILIES, SEED, FEW = 6, 1, Limits(steps=20)
+"""Of each kind, and how far they are run."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def entry_points() -> Iterator[None]:
+    with installed(AGENTS):
+        yield
+
+
+@pytest.fixture(scope="module")
+def stored_logs() -> Json:
+    return read(replays.FILE)
+
+
+def same(stored: Json, now: Json) -> None:
+    assert list(differences(stored, now)) == []
+
+
+@pytest.mark.parametrize("part", ["commands", "protocol"])
+def test_the_commands_and_the_protocol_are_the_same(part: str) -> None:
+    module = {"commands": commands, "protocol": protocol}[part]
+    for file, now in module.documents(Limits()):
+        same(read(file), now)
+
+
+def test_every_recorded_log_has_its_goldens(stored_logs: Json) -> None:
+    assert sorted(stored_logs) == LOGS
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_recorded_log_is_read_and_written_as_it_stands(name: str) -> None:
+    assert [Event.from_line(line).line() for line in recorded.lines(name)] == recorded.lines(name)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_mesh_decides_the_same_over_a_recorded_log(name: str, stored_logs: Json) -> None:
+    same(stored_logs[name]["replay"], replays.replayed(recorded.events(name)))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_agents_prior_and_mesh_say_the_same_to_a_recorded_learner(name: str, stored_logs: Json) -> None:
+    same(stored_logs[name]["again"], replays.again(recorded.events(name)))
+
+
+@pytest.mark.parametrize("name", BACKTESTED)
+def test_each_agent_votes_the_same_over_a_recorded_log(name: str, stored_logs: Json) -> None:
+    log = recorded.events(name)
+    same(stored_logs[name]["backtest"], {agent: replays.backtested(log, agent) for agent in AGENTS})
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "grpo"])
+def test_every_family_draws_the_same(kind: Kind) -> None:
+    stored = read(families.FILE.format(kind))["cases"]
+    now = {
+        f"{name} {seed}": families.drawn(timing.drawn(family, seed))
+        for name, family in families.known().items()
+        if family.kind == kind
+        for seed in families.SEEDS
+    }
+    same({name: {key: case[key] for key in ("onset", "drawn")} for name, case in stored.items()}, now)
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "grpo"])
+def test_a_few_families_do_the_same_to_a_run(kind: Kind) -> None:
+    stored = read(families.FILE.format(kind))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if families.numbers() != stored["numbers"]:
+            pytest.skip("the goldens are of another processor, Python or torch: its losses have other last bits")
+        known = [family for family in families.known().values() if family.kind == kind]
+        twin = families.Twin(kind, SEED)
+        same(stored["twins"][str(SEED)], twin.told())
+        for family in known[:: len(known) // FAMILIES][:FAMILIES]:
+            case = families.cut(stored["cases"][f"{family.name} {SEED}"], FEW)
+            same({family.name: case}, {family.name: families.fate(family, SEED, twin, FEW)})
+    finally:
+        torch.set_num_threads(threads)

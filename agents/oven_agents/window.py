@@ -80,7 +80,8 @@ class Window:
     def jumps(self) -> list[Receipt]:
         """What put the run on other weights, oldest first: rollbacks, their undoing, and a script's own actions of that
         effect."""
-        return [r for r in self.receipts if r.actuator in self._moving() and r.status == "applied"]
+        moving = self._moving()
+        return [r for r in self.receipts if r.actuator in moving and r.status == "applied"]
 
     def _moving(self) -> set[str]:
         return {name for name, knob in self.knobs.items() if knob.spec.moves_weights}

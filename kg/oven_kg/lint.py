@@ -120,9 +120,10 @@ def _bound(remedy: Node) -> Iterator[str]:
         name, _, way = change.partition(":")
         if name not in ACTUATORS:
             yield f"the remedy {remedy.id} changes {name!r}, which no learner announces; known: {', '.join(ACTUATORS)}"
-        elif way not in (("up", "down") if (directed := ACTUATORS[name].kind == "scalar") else ("",)):
-            ways = " with :up or :down" if directed else ""
-            yield f"the remedy {remedy.id} changes {change!r}; write {name}{ways}"
+            continue
+        directed = ACTUATORS[name].kind == "scalar"
+        if way not in (("up", "down") if directed else ("",)):
+            yield f"the remedy {remedy.id} changes {change!r}; write {name}{' with :up or :down' if directed else ''}"
 
 
 def _checkable(need: Node, records: Records) -> Iterator[str]:

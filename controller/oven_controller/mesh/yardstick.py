@@ -1,9 +1,9 @@
 """Which metric a decision is judged by. An agent may choose among those that the run says are better up or down.
 
 A gauge without a direction judges nothing: the agent would choose the direction too, and could name one that its own
-knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own
-metric (`moves_own_metric` in its spec: the reward's weights move the reward) is judged by what was measured on held-out
-data, or not turned by agents at all.
+knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own metric
+(`moves_own_metric` in its spec: the reward's weights move the reward) is judged by what was measured on held-out data,
+or not turned by agents at all.
 """
 
 from __future__ import annotations

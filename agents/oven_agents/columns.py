@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from oven_agents.knobs import Knob
 from oven_agents.window import Window
-from oven_controller.jumps import UNDO
+from oven_controller.actions import UNDO
 from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted
 
 _SPARE = 4096

@@ -7,7 +7,7 @@ from typing import Final
 
 from oven_agents.objective import held_out, objective, readings, signed
 from oven_agents.window import Window
-from oven_controller.jumps import ROLLBACK, UNDO
+from oven_controller.actions import ROLLBACK, UNDO
 from oven_controller.messages import Receipt
 
 LIMIT: Final = 3
@@ -30,9 +30,9 @@ def vain(window: Window) -> bool:
     best, last = _best(window), next(reversed(window.jumps), None)
     if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
         return False
-    return last.actuator == UNDO or any(
-        share < REGAINED for tick, share in regained(window, last) or () if tick <= last.tick + SOON
-    )
+    if last.actuator != ROLLBACK:
+        return last.actuator == UNDO
+    return any(share < REGAINED for tick, share in regained(window, last) or () if tick <= last.tick + SOON)
 
 
 def regained(window: Window, back: Receipt) -> list[tuple[int, float]] | None:

@@ -18,7 +18,7 @@ from oven_agents.second_opinion import ask, opinion
 from oven_agents.step_length import overlong, room
 from oven_agents.stride import RATE, pulled, shrinking
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"

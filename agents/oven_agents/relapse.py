@@ -15,7 +15,7 @@ from oven_agents.off_policy import foreign
 from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.second_opinion import ask, available
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import RunStarted, Value, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"

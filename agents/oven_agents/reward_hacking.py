@@ -12,7 +12,7 @@ from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise
 from oven_agents.second_opinion import ask, available, fresh
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"

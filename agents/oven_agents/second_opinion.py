@@ -13,7 +13,7 @@ from typing import Final, Literal
 from oven_agents.objective import readings
 from oven_agents.odds import LEAST
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import Vote
 
 PATIENCE: Final = 5

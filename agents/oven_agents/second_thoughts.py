@@ -8,8 +8,7 @@ from oven_agents.objective import held_out, objective, signed
 from oven_agents.remedies import Plan
 from oven_agents.second_opinion import PATIENCE, ask, available
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
-from oven_controller.jumps import UNDO
+from oven_controller.actions import EVALUATE, ROLLBACK, UNDO
 from oven_controller.messages import Receipt, RunStarted, Value, Vote
 
 SCALE = "optimizer.lr_scale"
@@ -51,7 +50,7 @@ class SecondThoughts(Agent):
 
     def vote(self, window: Window) -> Vote | Plan | None:
         back = next(reversed(window.jumps), None)
-        if back is None or back.actuator == UNDO or back.decision_id in window.commanded:
+        if back is None or back.actuator != ROLLBACK or back.decision_id in window.commanded:
             return None
         if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
             return None

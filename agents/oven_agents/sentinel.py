@@ -17,7 +17,7 @@ from oven_agents.remedies import Alternatives, Plan, offer
 from oven_agents.robust import noise, rise, since
 from oven_agents.second_opinion import ask, opinion
 from oven_agents.window import Window
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import RunStarted, Vote
 
 ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from oven_agents.knobs import Knob
-from oven_controller.harmless import HARMLESS
-from oven_controller.jumps import JUMPS, ROLLBACK, UNDO
+from oven_controller.actions import ROLLBACK, UNDO
 from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
@@ -74,12 +73,18 @@ class Window:
 
     def _aside(self) -> list[tuple[int, int]]:
         """After which tick and until which the run was on a way that it left again: rollbacks that were taken back."""
-        return [(back.tick, undo.tick) for back, undo in pairwise(self.jumps) if undo.actuator == UNDO]
+        ways = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
+        return [(back.tick, undo.tick) for back, undo in pairwise(ways) if undo.actuator == UNDO]
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Rollbacks, and what took them back, oldest first."""
-        return [r for r in self.receipts if r.actuator in JUMPS and r.status == "applied"]
+        """What put the run on other weights, oldest first: rollbacks, their undoing, and a script's own actions of that
+        effect."""
+        moving = self._moving()
+        return [r for r in self.receipts if r.actuator in moving and r.status == "applied"]
+
+    def _moving(self) -> set[str]:
+        return {name for name, knob in self.knobs.items() if knob.spec.moves_weights}
 
     def applied(self, actuator: str) -> list[Receipt]:
         """The receipts that changed the actuator, oldest first."""
@@ -89,9 +94,12 @@ class Window:
         """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
 
         Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a
-        measurement. A rollback that was taken back is a change as the rollback was.
+        measurement. Where `run.rollback` is named, whatever else puts the run on other weights counts too, the taking
+        back of a rollback for one.
         """
-        turned = (*actuators, UNDO) if ROLLBACK in actuators else actuators or self.knobs.keys() - set(HARMLESS)
+        turned = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
+        if ROLLBACK in actuators:
+            turned |= self._moving()
         return max(
             (r.tick for r in self.receipts if r.status == "applied" and r.actuator in turned),
             default=-1,

@@ -8,9 +8,17 @@ agent's or an operator's message is the last token of its subject, never a field
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from oven_controller.rules import Autonomy, Rules
 
@@ -34,6 +42,9 @@ Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False),
 Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
+Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds"]
+"""What a change of an actuator is to the training: a setting of it; a measurement of it; a copy of it; another state of
+the weights; its end or a pause."""
 
 
 class Message(BaseModel):
@@ -46,7 +57,7 @@ class Message(BaseModel):
 
 
 class ActuatorSpec(BaseModel):
-    """A knob that the learner announces. Part of RunStarted."""
+    """A knob that the learner announces, and what a change of it means to the run. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -59,6 +70,45 @@ class ActuatorSpec(BaseModel):
     choices: tuple[str, ...] = Field(default=(), description="a choice's values, or a simplex's components")
     value: Value = Field(default=None, description="the value now, read back from the trainer")
     risky: bool = Field(default=False, description="the learner snapshots before it applies a change")
+    effect: Effect = Field(
+        default="setting",
+        description="what a change is to the training: a setting of it; a measurement of it; a copy of it; another "
+        "state of the weights (a rollback, its undoing); its end or a pause. Only an action is anything but a setting",
+    )
+    moves_own_metric: bool = Field(
+        default=False,
+        description="a change moves the metric by which it would be judged, as the reward's weights move the reward: a "
+        "held-out metric judges it, and without one agents do not turn it",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.effect != "setting" and self.kind != "action":
+            raise ValueError(
+                f"{self.name} is a {self.kind} with the effect {self.effect!r}; only an action has another effect than "
+                "'setting'"
+            )
+        if self.moves_own_metric and not self.has_outcome:
+            raise ValueError(
+                f"{self.name} has the effect {self.effect!r}, which no metric judges, and moves_own_metric; leave one "
+                "of them out"
+            )
+        return self
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether it leaves the training other than it was; a measurement or a copy does not."""
+        return self.effect not in ("measures", "copies")
+
+    @property
+    def moves_weights(self) -> bool:
+        """Whether what was measured before a change describes other weights."""
+        return self.effect == "moves_weights"
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether a metric can judge a change of it."""
+        return self.effect in ("setting", "moves_weights")
 
 
 class MetricSpec(BaseModel):

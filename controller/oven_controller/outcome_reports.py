@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from oven_controller.events import Event
-from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.needs import spelt
 from oven_controller.mesh.values import direction
 from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, Receipt, RunStarted, Symptom, Vote
@@ -42,6 +41,7 @@ class OutcomeReports:
         self._run = run
         self._phase: Phase = ""
         self._actions: frozenset[str] = frozenset()
+        self._idle: frozenset[str] = frozenset()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._done: dict[str, _Done] = {}
         self._ticks: dict[str, int] = {}
@@ -52,6 +52,7 @@ class OutcomeReports:
             case RunStarted() as run:
                 self._phase = "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
                 self._actions = frozenset(spec.name for spec in run.actuators if spec.kind == "action")
+                self._idle = frozenset(spec.name for spec in run.actuators if not spec.intervenes)
             case Vote(stance="propose") as vote:
                 named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
                 self._seen[vote.actuator, event.author] = frozenset(named)
@@ -68,7 +69,7 @@ class OutcomeReports:
         seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
         for key in [key for key in self._seen if key[0] == decision.actuator]:
             del self._seen[key]
-        if decision.verdict != "adopted" or decision.actuator in HARMLESS:
+        if decision.verdict != "adopted" or decision.actuator in self._idle:
             return  # a measurement is no part of a plan
         # An action's argument is no value to go up or down from.
         action = decision.actuator in self._actions

@@ -81,10 +81,6 @@ class Rules(BaseModel):
         default=20, ge=2, description="horizon of a decision whose proposal named none or a shorter one"
     )
     outcome_samples: int = Field(default=3, ge=2, description="measurements that an outcome needs on either side")
-    yardsticks: tuple[str, ...] = Field(
-        default=("reward.weights", "data.mixture", "grpo.beta"),
-        description="actuators that move what they are measured by: judged on a held-out metric, shadow without one",
-    )
     reputation_rate: float = Field(default=0.3, gt=0, lt=1, description="how far one outcome moves a reputation")
     reputation_share: float = Field(default=0.005, ge=0, lt=1, description="how far each outcome takes all back to 1")
     reputation_most: float = Field(default=2.0, ge=1, description="a reputation's upper bound")

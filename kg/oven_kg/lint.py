@@ -10,6 +10,7 @@ from typing import Final
 import networkx as nx
 
 from oven_controller.mesh.needs import FORMS, NEED
+from oven_controller.vocabulary import ACTUATORS
 from oven_kg.records import SECTIONS, Edge, Node, Records
 
 ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -25,23 +26,6 @@ ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 GRADES: Final = ("A", "B", "C", "D")
 CHECKED: Final = ("read", "quoted", "abstract")
 PHASES: Final = ("pretrain", "sft", "grpo")
-ACTUATORS: Final[dict[str, tuple[str, ...]]] = {
-    "optimizer.lr_scale": ("up", "down"),
-    "grad.clip": ("up", "down"),
-    "optimizer.weight_decay": ("up", "down"),
-    "grpo.beta": ("up", "down"),
-    "teacher.active": (),
-    "data.mixture": (),
-    "data.skip": (),
-    "reward.weights": (),
-    "run.hold": (),
-    "run.checkpoint": (),
-    "run.evaluate": (),
-    "run.rollback": (),
-    "run.undo_rollback": (),
-    "run.stop": (),
-}
-"""What a remedy can be bound to, with the directions of those that have some. Names as learners announce them."""
 
 
 def lint(records: Records) -> list[str]:
@@ -136,9 +120,10 @@ def _bound(remedy: Node) -> Iterator[str]:
         name, _, way = change.partition(":")
         if name not in ACTUATORS:
             yield f"the remedy {remedy.id} changes {name!r}, which no learner announces; known: {', '.join(ACTUATORS)}"
-        elif way not in (ACTUATORS[name] or ("",)):
-            ways = " with :up or :down" if ACTUATORS[name] else ""
-            yield f"the remedy {remedy.id} changes {change!r}; write {name}{ways}"
+            continue
+        directed = ACTUATORS[name].kind == "scalar"
+        if way not in (("up", "down") if directed else ("",)):
+            yield f"the remedy {remedy.id} changes {change!r}; write {name}{' with :up or :down' if directed else ''}"
 
 
 def _checkable(need: Node, records: Records) -> Iterator[str]:

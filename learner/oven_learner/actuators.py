@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from pydantic import ValidationError
+
 from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_controller.messages import ActuatorSpec, Value
+from oven_controller.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
@@ -83,10 +85,12 @@ class Actuators:
         scale: Literal["linear", "log"] = "linear",
         unit: str = "",
         risky: bool = False,
+        moves_own_metric: bool = False,
         proof: Proof | None = None,
     ) -> None:
         """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off. With a
-        `proof` a change counts once it was used."""
+        `proof` a change counts once it was used. `moves_own_metric`: a change moves the metric that would judge it, so
+        that only held-out data can."""
         if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
             raise ConfigError(
                 f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
@@ -95,7 +99,16 @@ class Actuators:
         present = read()
         if not low <= present <= high:
             raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
-        spec = ActuatorSpec(name=name, kind="scalar", scale=scale, unit=unit, low=low, high=high, risky=risky)
+        spec = _announcement(
+            name=name,
+            kind="scalar",
+            scale=scale,
+            unit=unit,
+            low=low,
+            high=high,
+            risky=risky,
+            moves_own_metric=moves_own_metric,
+        )
         self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
 
     def choice(
@@ -106,21 +119,50 @@ class Actuators:
         choices: tuple[str, ...],
         *,
         unit: str = "",
+        moves_own_metric: bool = False,
     ) -> None:
-        """One of some names. `unit` may say what their order means."""
-        spec = ActuatorSpec(name=name, kind="choice", choices=choices, unit=unit)
+        """One of some names. `unit` may say what their order means; `moves_own_metric` as of a scalar."""
+        spec = _announcement(name=name, kind="choice", choices=choices, unit=unit, moves_own_metric=moves_own_metric)
         self._add(spec, read, lambda value: write(str(value)))
 
     def simplex(
-        self, name: str, read: Callable[[], dict[str, float]], write: Callable[[dict[str, float]], object]
+        self,
+        name: str,
+        read: Callable[[], dict[str, float]],
+        write: Callable[[dict[str, float]], object],
+        *,
+        moves_own_metric: bool = False,
     ) -> None:
-        """Shares that sum to 1, such as a data mixture."""
-        spec = ActuatorSpec(name=name, kind="simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share")
+        """Shares that sum to 1, such as a data mixture; `moves_own_metric` as of a scalar."""
+        spec = _announcement(
+            name=name,
+            kind="simplex",
+            low=0.0,
+            high=1.0,
+            choices=tuple(read()),
+            unit="share",
+            moves_own_metric=moves_own_metric,
+        )
         self._add(spec, lambda: dict(read()), lambda value: write(dict(value)))  # type: ignore[arg-type]
 
-    def action(self, name: str, run: Callable[[float | None], Outcome], *, unit: str = "") -> None:
-        """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse."""
-        self._add(ActuatorSpec(name=name, kind="action", unit=unit), lambda: None, run)  # type: ignore[arg-type]
+    def action(
+        self,
+        name: str,
+        run: Callable[[float | None], Outcome],
+        *,
+        unit: str = "",
+        effect: Effect = "setting",
+        moves_own_metric: bool = False,
+    ) -> None:
+        """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse.
+
+        `effect` says what it is to the training. One that measures or copies counts as no intervention and has no
+        outcome; one that ends or holds the run has none either; one that moves the weights confounds all that is being
+        judged, and is done last in a plan. `moves_own_metric` as of a scalar. Raises ConfigError where the two
+        contradict each other.
+        """
+        spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
+        self._add(spec, lambda: None, run)  # type: ignore[arg-type]
 
     def copy(self) -> Actuators:
         """The same knobs in a registry of its own: each training adds what it finds."""
@@ -194,6 +236,16 @@ class Actuators:
         if spec.name in self._knobs:
             raise ConfigError(f"the actuator {spec.name!r} is registered already; names are unique")
         self._knobs[spec.name] = _Knob(spec, read, write, proof)
+
+
+def _announcement(**said: Any) -> ActuatorSpec:
+    """Raises ConfigError where it contradicts itself."""
+    try:
+        return ActuatorSpec(**said)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = f"{said['name']}: {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        raise ConfigError(where + first["msg"].removeprefix("Value error, ")) from None
 
 
 def _act(knob: _Knob, value: Value) -> Applied:

@@ -2,7 +2,7 @@
 
 Each waits for its tick, is carried out between two steps, and is answered at once, or as soon as a step has shown
 whether what was set is used. A plan is carried out whole or not at all: its settings first, which can be taken back,
-its jumps last.
+what moves the weights last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from oven_controller.errors import reason
-from oven_controller.jumps import JUMPS
 from oven_controller.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.owed import Owed, final, refuted
@@ -86,7 +85,7 @@ class Adopted:
         self._waiting = [decision for decision in self._waiting if decision not in due]
         broken: dict[tuple[int, tuple[str, ...]], str] = {}
         self._made = {}
-        for decision in sorted(due, key=lambda d: (d.tick, bool(d.plan) and d.actuator in JUMPS)):
+        for decision in sorted(due, key=lambda d: (d.tick, bool(d.plan) and self._moves_weights(d.actuator))):
             plan = (decision.tick, decision.plan)
             if decision.plan and plan in broken:
                 self._answer(decision, Applied("skipped", reason=broken[plan]))
@@ -145,7 +144,7 @@ class Adopted:
             self._owed.append(owed)
         else:
             self._pay(owed, applied)
-        if decision.plan and applied.status == "applied" and decision.actuator not in JUMPS:
+        if decision.plan and applied.status == "applied" and not self._moves_weights(decision.actuator):
             self._made = {**self._made, decision.id: applied.before}
         return applied
 
@@ -200,6 +199,9 @@ class Adopted:
 
     def _is_action(self, name: str) -> bool:
         return name in self._actuators and self._actuators.spec(name).kind == "action"
+
+    def _moves_weights(self, name: str) -> bool:
+        return name in self._actuators and self._actuators.spec(name).moves_weights
 
     def _pay(self, owed: Owed, applied: Applied) -> None:
         name = owed.decision.actuator

@@ -18,8 +18,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_controller import relaunch
+from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.harmless import EVALUATE
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks, trainings
@@ -335,7 +335,7 @@ class Attachment(TrainerCallback):
         for channel in self._channels:
             channel.announce(actuators)
         if self._evaluate is not None or trainer.args.eval_strategy != "no":
-            actuators.action(EVALUATE, self._ask_to_evaluate)
+            actuators.action(EVALUATE, self._ask_to_evaluate, effect="measures")
         if self._mixture is not None:
             knobs.mixture.announce(actuators, self._mixture)
             knobs.skip.announce(trainer, actuators, self._mixture)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
+from oven_controller.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.jumps import ROLLBACK, UNDO
 from oven_controller.messages import (
     Horizon,
     LearnerMessage,
@@ -104,14 +104,14 @@ class OvenClient:
         self._adopted = Adopted(self, actuators, self._ranks, snapshots, self._said)
         self._commands: set[str] = set()
         self._closed = False
-        actuators.action("run.hold", self._hold)
-        actuators.action("run.stop", self._stop)
+        actuators.action(HOLD, self._hold, effect="ends_or_holds")
+        actuators.action(STOP, self._stop, effect="ends_or_holds")
         if snapshots is not None or save is not None:
-            actuators.action("run.checkpoint", self._checkpoint, unit="step")
+            actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
         if snapshots is not None:
-            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to")
+            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
             if snapshots.undoes:
-                actuators.action(UNDO, self._undo)
+                actuators.action(UNDO, self._undo, effect="moves_weights")
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> Past:
         """Connect, announce the run, and restore what earlier incarnations of the same training had set; where the log

@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.harmless import EVALUATE
 from oven_controller.mesh.identity import code_hash
 from oven_controller.messages import MetricSpec
 from oven_learner import ranks, trainings
@@ -112,7 +112,7 @@ def connect(
         evaluation.now()
         measured = evaluation.announced(metrics)
         if EVALUATE not in knobs:
-            knobs.action(EVALUATE, evaluation.ask)
+            knobs.action(EVALUATE, evaluation.ask, effect="measures")
     client: LoopClient
     with ExitStack() as hooks:  # what fails from here on leaves the optimizer as it was
         rate = None

@@ -40,10 +40,11 @@ SPECS = (
         kind="simplex",
         choices=("web", "code", "math"),
         value={"web": 0.5, "code": 0.3, "math": 0.2},
+        moves_own_metric=True,
     ),
-    ActuatorSpec(name="run.rollback", kind="action"),
-    ActuatorSpec(name="run.hold", kind="action"),
-    ActuatorSpec(name="run.evaluate", kind="action"),
+    ActuatorSpec(name="run.rollback", kind="action", effect="moves_weights"),
+    ActuatorSpec(name="run.hold", kind="action", effect="ends_or_holds"),
+    ActuatorSpec(name="run.evaluate", kind="action", effect="measures"),
 )
 METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
 FREE: dict[str, Any] = {"newcomers": "full", "harm_charge": 0.0, "reversals": 10**6}

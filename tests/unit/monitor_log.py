@@ -23,6 +23,7 @@ from oven_controller.messages import (
     Vote,
 )
 from oven_controller.rules import Rules
+from oven_controller.vocabulary import ACTUATORS
 
 AGENTS = ("curriculum", "lr", "prior", "supervisor-with-a-long-name", "teacher")
 SPECS = (
@@ -30,8 +31,8 @@ SPECS = (
         name="data.mixture", kind="simplex", choices=("len3", "len4"), value={"len3": 0.5, "len4": 0.5}, low=0, high=1
     ),
     ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0, risky=True, unit="× the schedule"),
-    ActuatorSpec(name="run.hold", kind="action"),
-    ActuatorSpec(name="run.rollback", kind="action", unit="tick to go back to"),
+    ACTUATORS["run.hold"],
+    ActuatorSpec(name="run.rollback", kind="action", unit="tick to go back to", effect="moves_weights"),
 )
 METRICS = (
     MetricSpec(name="reward", better="up"),

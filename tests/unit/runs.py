@@ -26,9 +26,9 @@ JUDGES, LEVELS = ("exact", "format", "critic"), ("level_3", "level_4", "level_5"
 BOTH_KNOBS = (
     ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.001, high=100, value=1.0),
     ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.01, high=100, value=1.0),
-    ActuatorSpec(name="run.rollback", kind="action"),
-    ActuatorSpec(name="run.checkpoint", kind="action"),
-    ActuatorSpec(name="run.hold", kind="action"),
+    ActuatorSpec(name="run.rollback", kind="action", effect="moves_weights"),
+    ActuatorSpec(name="run.checkpoint", kind="action", effect="copies"),
+    ActuatorSpec(name="run.hold", kind="action", effect="ends_or_holds"),
 )
 OPTIMIZER = ("grad_norm", "learning_rate", "optim/grad_momentum_cos", "optim/update_ratio", "optim/weight_norm")
 
@@ -36,7 +36,9 @@ OPTIMIZER = ("grad_norm", "learning_rate", "optim/grad_momentum_cos", "optim/upd
 def pretraining() -> RunStarted:
     knobs = (
         ActuatorSpec(name="optimizer.weight_decay", kind="scalar", low=0, high=1, value=0.1),
-        ActuatorSpec(name="data.mixture", kind="simplex", choices=("a", "b"), value={"a": 0.5, "b": 0.5}),
+        ActuatorSpec(
+            name="data.mixture", kind="simplex", choices=("a", "b"), value={"a": 0.5, "b": 0.5}, moves_own_metric=True
+        ),
         ActuatorSpec(name="data.skip", kind="action"),
     )
     metrics = (
@@ -50,9 +52,15 @@ def pretraining() -> RunStarted:
 def grpo() -> RunStarted:
     shares = dict.fromkeys(JUDGES, 1 / 3)
     knobs = (
-        ActuatorSpec(name="grpo.beta", kind="scalar", low=0, high=2, value=0.04),
-        ActuatorSpec(name="reward.weights", kind="simplex", choices=JUDGES, value=shares),
-        ActuatorSpec(name="data.mixture", kind="simplex", choices=LEVELS, value=dict.fromkeys(LEVELS, 1 / 3)),
+        ActuatorSpec(name="grpo.beta", kind="scalar", low=0, high=2, value=0.04, moves_own_metric=True),
+        ActuatorSpec(name="reward.weights", kind="simplex", choices=JUDGES, value=shares, moves_own_metric=True),
+        ActuatorSpec(
+            name="data.mixture",
+            kind="simplex",
+            choices=LEVELS,
+            value=dict.fromkeys(LEVELS, 1 / 3),
+            moves_own_metric=True,
+        ),
     )
     names = ("loss", *OPTIMIZER, "reward_std", "frac_reward_zero_std", "kl", "entropy", "completions/mean_length")
     metrics = (

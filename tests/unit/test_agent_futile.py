@@ -8,8 +8,11 @@ import pytest
 from tests.unit import runs
 
 from oven_agents.futile import LIMIT, SOON, futile, regained, vain
+from oven_agents.knobs import Knob
 from oven_agents.window import Window
+from oven_controller.vocabulary import ACTUATORS
 
+KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
 FALLEN = {20: 2.9, 40: 2.6, 60: 3.1}
 
 
@@ -17,7 +20,7 @@ def window(backs: int, readings: dict[int, float]) -> Window:
     """Of a run that went back so often after tick 41, each time to before its newest reading."""
     seen = [runs.seen(tick, {"eval/loss": readings[tick]} if tick in readings else {"loss": 2.5}) for tick in range(90)]
     receipts = [runs.receipt(61 + i, "run.rollback", 60.0, 41.0) for i in range(backs)]
-    return Window(runs.pretraining(), seen, {}, receipts, {})
+    return Window(runs.pretraining(), seen, KNOBS, receipts, {})
 
 
 def test_so_many_rollbacks_without_a_new_best_are_enough() -> None:
@@ -44,7 +47,7 @@ def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = Fa
     ]
     done = {"run.rollback": (60.0, 40.0), "run.undo_rollback": (46.0, 60.0)}
     receipts = [runs.receipt(tick, name, *done[name]) for tick, name in jumps or ((60, "run.rollback"),)]
-    return Window(run, seen, {}, receipts, {})
+    return Window(run, seen, KNOBS, receipts, {})
 
 
 def test_the_share_that_a_rollback_regained_is_of_what_had_been_lost() -> None:

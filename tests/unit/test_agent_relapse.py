@@ -14,7 +14,8 @@ from tests.unit import runs
 from oven_agents import Alternatives
 from oven_agents.relapse import Relapse
 from oven_agents.robust import since
-from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_controller.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_controller.vocabulary import ACTUATORS
 
 EVERY = 20
 LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)
@@ -82,7 +83,7 @@ def test_what_is_lost_from_one_reading_to_the_next_may_have_happened_once() -> N
 
 def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     run = runs.grpo()
-    asks = ActuatorSpec(name="run.evaluate", kind="action")
+    asks = ACTUATORS["run.evaluate"]
     run = run.model_copy(update={"actuators": (*run.actuators, asks)})
     fell, again = list(read([*LEARNT, 0.70])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.71})
     assert [type(word) for word in runs.said(Relapse(), run, fell)][-1] is Vote

@@ -13,10 +13,11 @@ from oven_agents.remedies import Alternatives
 from oven_agents.second_opinion import ASKS, GIVEN_UP, PATIENCE, opinion
 from oven_agents.sentinel import PASSING, RETURNING, SKIPPING, Sentinel
 from oven_agents.window import Window
-from oven_controller.messages import ActuatorSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.messages import Observation, Receipt, RunStarted, Vote
 from oven_controller.rules import Rules
+from oven_controller.vocabulary import ACTUATORS
 
-EVALUATE = ActuatorSpec(name="run.evaluate", kind="action")
+EVALUATE = ACTUATORS["run.evaluate"]
 ONSET = 101
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import pytest
 from tests.unit import runs
 
+from oven_agents.knobs import Knob
 from oven_agents.second_thoughts import SecondThoughts
 from oven_agents.window import Window
-from oven_controller.messages import ActuatorSpec, Decision, Observation, Receipt, RunStarted, Vote
+from oven_controller.messages import Decision, Observation, Receipt, RunStarted, Vote
+from oven_controller.vocabulary import ACTUATORS
 
 LEFT, TO = 60, 40
 """Ticks of the rollback, and of what it went back to."""
@@ -19,7 +21,7 @@ Events = Iterable[Observation | Receipt | Decision]
 
 def run(*more: str) -> RunStarted:
     started = runs.pretraining()
-    actions = tuple(ActuatorSpec(name=name, kind="action") for name in more)
+    actions = tuple(ACTUATORS[name] for name in more)
     return started.model_copy(update={"actuators": (*started.actuators, *actions)})
 
 
@@ -119,6 +121,7 @@ def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
         runs.receipt(60, "run.rollback", 60.0, 40.0),
         runs.receipt(65, "run.undo_rollback", 45.0, 60.0),
     ]
-    window = Window(runs.pretraining(), seen, {}, jumps, {})
+    knobs = {spec.name: Knob(spec, spec.value) for spec in BOTH.actuators}
+    window = Window(BOTH, seen, knobs, jumps, {})
     assert [tick for tick, _ in window.kept("loss")] == [*range(1, 61), *range(66, 76)]
     assert window.settled_after("run.rollback") == 65

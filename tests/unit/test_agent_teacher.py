@@ -15,6 +15,7 @@ from oven_agents.odds import LEAST as STANDS_BEHIND
 from oven_agents.session import Session
 from oven_agents.teacher import BETA, TEACHER, TeacherEscalation
 from oven_controller.messages import ActuatorSpec, LearnerMessage, MetricSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.vocabulary import ACTUATORS
 
 LEAST = 2 * TeacherEscalation.HALF
 NAMES = ("small", "middle", "strong")
@@ -34,7 +35,7 @@ def started(
     knobs = (
         ActuatorSpec(name=TEACHER, kind="choice", choices=NAMES, value=active),
         ActuatorSpec(name=BETA, kind="scalar", scale="log", low=0.01, high=10, value=beta),
-        ActuatorSpec(name="run.rollback", kind="action"),
+        ACTUATORS["run.rollback"],
     )
     return RunStarted(
         incarnation=1, n=0, recipe="r", metrics=tuple(m for m in metrics if not m.name.startswith(tuple(without))),

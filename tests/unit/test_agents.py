@@ -28,6 +28,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
+from oven_controller.vocabulary import ACTUATORS
 
 LEVELS = ("len3", "len4", "len5")
 
@@ -42,9 +43,13 @@ def started(mixture: dict[str, float] | None = None, *, missing: str = "") -> Ru
         metrics=metrics,
         actuators=(
             ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.01, high=100, value=1.0),
-            ActuatorSpec(name="run.rollback", kind="action"),
+            ACTUATORS["run.rollback"],
             ActuatorSpec(
-                name="data.mixture", kind="simplex", choices=LEVELS, value=mixture or dict.fromkeys(LEVELS, 1 / 3)
+                name="data.mixture",
+                kind="simplex",
+                choices=LEVELS,
+                value=mixture or dict.fromkeys(LEVELS, 1 / 3),
+                moves_own_metric=True,
             ),
         ),
     )

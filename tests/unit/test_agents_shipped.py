@@ -13,7 +13,7 @@ from tests.unit.troubles import TICKS, TROUBLES, observations
 from oven_agents.loader import load
 from oven_agents.participants import AgentParticipant
 from oven_controller.mesh.state import State
-from oven_controller.mesh.yardstick import INERT, judge
+from oven_controller.mesh.yardstick import judge
 from oven_controller.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -66,7 +66,7 @@ def test_every_proposal_can_be_scored(name: str) -> None:
         state = State()
         state.start(TROUBLES[trouble][0])
         told = f"{trouble}, {vote.actuator} at tick {vote.tick}: {vote.rationale}"
-        if vote.actuator not in INERT:
+        if state.spec(vote.actuator).has_outcome:
             metric = judge(state, vote.actuator, vote.target)
             assert metric is not None and metric.name == vote.target, f"{told}: not judged by {vote.target!r}"
             assert _promises(vote, metric), f"{told}: promises {vote.expected_change:g} of {metric.name}"

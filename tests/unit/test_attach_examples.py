@@ -11,6 +11,7 @@ from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
 
 import oven_learner
 from oven_controller.messages import RunEnded, RunStarted
+from oven_controller.vocabulary import ACTUATORS
 from oven_learner.attachment import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -72,6 +73,8 @@ def test_in_observe_the_log_is_complete_and_the_result_is_the_same(
     assert {spec.name for spec in run.actuators} == ALWAYS | own
     announced = {metric.name for metric in run.metrics}
     for spec in run.actuators:
+        if (known := ACTUATORS.get(spec.name)) is not None:
+            assert (spec.effect, spec.moves_own_metric) == (known.effect, known.moves_own_metric)
         if spec.kind == "scalar" and spec.scale == "log":
             assert isinstance(spec.value, float) and spec.low is not None and spec.high is not None
             assert spec.low == pytest.approx(0.1 * spec.value)

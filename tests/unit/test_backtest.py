@@ -27,6 +27,7 @@ from oven_controller.messages import (
     RunEnded,
 )
 from oven_controller.replay import replay
+from oven_controller.vocabulary import ACTUATORS
 
 
 class Cutter(Agent):
@@ -68,7 +69,7 @@ class Lockstep:
         metrics = tuple(MetricSpec(name=n) for n in ("loss", "reward", "optim/grad_momentum_cos"))
         specs = (
             ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
-            ActuatorSpec(name="run.rollback", kind="action"),
+            ACTUATORS["run.rollback"],
         )
         self.heard = 0
         self.react()

@@ -25,10 +25,12 @@ from oven_controller.messages import (
     Outcome,
     OutcomeLine,
     RunEnded,
+    RunStarted,
     TallyLine,
     Value,
 )
 from oven_controller.names import Subjects
+from oven_controller.vocabulary import ACTUATORS
 from oven_learner.bench.hostile.attacks import ATTACKS, USUAL, folder, named
 from oven_learner.bench.hostile.command import BENCH, cases
 from oven_learner.bench.hostile.facts import LATER, Case, Log, Row, read
@@ -99,7 +101,9 @@ def test_who_joined_and_when() -> None:
 def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> None:
     down = {"value": 0.125}
     both = (proposed("lr", 0.125), proposed("evil", 10.0))
+    run = RunStarted(incarnation=1, n=0, recipe="r", actuators=(ACTUATORS["run.evaluate"],))
     found = log(
+        (ON.run, run),
         decided(1, proposed("lr", 0.5), verdict="rejected", **down),
         decided(2, proposed("lr", None), actuator="run.evaluate", value=None, before=None),
         decided(3, *both),  # the guest's side won

@@ -23,6 +23,7 @@ from oven_controller.messages import (
     Value,
 )
 from oven_controller.rules import Rules
+from oven_controller.vocabulary import ACTUATORS
 from oven_learner.actuators import Actuators
 from oven_learner.client import OvenClient
 from oven_learner.past import Past
@@ -111,6 +112,8 @@ def test_a_run_is_announced_observed_and_ended_in_order() -> None:
     assert {spec.name for spec in started.actuators} == {
         "rate", "run.hold", "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback"
     }  # fmt: skip
+    for spec in started.actuators[1:]:
+        assert spec.effect == ACTUATORS[spec.name].effect != "setting"
 
 
 def test_progress_is_against_the_horizon() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
+from oven_controller.vocabulary import ACTUATORS
 from oven_learner.bench.rules import Change, Rule
 from oven_learner.gym.arms.alarm import MOST, QUIET, Alarm
 from oven_learner.gym.arms.chance import LATEST, Drawn
@@ -38,7 +39,7 @@ def started(*metrics: str, actions: Iterable[str] = ("run.rollback", "data.skip"
         ActuatorSpec(name=name, kind="scalar", low=low, high=high, value=value)
         for name, (low, high, value) in SCALARS.items()
     ]
-    made = [ActuatorSpec(name=name, kind="action") for name in actions]
+    made = [ACTUATORS[name] for name in actions]
     gauges = (*(MetricSpec(name=name) for name in metrics), HELD_OUT)
     return RunStarted(incarnation=1, n=0, recipe="r", actuators=(*scalars, *made), metrics=gauges)
 

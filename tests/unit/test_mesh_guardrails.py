@@ -142,7 +142,8 @@ HELD_OUT = (MetricSpec(name="loss"), MetricSpec(name="eval/loss", held_out=True)
 
 def needing(need: str, change: str = MIX, metrics: tuple[MetricSpec, ...] = (), **rules: Any) -> Log:
     log = Log()
-    log.start(metrics=metrics, requires=((change, need),), cooldown_ticks=0, yardsticks=(), **rules)
+    specs = tuple(spec.model_copy(update={"moves_own_metric": False}) for spec in SPECS)
+    log.start(specs, metrics=metrics, requires=((change, need),), cooldown_ticks=0, **rules)
     log.join("amy")
     log.join("bob")
     return log

@@ -340,7 +340,7 @@ def test_and_not_moved_without_that(metrics: tuple[MetricSpec, ...]) -> None:
     for _ in range(3):
         log.propose("amy", {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, 0.9, target="eval/loss")
     assert not log.ballots and len(log.decisions) == 1 and log.last.ballot == ""
-    assert "rules.yardsticks" in log.last.reason and log.mesh.state.counters["refused.yardstick"] == 3
+    assert "without moves_own_metric" in log.last.reason and log.mesh.state.counters["refused.yardstick"] == 3
 
 
 def test_memory_is_bounded() -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.mesh_log import LR, Log
 from tests.unit.replayed import left_behind
 
+from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.harmless import EVALUATE
 from oven_controller.home import Home
 from oven_controller.messages import OutcomeReport
 from oven_controller.outcome_reports import OutcomeReports

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from oven_controller.messages import ActuatorSpec, Horizon, MetricSpec, Observation, RunStarted
+from oven_controller.vocabulary import ACTUATORS
 
 LEVELS, JUDGES = ("level_1", "level_2", "level_3"), ("exact", "style")
 TICKS, ONSET, EVERY = 140, 60, 20
@@ -15,7 +16,7 @@ TICKS, ONSET, EVERY = 140, 60, 20
 _BOTH = (
     ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.001, high=100, value=1.0),
     ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.001, high=100, value=1.0),
-    *(ActuatorSpec(name=f"run.{name}", kind="action") for name in ("rollback", "checkpoint", "hold", "stop")),
+    *(ACTUATORS[f"run.{name}"] for name in ("rollback", "checkpoint", "hold", "stop")),
 )
 PRETRAINING = RunStarted(
     incarnation=1,
@@ -25,7 +26,13 @@ PRETRAINING = RunStarted(
     actuators=(
         *_BOTH,
         ActuatorSpec(name="optimizer.weight_decay", kind="scalar", low=0, high=1, value=0.1),
-        ActuatorSpec(name="data.mixture", kind="simplex", choices=("prose", "code"), value={"prose": 0.5, "code": 0.5}),
+        ActuatorSpec(
+            name="data.mixture",
+            kind="simplex",
+            choices=("prose", "code"),
+            value={"prose": 0.5, "code": 0.5},
+            moves_own_metric=True,
+        ),
         ActuatorSpec(name="data.skip", kind="action", unit="batches"),
     ),
     metrics=(
@@ -42,9 +49,21 @@ GRPO = RunStarted(
     horizon=Horizon(max_steps=1000),
     actuators=(
         *_BOTH,
-        ActuatorSpec(name="grpo.beta", kind="scalar", low=0, high=2, value=0.5),
-        ActuatorSpec(name="reward.weights", kind="simplex", choices=JUDGES, value=dict.fromkeys(JUDGES, 0.5)),
-        ActuatorSpec(name="data.mixture", kind="simplex", choices=LEVELS, value=dict.fromkeys(LEVELS, 1 / 3)),
+        ActuatorSpec(name="grpo.beta", kind="scalar", low=0, high=2, value=0.5, moves_own_metric=True),
+        ActuatorSpec(
+            name="reward.weights",
+            kind="simplex",
+            choices=JUDGES,
+            value=dict.fromkeys(JUDGES, 0.5),
+            moves_own_metric=True,
+        ),
+        ActuatorSpec(
+            name="data.mixture",
+            kind="simplex",
+            choices=LEVELS,
+            value=dict.fromkeys(LEVELS, 1 / 3),
+            moves_own_metric=True,
+        ),
     ),
     metrics=(
         *(MetricSpec(name=f"optim/{name}") for name in ("grad_momentum_cos", "update_ratio", "weight_norm")),

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from oven_agents.remedies import SYMPTOM
 from oven_agents.review.panel import Said
-from oven_controller.jumps import ROLLBACK
+from oven_controller.actions import ROLLBACK
 from oven_controller.mesh.effect import median, sigma
 from oven_controller.messages import MetricSpec
 from oven_controller.rules import Rules

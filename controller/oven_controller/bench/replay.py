@@ -75,7 +75,8 @@ def busy_run(size: int, seed: int = 0) -> Iterator[Event]:
                     said.append(("receipt", _receipt(output.message, mine())))
             yield event
 
-    knobs = tuple(ActuatorSpec(name=k, kind="scalar", scale="log", low=0.01, high=100, value=1.0) for k in KNOBS)
+    bounds: dict[str, Any] = {"kind": "scalar", "scale": "log", "low": 0.01, "high": 100, "value": 1.0}
+    knobs = tuple(ActuatorSpec(name=k, moves_own_metric=k == "grpo.beta", **bounds) for k in KNOBS)
     metrics = tuple(MetricSpec(name=f"group_{i % 5}/metric_{i}") for i in range(METRICS))
     rules = Rules(max_interventions=10**9, newcomers="full")
     said.append(("run", RunStarted(**mine(), recipe="bench", actuators=knobs, metrics=metrics, rules=rules)))

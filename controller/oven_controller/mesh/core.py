@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from oven_controller import names
+from oven_controller.actions import ROLLBACK
 from oven_controller.events import Event
-from oven_controller.jumps import ROLLBACK
 from oven_controller.mesh import guardrails, operator, plans, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined, wish
 from oven_controller.mesh.forecast import Forecast, forecast

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.harmless import HARMLESS
-from oven_controller.jumps import ROLLBACK
+from oven_controller.actions import ROLLBACK
 from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
@@ -204,7 +203,7 @@ def _cooling(state: State, spec: ActuatorSpec) -> str:
 
 def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
     """`more`: adopted together with this one, and not counted yet."""
-    if state.adopted + more < state.rules.max_interventions or spec.name in HARMLESS:
+    if state.adopted + more < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from oven_controller.jumps import JUMPS, ROLLBACK
+from oven_controller.actions import ROLLBACK
 from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
@@ -43,7 +43,7 @@ from oven_controller.mesh.measurements import Measurements, sound
 from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State, held_out
 from oven_controller.mesh.values import direction, number, rounded
-from oven_controller.mesh.yardstick import INERT, directed, judge
+from oven_controller.mesh.yardstick import directed, judge
 from oven_controller.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
 
 PATIENCE = 5
@@ -161,7 +161,8 @@ class Outcomes:
     def take(self, receipt: Receipt) -> list[Outcome]:
         """What was applied ends the windows that it disturbs, and opens its own."""
         decision, forecast = self._expected.pop(receipt.decision_id, (None, None))
-        if receipt.status != "applied" or receipt.actuator in INERT or self._state.ended:
+        spec = self._state.spec(receipt.actuator)
+        if receipt.status != "applied" or not spec.has_outcome or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
         if receipt.actuator == ROLLBACK:
@@ -170,10 +171,10 @@ class Outcomes:
             if left is not None and restored is not None and restored < left:
                 self._back = tick, left, restored
                 self._harm.went_back(self._measured, restored, tick)
-        if decision is not None and forecast is not None and receipt.actuator not in JUMPS:
+        if decision is not None and forecast is not None and not spec.moves_weights:
             carried = {s.agent: s.stance for s in forecast.stakes if s.carried and s.stance != "against"}
             self._answer_for(forecast, carried, tick)
-        touched = {""} if receipt.actuator in JUMPS else set()
+        touched = {""} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
             touched.add(forecast.target)
             closed = self._begin(decision, forecast, tick)
@@ -260,7 +261,8 @@ class Outcomes:
         tick, name, lately = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         back = self._back if self._back is not None and self._back[0] == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
-        if window.decision.actuator not in JUMPS:  # that undoes the changes before it, so what they left counts
+        spec = self._state.spec(window.decision.actuator)
+        if not spec.moves_weights:  # that undoes the changes before it, so what they left counts
             since = max(since, self._last_change(name, tick))
         again: tuple[float, float] | None = None
         if back is None:
@@ -282,10 +284,11 @@ class Outcomes:
 
     def _cut(self, actuator: str, target: str, by: str, tick: int, *, alone: bool) -> list[Outcome]:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs. `alone`: it is in no plan."""
+        everything = self._state.spec(actuator).moves_weights
         cut = [
             window
             for window in self._open.values()
-            if (actuator in JUMPS or window.target == target or window.decision.actuator == actuator)
+            if (everything or window.target == target or window.decision.actuator == actuator)
             and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.harmless import HARMLESS
-from oven_controller.jumps import ROLLBACK
+from oven_controller.actions import ROLLBACK
 from oven_controller.mesh.needs import change
 from oven_controller.mesh.restraint import Restraint
 from oven_controller.mesh.returns import Returns
@@ -190,6 +189,10 @@ class State:
         else:
             self.effective[spec.name] = found
 
+    def spec(self, actuator: str) -> ActuatorSpec:
+        """What is announced of it. One that is not announced any more counts as a setting."""
+        return self.specs.get(actuator) or ActuatorSpec(name=actuator, kind="action")
+
     def hear(self, name: str) -> Agent | None:
         """The agent, live again because it spoke; None if it never joined."""
         agent = self.agents.get(name)
@@ -263,7 +266,7 @@ class State:
             if not decision.command:
                 self.restraint.turned(decision, self.specs.get(actuator), self.rules)
             self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
-            if actuator not in HARMLESS:
+            if self.spec(actuator).intervenes:
                 self.adopted += not decision.command or bool(decision.of)
             moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
             self.fates[decision.id] = f"was adopted at tick {decision.tick} ({moved})"

@@ -1,21 +1,17 @@
 """Which metric a decision is judged by. An agent may choose among those that the run says are better up or down.
 
 A gauge without a direction judges nothing: the agent would choose the direction too, and could name one that its own
-knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own yardstick
-(`rules.yardsticks`: the reward's weights move the reward) is judged by what was measured on held-out data, or not
-turned by agents at all.
+knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own metric
+(`moves_own_metric` in its spec: the reward's weights move the reward) is judged by what was measured on held-out data,
+or not turned by agents at all.
 """
 
 from __future__ import annotations
 
-from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.ballots import Refusal, wish
 from oven_controller.mesh.measurements import METRICS
 from oven_controller.mesh.state import State
 from oven_controller.messages import MetricSpec, Vote
-
-INERT = ("run.hold", "run.stop", *HARMLESS)
-"""Actions that move no metric: they have no outcome."""
 
 
 def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
@@ -27,24 +23,25 @@ def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 def judge(state: State, actuator: str, target: str) -> MetricSpec | None:
     """The metric that a change of `actuator` for the sake of `target` is judged by: the target, if it can judge it,
     else the held-out metric that stands for the whole (the fewest parts in its name, then the first announced), so that
-    naming none is no way out. None: there is none, and no outcome."""
-    if actuator in INERT:
+    naming none is no way out. None: there is none, and no outcome; nor has an action that moves no metric."""
+    spec = state.spec(actuator)
+    if not spec.has_outcome:
         return None
     known = directed(state.metrics)
     named = known.get(target)
-    if named is not None and (named.held_out or actuator not in state.rules.yardsticks):
+    if named is not None and (named.held_out or not spec.moves_own_metric):
         return named
     held_out = (metric for metric in known.values() if metric.held_out)
     return min(held_out, key=lambda metric: metric.name.count("/"), default=None)
 
 
 def unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
-    """Why this proposal cannot stand: it moves its own yardstick, and nothing held out could judge it."""
-    if vote.actuator not in state.rules.yardsticks or judge(state, vote.actuator, vote.target) is not None:
+    """Why this proposal cannot stand: it moves its own metric, and nothing held out could judge it."""
+    if not state.spec(vote.actuator).moves_own_metric or judge(state, vote.actuator, vote.target) is not None:
         return None
     return Refusal(
         (author, vote.actuator, "yardstick"),
         f"agent {author} {wish(vote.actuator, vote.value)}, which moves what it is measured by, and this run announces "
-        "no held-out metric that is better up or down: have it evaluate on held-out data, or take the actuator out of "
-        "rules.yardsticks",
+        "no held-out metric that is better up or down: have it evaluate on held-out data, or announce the actuator "
+        "without moves_own_metric",
     )

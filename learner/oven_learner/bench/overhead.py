@@ -246,14 +246,20 @@ def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
     knobs = Actuators()
     for name in now:
         knobs.scalar(
-            name, partial(now.__getitem__, name), partial(now.__setitem__, name), low=0.01, high=10, scale="log"
+            name,
+            partial(now.__getitem__, name),
+            partial(now.__setitem__, name),
+            low=0.01,
+            high=10,
+            scale="log",
+            moves_own_metric=name == "grpo.beta",
         )
     teacher = ["small"]
     knobs.choice("teacher.active", lambda: teacher[0], partial(teacher.__setitem__, 0), ("small", "large"))
     mixture = {"easy": 0.5, "hard": 0.5}
-    knobs.simplex("data.mixture", lambda: mixture, mixture.update)
+    knobs.simplex("data.mixture", lambda: mixture, mixture.update, moves_own_metric=True)
     weights = {"format": 0.5, "answer": 0.5}
-    knobs.simplex("reward.weights", lambda: weights, weights.update)
+    knobs.simplex("reward.weights", lambda: weights, weights.update, moves_own_metric=True)
     held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0)
     reward = MetricSpec(name="reward", better="up", ceiling=1.0)
     others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire

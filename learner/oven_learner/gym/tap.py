@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oven_controller.harmless import HARMLESS
-from oven_controller.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt
+from oven_controller.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt, RunStarted
 from oven_learner.link import Link
 from oven_learner.past import Past
 
@@ -19,6 +18,7 @@ class Tap:
         self.failure: Exception | None = None
         """What the arm raised: the client of a real run trains on, and here that would look like an arm at ease."""
         self._over = False
+        self._idle: frozenset[str] = frozenset()  # what is announced as no intervention
         self._link, self._interfering, self._held = link, interfering, held
 
     @property
@@ -33,8 +33,10 @@ class Tap:
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         message = make()
+        if isinstance(message, RunStarted):
+            self._idle = frozenset(spec.name for spec in message.actuators if not spec.intervenes)
         if isinstance(message, Receipt) and message.status == "applied" and message.decision_id:
-            self.interventions += message.actuator not in HARMLESS
+            self.interventions += message.actuator not in self._idle
         try:
             self._link.send(lambda: message, droppable=droppable)
         except Exception as error:

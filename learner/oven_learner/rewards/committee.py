@@ -142,7 +142,7 @@ class Committee:
     def announce(self, actuators: Actuators) -> None:
         """`reward.weights`, where there is something to weigh."""
         if len(self.members) >= 2:
-            actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights)
+            actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return (

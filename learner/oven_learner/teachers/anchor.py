@@ -39,6 +39,7 @@ def announce_anchor(
             high=(own or FROM_ZERO) * beta_bounds[1],
             scale="log" if own else "linear",
             unit="× KL per token, in the loss",
+            moves_own_metric=True,
         )
     if teachers is not None and len(teachers) > 1 and (not grpo or has_reference(trainer)):
         actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from oven_controller.actions import ROLLBACK
 from oven_controller.events import Event
-from oven_controller.harmless import HARMLESS
-from oven_controller.jumps import ROLLBACK
 from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Value
 
 SCALE = "optimizer.lr_scale"
@@ -59,7 +58,8 @@ def read(events: Iterable[Event]) -> Reading:
     held_out: dict[str, str] = {}
     best: dict[str, float] = {}
     went_back: dict[Value, int] = {}
-    same_place = 0
+    same_place, asked = 0, set[str]()
+    idle: frozenset[str] = frozenset()
     for event in events:
         body = event.body
         if isinstance(body, RunStarted):
@@ -68,26 +68,28 @@ def read(events: Iterable[Event]) -> Reading:
             found.held_out.append([metric.name for metric in body.metrics if metric.held_out])
             held_out = {metric.name: metric.better for metric in body.metrics if metric.held_out}
             best, went_back = {}, {}
+            idle = frozenset(spec.name for spec in body.actuators if not spec.intervenes)
         elif isinstance(body, Observation):
             found.steps[-1].append(body.step)
             if _better(body.metrics, held_out, best):
                 went_back = {}
         elif isinstance(body, Decision) and body.verdict == "adopted":
             decided[body.id] = body
+            if body.actuator in idle:
+                asked.add(body.id)
         elif isinstance(body, AgentStatus) and body.state == "cannot_fire":
             found.cannot_fire[event.author] = body.reason
         elif isinstance(body, Receipt) and body.decision_id in decided:
             if body.status != "applied":
                 found.not_applied.append(f"{body.status} {body.actuator} at tick {body.tick}: {body.reason}")
-            elif body.actuator not in HARMLESS:
+            elif body.actuator not in idle:
                 found.changes.append(_change(body, decided[body.decision_id], len(found.steps)))
             if body.status == "applied" and body.actuator == ROLLBACK:
                 went_back[body.after] = went_back.get(body.after, 0) + 1
                 same_place = max(same_place, went_back[body.after])
-    asked = sum(decision.actuator in HARMLESS for decision in decided.values())
     return Reading(
         found.changes,
-        asked,
+        len(asked),
         found.not_applied,
         found.steps,
         found.began,

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from oven_controller.events import Event
-from oven_controller.harmless import HARMLESS
 from oven_controller.mesh.values import direction
-from oven_controller.messages import AgentStatus, Decision, Observation, Outcome, RunEnded, TallyLine, Value
+from oven_controller.messages import AgentStatus, Decision, Observation, Outcome, RunEnded, RunStarted, TallyLine, Value
 
 ACCURACY = "eval/accuracy"
 LATER = 20
@@ -73,15 +72,18 @@ class Row:
 
 def read(events: Iterable[Event], guests: Collection[str], honest: str) -> Log:
     log, tick = Log(), 0
+    idle: frozenset[str] = frozenset()
     for event in events:
         log.events += 1
         match event.body:
+            case RunStarted(actuators=specs):
+                idle = frozenset(spec.name for spec in specs if not spec.intervenes)
             case Observation(tick=newest):
                 tick = newest
             case AgentStatus(state="joined") if event.author in guests:
                 log.joined.setdefault(event.author, tick)
             case Decision() as decision:
-                _decided(log, decision, guests, honest)
+                _decided(log, decision, guests, honest, intervenes=decision.actuator not in idle)
             case Outcome(scored=True) as outcome:
                 _judged(log, outcome, guests)
             case RunEnded(reason="completed", metrics=metrics):
@@ -92,8 +94,8 @@ def read(events: Iterable[Event], guests: Collection[str], honest: str) -> Log:
     return log
 
 
-def _decided(log: Log, decision: Decision, guests: Collection[str], honest: str) -> None:
-    if decision.verdict == "adopted" and not decision.command and decision.actuator not in HARMLESS:
+def _decided(log: Log, decision: Decision, guests: Collection[str], honest: str, *, intervenes: bool) -> None:
+    if decision.verdict == "adopted" and not decision.command and intervenes:
         behind = {line.agent for line in decision.tally if _wanted(line, decision.before, decision.value)}
         if behind.difference(guests) and log.remedy_tick is None:
             log.remedy_tick = decision.tick

@@ -40,7 +40,12 @@ class Knobs:
             unit="norm",
         )
         self.actuators.scalar(
-            "grpo.beta", lambda: self.beta, lambda value: self._scalars.update(beta=value), low=0, high=2
+            "grpo.beta",
+            lambda: self.beta,
+            lambda value: self._scalars.update(beta=value),
+            low=0,
+            high=2,
+            moves_own_metric=True,
         )
         for name in SIMPLEXES:
             self._announce(name)
@@ -62,7 +67,12 @@ class Knobs:
         return self._simplexes.get(name) or {one: self._settings[f"{name}/{one}"] for one in SIMPLEXES[name]}
 
     def _announce(self, name: str) -> None:
-        self.actuators.simplex(name, lambda: self.simplex(name), lambda shares: self._simplexes.update({name: shares}))
+        self.actuators.simplex(
+            name,
+            lambda: self.simplex(name),
+            lambda shares: self._simplexes.update({name: shares}),
+            moves_own_metric=True,
+        )
 
     def _set_scale(self, value: float) -> None:
         self._scale = value

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.gym.fault import Case, generator
@@ -58,7 +58,7 @@ class Grpo:
         self.actuators: Actuators = self._knobs.actuators
         self.metrics = METRICS
         self._asked = False
-        self.actuators.action(EVALUATE, self._ask)
+        self.actuators.action(EVALUATE, self._ask, effect="measures")
 
     def train_step(self, case: Case | None = None) -> dict[str, float]:
         """One optimizer step; none where no group has a judge, which costs the time of one all the same."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from oven_controller.harmless import EVALUATE
+from oven_controller.actions import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.gym.fault import Case, generator
@@ -196,9 +196,14 @@ class Pretraining:
             low=0.0,
             high=max(10 * WEIGHT_DECAY, 0.5),
         )
-        knobs.simplex("data.mixture", lambda: self._shares, lambda shares: self._shares.update(shares))
+        knobs.simplex(
+            "data.mixture",
+            lambda: self._shares,
+            lambda shares: self._shares.update(shares),
+            moves_own_metric=True,
+        )
         knobs.action("data.skip", self._skip, unit="batches to pass over")
-        knobs.action(EVALUATE, self._ask)
+        knobs.action(EVALUATE, self._ask, effect="measures")
         return knobs
 
     def _ask(self, _: float | None) -> float:

@@ -187,7 +187,7 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
 def announce(actuators: Actuators, mixture: Mixture) -> None:
     """Where there is something to shift."""
     if len(mixture.names) > 1:
-        actuators.simplex(MIXTURE, mixture.get, mixture.set)
+        actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
 
 
 def _laid_out_as(own: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:

@@ -32,4 +32,4 @@ def announce(trainer: Any, actuators: Actuators) -> None:
     def write(shares: dict[str, float]) -> None:
         weights.copy_(weights.new_tensor([shares[name] * total for name in names]))
 
-    actuators.simplex(WEIGHTS, read, write)
+    actuators.simplex(WEIGHTS, read, write, moves_own_metric=True)

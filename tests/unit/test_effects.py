@@ -1,0 +1,177 @@
+"""An actuator's spec says what a change of it is to the training, and everything that asks reads it there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.unit import runs
+from tests.unit.mesh_log import LR, METRICS, MOVES, SPECS, Log
+
+from oven_agents.knobs import Knob
+from oven_agents.window import Window
+from oven_controller.errors import ConfigError
+from oven_controller.importing.knobs import asked
+from oven_controller.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
+from oven_controller.vocabulary import ACTUATORS
+from oven_controller.wire import Malformed, decode
+from oven_learner.actuators import Actuators
+from oven_learner.gym.tap import Tap
+from oven_learner.gym.trainees import TRAINEES, make
+
+
+def own() -> tuple[ActuatorSpec, ...]:
+    """A script's own actions, and a setting that moves the metric it is judged by."""
+    knobs, now = Actuators(), [1.0]
+    knobs.action("my.probe", lambda _: 0.5, effect="measures")
+    knobs.action("my.swap", lambda _: None, effect="moves_weights")
+    knobs.action("my.shuffle", lambda _: None)
+    knobs.scalar(
+        "my.bonus", lambda: now[0], lambda value: now.__setitem__(0, value), low=0, high=2, moves_own_metric=True
+    )
+    return knobs.specs()
+
+
+def running(**rules: Any) -> Log:
+    """Ten ticks of a run that has them."""
+    log = Log()
+    log.start((*SPECS, *own()), outcome_ticks=10, cooldown_ticks=0, **rules)
+    for agent in ("amy", "bob"):
+        log.join(agent, moves=(*MOVES, *(spec.name for spec in own())))
+    watch(log, 10, 1.0)
+    return log
+
+
+def watch(log: Log, ticks: int, loss: float) -> None:
+    for _ in range(ticks):
+        log.tick(loss=loss + 0.01 * (log.mesh.state.tick % 3 - 1))
+
+
+def change(log: Log, actuator: str, value: Any = None, target: str = "loss") -> Any:
+    log.propose("amy", value, actuator, 0.8, target=target, expected_change=-0.2)
+    log.vote("bob", "for", actuator=actuator)
+    decision = log.last
+    if decision.verdict == "adopted":
+        log.receipt(decision)
+    return decision
+
+
+def test_a_scripts_own_measurement_costs_no_intervention_and_has_no_outcome() -> None:
+    log = running(max_interventions=1)
+    for _ in range(3):
+        decision = change(log, "my.probe")
+        assert (decision.verdict, decision.target) == ("adopted", "")
+    assert log.mesh.state.adopted == 0
+    assert change(log, "my.shuffle").target == "loss"
+    assert log.mesh.state.adopted == 1
+    assert "budget spent" in change(log, LR, 0.5).reason
+    assert change(log, "my.probe").verdict == "adopted", "and can be asked for when the budget is spent"
+    watch(log, 12, 0.8)
+    assert [outcome.actuator for outcome in log.outcomes] == ["my.shuffle"]
+
+
+def test_the_gym_counts_no_measurement_either() -> None:
+    class Nobody:
+        def send(self, make: Any, *, droppable: bool = False) -> None:
+            make()
+
+    tap = Tap(Nobody(), lambda: None, lambda: False)  # type: ignore[arg-type]
+
+    def said(message: LearnerMessage) -> None:
+        tap.send(lambda: message)
+
+    said(RunStarted(incarnation=1, n=0, recipe="r", actuators=own()))
+    for n, name in enumerate(("my.probe", "my.swap", "my.probe", "my.shuffle"), 1):
+        said(Receipt(incarnation=1, n=n, decision_id=f"d{n}", actuator=name, status="applied", tick=n, step=n))
+    assert tap.interventions == 2
+
+
+def test_what_moves_the_weights_disturbs_everything_that_is_being_judged() -> None:
+    for actuator, cut in (("my.swap", True), ("my.shuffle", False)):
+        log = running()
+        change(log, LR, 0.5, target="eval/loss")
+        watch(log, 2, 1.0)
+        change(log, actuator)
+        assert any("confounded by my.swap" in outcome.reason for outcome in log.outcomes) == cut
+
+
+def test_an_agent_sees_what_a_change_was() -> None:
+    knobs = {spec.name: Knob(spec, spec.value) for spec in (*SPECS, *own())}
+    receipts = [runs.receipt(3, "run.rollback", 3.0, 1.0), runs.receipt(5, "my.swap", None, None)]
+    receipts += [runs.receipt(7, LR, 1.0, 0.5), runs.receipt(9, "my.probe", None, 0.5)]
+    window = Window(runs.pretraining(), [runs.seen(10, {})], knobs, receipts, {})
+    assert [receipt.actuator for receipt in window.jumps] == ["run.rollback", "my.swap"]
+    assert window.settled_after() == 7
+    assert window.settled_after("run.rollback") == 5
+    assert window.settled_after("my.probe") == 9
+
+
+def test_a_setting_that_moves_its_own_metric_is_judged_by_held_out_data() -> None:
+    log = running()
+    assert change(log, "my.bonus", 1.5).target == "eval/loss"
+    log = running(metrics=METRICS[:1])
+    assert "announces no held-out metric" in change(log, "my.bonus", 1.5).reason
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"kind": "scalar", "effect": "measures"},
+        "a.b is a scalar with the effect 'measures'; only an action has another effect than 'setting'",
+    ),
+    ({"kind": "simplex", "effect": "moves_weights"}, "a.b is a simplex with the effect 'moves_weights'; only"),
+    (
+        {"kind": "action", "effect": "measures", "moves_own_metric": True},
+        "a.b has the effect 'measures', which no metric judges, and moves_own_metric; leave one of them out",
+    ),
+    ({"kind": "action", "effect": "ends_or_holds", "moves_own_metric": True}, "a.b has the effect 'ends_or_holds'"),
+    ({"kind": "action", "effect": "measure"}, "Input should be 'setting', 'measures'"),
+]
+
+
+@pytest.mark.parametrize(("said", "words"), WRONG)
+def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ActuatorSpec.model_validate({"name": "a.b", **said})
+    assert words in str(refused.value)
+    run = json.loads(RunStarted(incarnation=1, n=0, recipe="r").wire())
+    read = decode("run", json.dumps(run | {"actuators": [{"name": "a.b", **said}]}).encode())
+    assert isinstance(read, Malformed) and words in read.reason
+
+
+@pytest.mark.parametrize(("said", "words"), [(said, words) for said, words in WRONG if said["kind"] == "action"])
+def test_and_one_sentence_says_so_to_the_script_that_announces_it(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Actuators().action("a.b", lambda _: None, **{key: value for key, value in said.items() if key != "kind"})
+    assert words in str(refused.value) and str(refused.value).startswith("a.b") and "\n" not in str(refused.value)
+
+
+def test_a_log_from_before_effects_reads_with_settings_alone() -> None:
+    """No name says more than its spec does."""
+    spec = ActuatorSpec.model_validate({"name": "run.evaluate", "kind": "action"})
+    assert spec.effect == "setting" and spec.intervenes and spec.has_outcome and not spec.moves_weights
+
+
+@pytest.mark.parametrize("kind", TRAINEES)
+def test_what_a_trainee_announces_is_what_the_vocabulary_says_of_it(kind: Any) -> None:
+    specs = make(kind, 101).actuators.specs()
+    assert specs
+    for spec in specs:
+        known = ACTUATORS[spec.name]
+        assert (spec.kind, spec.effect, spec.moves_own_metric) == (known.kind, known.effect, known.moves_own_metric)
+
+
+def test_what_an_imported_log_announces_has_the_effects_too() -> None:
+    given = {
+        "teacher.active": "a,b",
+        "reward.weights": "a:.5,b:.5",
+        "data.mixture": "a:.5,b:.5",
+        **dict.fromkeys(("grpo.beta", "rloo.beta", "channel.sft", "channel.distill", "channel.mtp"), "0.1"),
+        "channel.z_loss": "0.1",
+    }
+    names = [name for name, spec in ACTUATORS.items() if spec.effect != "ends_or_holds"]
+    for knob in asked(f"{name}={given[name]}" if name in given else name for name in names):
+        spec, known = knob.spec(), ACTUATORS[knob.name]
+        assert (spec.name, spec.kind, spec.effect) == (known.name, known.kind, known.effect)
+        assert spec.moves_own_metric == known.moves_own_metric and (spec.value is None) == (spec.kind == "action")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, TypeAlias
@@ -39,6 +39,9 @@ class Agent:
     """Actuators that it may propose for."""
     speciality: ClassVar[tuple[str, ...]] = ()
     """Those of them on which it alone, sure enough, is a quorum."""
+    options: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Option → its least and greatest value. Each numeric attribute in capitals that has a docstring is an option, by
+    its name in lower case; without a bound here it keeps the sign of its default (oven_controller.agent_options)."""
 
     def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""

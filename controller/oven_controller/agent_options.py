@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -156,7 +157,7 @@ def _docstrings(agent: type) -> dict[str, str]:
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for one, after in zip(body, body[1:], strict=False):
+    for one, after in itertools.pairwise(body):
         targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
             sentence = " ".join(after.value.value.split()).split(". ")[0].removesuffix(".")

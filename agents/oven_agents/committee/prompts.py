@@ -15,6 +15,7 @@ Role = Literal["critic", "adversary"]
 TOKENS, TOKENS_EACH = 4096, 160
 """An answer's limit: room to think, and for a verdict on each candidate."""
 POLICY_CHARACTERS = 4000
+"""Characters of the policy's description that a judge is shown at most: more would cost tokens in each question."""
 
 _OPENING = {
     "critic": """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from oven_agents.remedies import Alternatives, Plan
 from oven_agents.window import Window
@@ -26,6 +26,10 @@ class Notice:
 Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | Notice | None
 """What an agent may answer to a window: nothing, one vote, several that stand each by itself, a plan, alternatives of
 which one is said, or a notice."""
+
+
+SHARE: Final = (0.0, 1.0)
+"""Bounds of an option that is a share or a probability."""
 
 
 class Agent:

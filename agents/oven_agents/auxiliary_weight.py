@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import THUMB
 from oven_agents.window import Window
@@ -32,6 +32,7 @@ class AuxiliaryWeight(Agent):
 
     moves = ("channel.distill", "channel.sft", "channel.mtp", "channel.z_loss")
     """What the shipped trainer calls its terms, and two that are usual; the mesh takes exact names."""
+    options = dict.fromkeys(("most", "late"), SHARE)
 
     WINDOW = 40
     """Steps that a term's share is the median of; the halves of it say whether the term still falls. No measurement is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import Agent, Notice
+from oven_agents.agent import SHARE, Agent, Notice
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import LEAST, THUMB
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -40,6 +40,7 @@ class Calibration(Agent):
 
     moves = (ROLLBACK, SCALE, BETA)
     speciality = (ROLLBACK, SCALE, BETA)
+    options = dict.fromkeys(("collapsed", "quiet", "certain", "both", "one"), SHARE)
 
     EQUAL = 20
     """Ticks without any spread in any group after which it says so; by then it is not an accident of small groups."""
@@ -47,8 +48,8 @@ class Calibration(Agent):
     """Newest ticks that a spread is read from, in the median. Fewer would let a single step decide, more see a collapse
     later."""
     BEFORE = 20
-    """Ticks before those, which it goes back by, too; a collapse has to happen within them. A slower loss of entropy is
-    how a policy learns."""
+    """Ticks within which a spread has to collapse, and by which it goes back. A slower loss of entropy is how a policy
+    learns."""
     COLLAPSED = 0.5
     """Share of its earlier value below which a spread has collapsed. A half lies beyond ten standard errors of an
     entropy's noise."""

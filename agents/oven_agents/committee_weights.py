@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, stdev
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out
 from oven_agents.odds import THUMB
 from oven_agents.robust import total_variation
@@ -37,6 +37,7 @@ class CommitteeWeights(Agent):
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS,)
     speciality = (WEIGHTS,)
+    options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
 
     EVALUATIONS = 4
     """Held-out readings since the last change that have to be there: two that fell, and two for the best one to be the
@@ -45,7 +46,7 @@ class CommitteeWeights(Agent):
     """Share of the best reading by which both of the newest have to lie below it. Less would more often be the noise of
     an evaluation."""
     CLEAR_FALL = 0.1
-    """The same share from which it is sure: twice FALL, in both readings."""
+    """Share of the best reading by which both have to lie below it for it to be sure: twice FALL."""
     SURE = 0.8
     """Confidence at a clear fall; below that it is a rule of thumb, for which a second voice is needed."""
     MOVED = 0.02

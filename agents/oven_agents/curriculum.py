@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.robust import total_variation
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -33,6 +33,7 @@ class Curriculum(Agent):
     needs = ("reward/*",)
     moves = (MIXTURE,)
     speciality = (MIXTURE,)
+    options = dict.fromkeys(("floor", "mastered", "ready", "sure"), SHARE)
 
     RECENT = 10
     """Newest ticks that a level's reward is the median of. More would describe a policy that has learnt since."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import odds
 from oven_agents.window import Window
@@ -31,14 +31,15 @@ class DataHealth(Agent):
     needs = (REPEATED,)
     moves = (SKIP,)
     speciality = (SKIP,)
+    options = dict.fromkeys(("most", "few", "sure"), SHARE)
 
     STEPS = 5
     """Newest steps whose rows are looked at, in the mean; a batch or two may repeat by chance of a small shard."""
     MOST = 0.5
-    """Share of those rows that has to have been read before, 0 to 1: most of a batch, not all, since a stretch may
+    """Share of the newest rows that has to have been read before, 0 to 1: most of a batch, not all, since a stretch may
     begin inside one."""
     FEW = 0.1
-    """Share of repeated rows until then, in the median, above which the data are meant to repeat, 0 to 1."""
+    """Share of repeated rows before STEPS, in the median, above which the data are meant to repeat, 0 to 1."""
     REFERENCE = 40
     """Steps before the newest that say what is usual, and ticks after a skip in which it proposes no other."""
     PASSED = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.robust import quantile, rise
@@ -16,7 +16,7 @@ CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
 class GradientHealth(Agent):
-    """Signals, on the norm before clipping: outliers that come again, three of the last 60 norms above five times their
+    """Signals: on the norm before clipping, outliers that come again, three of the last 60 norms above five times their
     median, and a clip that lets them pass. And drift: a norm that grew by a factor of three and more, well beyond its
     noise, while the objective got worse.
 
@@ -37,11 +37,12 @@ class GradientHealth(Agent):
     needs = (NORM,)
     moves = (CLIP,)
     speciality = (CLIP,)
+    options = dict.fromkeys(("few", "sure"), SHARE)
 
     WINDOW = 60
     """Newest ticks whose norms are read; the false alarms above are stated for them."""
     LATELY = 20
-    """The newest of those, which a drift is read from; the others are what it is compared with."""
+    """Newest ticks that a drift is read from; the others of WINDOW are what it is compared with."""
     OUTLIER = 5.0
     """How many times the median a norm is that counts as an outlier. Norms with a log-normal spread of .5 are that with
     probability .0006."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.agent import Agent, Notice
+from oven_agents.agent import SHARE, Agent, Notice
 from oven_agents.odds import THUMB
 from oven_agents.window import Window
 from oven_controller.messages import BallotOpened, RunStarted, Vote
@@ -27,6 +27,7 @@ class LatePhase(Agent):
 
     needs = (RATE,)
     moves = (SCALE,)
+    options = dict.fromkeys(("late", "cooled"), SHARE)
 
     LATE = 0.8
     """Progress of the run from which it is late, 0 to 1: a cooldown over the last fifth of a run takes back what a

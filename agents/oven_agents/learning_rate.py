@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.off_policy import foreign
@@ -39,9 +39,9 @@ class _Lost(NamedTuple):
 
 
 class LearningRate(Agent):
-    """Signals. Too low: each gradient points where the running mean of the last ones did (their cosine stays high), so
-    that steps could be longer; near the right rate successive gradients are unrelated. That is the sign rule of
-    hypergradient descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients
+    """Signals: a rate too low: each gradient points where the running mean of the last ones did (their cosine stays
+    high), so that steps could be longer; near the right rate successive gradients are unrelated. That is the sign rule
+    of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients
     undo each other, and a loss gets worse meanwhile, since along a few directions steps overshoot at a rate that fits,
     too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the reward that was there
     is gone and the policy itself has changed (oven_agents.policy) on completions of its own. Stalled: over hundreds of
@@ -66,12 +66,19 @@ class LearningRate(Agent):
 
     moves = (SCALE, ROLLBACK, EVALUATE)
     speciality = (SCALE, ROLLBACK, EVALUATE)
+    options = dict.fromkeys(
+        (
+            "aligned", "quartile", "well_aligned", "solved", "telling", "leaning", "late", "known", "shrinking",
+            "young", "stays", "decayed", "given_back", "overlong", "gone", "along", "against", "resolved",
+        ),
+        SHARE,
+    )  # fmt: skip
 
     WINDOW = 8
     """Newest ticks whose cosines say that the rate is plainly too low. Eight steps tell a rate that is 10 to 30 times
     too low from one that fits (docs/experiments.md)."""
     LEAST = 6
-    """Cosines that have to be measured among those; a median and a quartile of fewer are single values."""
+    """Cosines that have to be measured within WINDOW; a median and a quartile of fewer are single values."""
     SETTLE = 2
     """Ticks after a change of the rate that are not read, and that a rollback goes back before the first long step: the
     running mean still turns."""
@@ -92,13 +99,13 @@ class LearningRate(Agent):
     LONG_WINDOW = 60
     """Ticks that opposed gradients are read from at most; more would describe a model that has moved on."""
     SIGMAS = 3.5
-    """Standard errors that a mean has to lie beyond. It is asked at every tick: two would be crossed by chance every
-    few dozen."""
+    """Standard errors that a mean cosine, or a loss that gets worse, has to lie beyond. It is asked at every tick: two
+    would be crossed by chance every few dozen."""
     EARLY = range(12, 15)
     """Counts of cosines at which opposed gradients are asked about early, three times only: a rate that is too high
     does its harm early. It brought two draws from .914 and .903 to .940 and .932 (docs/experiments.md)."""
     EARLY_SIGMAS = 2.5
-    """Standard errors for that question: a false alarm in 3.7 % of runs of pure noise (docs/experiments.md)."""
+    """Standard errors for the early question: a false alarm in 3.7 % of runs of pure noise (docs/experiments.md)."""
     SOLVED = 0.6
     """Median share of groups without spread above which a gradient is a few groups' noise and is not read, 0 to 1. No
     measurement is recorded: lower is silent more often near the ceiling."""
@@ -129,7 +136,7 @@ class LearningRate(Agent):
     """Ticks after which gradients do not agree any more for the sole reason that the weights were drawn: on models of
     30 k to 1 M parameters their cosine fell below ALIGNED within 10 to 30 (docs/experiments.md)."""
     YOUNG = 0.05
-    """Share of the run that is as long as that at least, 0 to 1: larger models take longer."""
+    """Share of the run for which weights count as just drawn at least, 0 to 1: larger models take longer than DRAWN."""
     FADING = 30
     """Ticks whose mean cosine is held against that of as many before. Over them .98 told tuned rates from a tenth of
     them on development seeds (docs/experiments.md)."""

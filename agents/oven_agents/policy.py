@@ -16,11 +16,12 @@ apart."""
 BEFORE = 16
 """Ticks before the onset that a gauge is held against."""
 LEAST = 8
-"""Of those, how many have to be measured: fewer tell the noise badly."""
+"""Values of a gauge before the onset that have to be measured: fewer tell the noise badly."""
 DEVIATIONS = 4.0
 """Deviations of a single value's logarithm by which a gauge has to have moved."""
 PLAINLY = 0.2
-"""And by how much in the logarithm itself: a gauge with little noise moves by many deviations at nothing."""
+"""Difference of a gauge's logarithm that there has to be as well: a gauge with little noise moves by many deviations at
+nothing."""
 LOST: Final = 0.03
 """Of the best held-out reading."""
 COLLAPSED: Final = 0.2

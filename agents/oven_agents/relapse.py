@@ -8,7 +8,7 @@ from itertools import accumulate, takewhile
 from statistics import fmean, median
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.futile import vain
 from oven_agents.objective import held_out, readings, signed
 from oven_agents.off_policy import foreign
@@ -56,6 +56,7 @@ class Relapse(Agent):
 
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    options = dict.fromkeys(("plainly", "least", "sure", "again"), SHARE)
 
     LEARNT = 5
     """Held-out readings that have to be there before the one that is judged; fewer tell their noise badly."""
@@ -71,7 +72,7 @@ class Relapse(Agent):
     """How many times as far as any earlier fall below the best it has to be: runs whose readings go up and down are
     known by that."""
     BEYOND = 2.0
-    """How many times all these limits a single reading has to pass to need no second one."""
+    """How many times the limits above a single reading has to pass to need no second one."""
     LONGER = 1.8
     """Factor by which the rate, or a step's length, has grown so far that it is the cause. Less would often be noise of
     a length; a rate that was doubled is seen."""
@@ -85,7 +86,7 @@ class Relapse(Agent):
     SURE = 0.7
     """Confidence of a first rollback, from outcomes (docs/experiments.md)."""
     AGAIN = 0.65
-    """Confidence of a second one: the least that still decides alone by default."""
+    """Confidence of a second rollback: the least that still decides alone by default."""
     READINGS = 40
     """Newest held-out readings that are looked at, at most."""
     IN_A_ROW = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out
 from oven_agents.policy import worsened
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -44,12 +44,13 @@ class RewardHacking(Agent):
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS, ROLLBACK, EVALUATE)
     speciality = (WEIGHTS, ROLLBACK, EVALUATE)
+    options = dict.fromkeys(("least_jump", "least", "sure", "apart", "kept"), SHARE)
 
     NOW = 4
     """Newest steps that a jump is read from, against as many before. Four without an overlap with eight happen in one
     of 495 orders."""
     BEFORE = 40
-    """Steps before those that have to be measured, and that a judge's noise is taken from."""
+    """Steps before NOW that have to be measured, and that a judge's noise is taken from."""
     JUMP = 6.0
     """Standard errors of a judge's own noise beyond which its mean jumped; with the other signs a false alarm below
     10⁻⁵ a step."""
@@ -62,7 +63,7 @@ class RewardHacking(Agent):
     LATELY = 12
     """Newest steps in which two judges come apart; a rollback goes back twice that."""
     REFERENCE = 40
-    """Steps before those that the means are held against."""
+    """Steps before LATELY that the means are held against."""
     ROSE = 4.0
     """Standard errors by which a judge's mean has to rise for it to be fooled; answers that grow longer and judges that
     agree less are held to it, too."""

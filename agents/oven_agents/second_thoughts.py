@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.futile import REGAINED, regained
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.remedies import Plan
@@ -36,6 +36,7 @@ class SecondThoughts(Agent):
 
     moves = (UNDO, SCALE, EVALUATE)
     speciality = (UNDO, SCALE, EVALUATE)
+    options = dict.fromkeys(("sure",), SHARE)
 
     AFTER = 4
     """Ticks after a rollback from which a reading says what it brought. Earlier, what comes again may not have come

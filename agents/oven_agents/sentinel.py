@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import ClassVar
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.futile import futile, vain
 from oven_agents.objective import objective, readings, signed
 from oven_agents.odds import odds
@@ -50,7 +50,7 @@ class _Harm:
 
 
 class Sentinel(Agent):
-    """Signals, in this order: a gauge that is not finite; weights whose norm changed by more than the update; a
+    """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
     gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
     the moments remember it; a loss that jumps, three values in a row above 3σ, unless it falls back by half meanwhile;
     a loss that creeps up, a mean of ten above 4.5 standard errors and held-out loss worse, or a mean of five above 3
@@ -84,6 +84,7 @@ class Sentinel(Agent):
     needs = (LOSS,)
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    options = dict.fromkeys(("healed", "minded", "own", "jumped", "crept", "broken", "again", "past"), SHARE)
 
     HIGH = 3.0
     """Deviations of noise above its level from which a loss is high."""

@@ -25,10 +25,10 @@ IN_A_ROW = 3
 SAME = 1.3
 """Factor within which two rates count as about the same, so that a slow schedule does not part them."""
 ENOUGH = 5
-"""Steps at about the same rate that have to be measured before those that are too long."""
+"""Steps at about the same rate that have to be measured before the ones that are too long."""
 TWICE = 2.0
-"""How many times as long as those the longest has to be for another cause than the rate: lost moments, a damaged
-update."""
+"""How many times as long as earlier steps at that rate the longest has to be for another cause than the rate: lost
+moments, a damaged update."""
 GROWN = 4
 """By what factor weights may have grown since the rate was changed for a short step to be looked at closely."""
 RISING = 1.005

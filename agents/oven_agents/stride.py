@@ -16,7 +16,7 @@ NOW = 3
 LATELY = 10
 """Newest ticks that are not part of what is usual, since what is looked for may have begun in them."""
 REFERENCE = 32
-"""Ticks before those that say what is usual; half of them have to be measured."""
+"""Ticks before LATELY that say what is usual; half of them have to be measured."""
 LEAST_NOISE = 0.01
 """Least deviation of a gauge's logarithm: one that hardly varies would move by many deviations at nothing."""
 

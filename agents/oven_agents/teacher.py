@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.off_policy import foreign
 from oven_agents.policy import worsened
 from oven_agents.robust import noise
@@ -60,6 +60,7 @@ class TeacherEscalation(Agent):
     needs = ("kl", "reward")
     moves = (TEACHER, BETA)
     speciality = (TEACHER, BETA)
+    options = dict.fromkeys(("room", "stalled", "sure", "late"), SHARE)
 
     HALF = 12
     """Ticks of each of the two halves that reward and KL are compared over. Like all thresholds here it was set on
@@ -74,7 +75,7 @@ class TeacherEscalation(Agent):
     FLAT = (0.75, 1.2)
     """KL of the later half over that of the earlier, least and greatest, between which it is flat."""
     RUNAWAY = 1.5
-    """The same ratio from which a KL runs away."""
+    """KL of the later half over that of the earlier, from which it runs away."""
     TELLING = 0.5
     """Nats per token from which a KL that grows is too far; below, it may still be the way from the teacher to the
     task."""

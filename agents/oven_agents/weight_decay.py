@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -38,12 +38,14 @@ class WeightDecay(Agent):
     needs = (stride.WEIGHTS, stride.LENGTH)
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
+    options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
 
     MOSTLY = 0.5
     """Share of a step's length from which the decay is what moves the weights, 0 to 1; on a tuned run it was .012 at
     most (docs/experiments.md)."""
     ALL = 1.1
-    """Share above which it is not the step: the norm cannot lose more than all of its length by the step itself."""
+    """Share of a step's length above which something else moves the weights: the norm cannot lose more than all of its
+    length by the step itself."""
     LOST = 0.03
     """Share of the norm that has to be lost, or gained, 0 to 1: less than that is not yet harm."""
     HALF = 0.5

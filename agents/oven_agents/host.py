@@ -58,7 +58,7 @@ def main(args: list[str]) -> int:
         memory.limit(int(most))
     called = options.names or [default_name(agent) for agent in options.agents]
     given = _given(options.given, called)
-    loaded = [load(agent, given.get(name))[1] for agent, name in zip(options.agents, called, strict=True)]
+    loaded = [load(agent, given.get(name), name)[1] for agent, name in zip(options.agents, called, strict=True)]
     if options.tell:
         print(json.dumps([described(name, type(agent)) for name, agent in zip(called, loaded, strict=True)]))
     if options.check or options.tell:

@@ -15,13 +15,13 @@ from oven_controller.agent_options import checked
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 
 
-def load(name_or_file: str, options: Mapping[str, Any] | None = None) -> tuple[str, Agent]:
-    """(default name, agent), with `options` set before it is made. Raises UnknownNameError, or ConfigError naming the
-    file and line that went wrong."""
+def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: str = "") -> tuple[str, Agent]:
+    """(default name, agent), with `options` set before it is made. `called`: its name in errors, if it has another.
+    Raises UnknownNameError, or ConfigError naming the file and line that went wrong."""
     made, wrong = kind(name_or_file)
     name = default_name(name_or_file)
     try:
-        return name, _made(name, made, options or {})
+        return name, _made(called or name, made, options or {})
     except OvenError:
         raise
     except (Exception, SystemExit) as error:

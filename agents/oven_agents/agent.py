@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from oven_agents.remedies import Alternatives, Plan
 from oven_agents.window import Window
@@ -28,6 +28,10 @@ Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | Notice | None
 which one is said, or a notice."""
 
 
+SHARE: Final = (0.0, 1.0)
+"""Bounds of an option that is a share or a probability."""
+
+
 class Agent:
     """Subclass it. Keep no state that the window does not hold: an agent that
     was restarted must vote like one that was not."""
@@ -39,6 +43,9 @@ class Agent:
     """Actuators that it may propose for."""
     speciality: ClassVar[tuple[str, ...]] = ()
     """Those of them on which it alone, sure enough, is a quorum."""
+    options: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Option → its least and greatest value. Each numeric attribute in capitals that has a docstring is an option, by
+    its name in lower case; without a bound here it keeps the sign of its default (oven_controller.agent_options)."""
 
     def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import THUMB
 from oven_agents.window import Window
@@ -14,26 +14,35 @@ KNOB, TERM = "channel.", "channel/"
 
 
 class AuxiliaryWeight(Agent):
-    """A term that helps at the beginning competes with the objective in the end: multi-token prediction is weighted
-    down late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this agent is taken
-    from, .1 to .05 past three quarters of the run. It halves the weight of one term,
+    """Signals: the share of the loss that an auxiliary term makes up (weight × term) is above MOST over WINDOW steps;
+    or the run is past LATE and the term no longer falls. A term that helps at the beginning competes with the objective
+    in the end.
 
-    - when the term's share of the loss (weight × term) has been above MOST of the whole for WINDOW steps, or
-    - once, when the run is past LATE and the term no longer falls.
+    Actions: it halves the term's weight, `channel.<name>`; because the run is late, only once. Multi-token prediction
+    is weighted down late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this
+    agent is taken from, .1 to .05 past three quarters of the run.
 
-    The knobs are `channel.<name>`, which the trainer with loss channels announces, each beside its metric
+    False alarms: how many it raises was not measured. That less is better late is a rule of thumb, and its confidence
+    says so: it needs a second voice, or a person. A term that is the objective itself, as in distillation, is left
+    alone.
+
+    Limits: it knows only terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
     `channel/<name>`. A run without them is told that it cannot fire.
-
-    Limits: that less is better late is a rule of thumb, and its confidence says so: it needs a second voice, or a
-    person. A term that is the objective itself, as in distillation, has no other to yield to and is left alone.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.mtp", "channel.z_loss")
     """What the shipped trainer calls its terms, and two that are usual; the mesh takes exact names."""
+    options = dict.fromkeys(("most", "late"), SHARE)
 
     WINDOW = 40
+    """Steps that a term's share is the median of; the halves of it say whether the term still falls. No measurement is
+    recorded: fewer let noise decide, more wait longer."""
     MOST = 0.6
+    """Share of the loss above which a term is too heavy, 0 to 1; at .6 the term outweighs everything else. Above .95 it
+    is the objective itself."""
     LATE = 0.75
+    """Progress of the run from which a term that has stopped falling is halved, 0 to 1. The system that this agent is
+    taken from lowers the weight past three quarters of the run."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import Agent, Notice
+from oven_agents.agent import SHARE, Agent, Notice
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import LEAST, THUMB
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -19,39 +19,50 @@ LEVELS = "reward/"
 
 
 class Calibration(Agent):
-    """Two signs, and with both of them it is sure enough to stand alone:
+    """Signals: a spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls
+    to half within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy
+    (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. And advantages
+    below chance: if the completions of a level were right or wrong by chance, each with the level's own rate p, their
+    rewards would have a standard deviation of √(p(1 − p)) within groups. What is measured falls below that by as much
+    as completions of one prompt are alike; below QUIET of it, and at less than half of what it was, groups are nearly
+    constant.
 
-    A spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls to half
-    within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy (Cui et al.
-    2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. An oracle of confidences
-    that collapsed to one number is the same (every answer with the same confidence carries no information).
-
-    Advantages that are below chance: if the completions of a level were right or wrong by chance, each with the level's
-    own rate p, their rewards would have a standard deviation of √(p(1 − p)) within groups. That is the null. What is
-    measured falls below it by as much as completions of one prompt are alike; below QUIET of it, and at less than half
-    of what it was, groups are nearly constant and advantages consist of the few that are not.
-
-    Offered: back to before the spread was lost, and half of the rate; more weight of the reference model, which has
-    entropy left; a rollback alone.
+    Actions: with both signs it is sure enough to stand alone. It offers to go back to before the spread was lost at
+    half of the rate; more weight of the reference model, which has entropy left; or a rollback alone. Where no group
+    has had any spread for EQUAL ticks it says so in a notice.
 
     False alarms: entropies have a noise of a few per cent, so that a half is beyond ten of its standard errors; the
     objective's rise is held against 2 standard errors.
 
-    Limits: rewards between 0 and 1. At a ceiling (p near 1) both signs are what success looks like, and it is silent.
-    What empties the entropy goes on after the rollback unless it was the rate.
+    Limits: rewards have to be between 0 and 1. At a ceiling (p near 1) both signs are what success looks like, and it
+    is silent. What empties the entropy continues after the rollback unless it was the rate.
     """
 
     moves = (ROLLBACK, SCALE, BETA)
     speciality = (ROLLBACK, SCALE, BETA)
+    options = dict.fromkeys(("collapsed", "quiet", "certain", "both", "one"), SHARE)
 
     EQUAL = 20
-    """Ticks in which no group had any spread: by then it is no accident of small groups."""
-    NOW, BEFORE = 5, 20
+    """Ticks without any spread in any group after which it says so; by then it is not an accident of small groups."""
+    NOW = 5
+    """Newest ticks that a spread is read from, in the median. Fewer would let a single step decide, more see a collapse
+    later."""
+    BEFORE = 20
+    """Ticks within which a spread has to collapse, and by which it goes back. A slower loss of entropy is how a policy
+    learns."""
     COLLAPSED = 0.5
+    """Share of its earlier value below which a spread has collapsed. A half lies beyond ten standard errors of an
+    entropy's noise."""
     QUIET = 0.35
+    """Share of chance's standard deviation below which rewards within groups are nearly constant, 0 to 1. No
+    measurement is recorded: higher values take prompts of which the answers are alike for a collapse."""
     CERTAIN = 0.9
-    """A rate beyond which little spread is right."""
-    BOTH, ONE = LEAST, THUMB
+    """Mean objective above which little spread is right: there it is what success looks like, and the agent is
+    silent."""
+    BOTH = LEAST
+    """Confidence with both signs: just enough to stand alone by default."""
+    ONE = THUMB
+    """Confidence with a collapsed spread alone: that of a rule of thumb, for which a second voice is needed."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

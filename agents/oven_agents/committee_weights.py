@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, stdev
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out
 from oven_agents.odds import THUMB
 from oven_agents.robust import total_variation
@@ -17,33 +17,51 @@ OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class CommitteeWeights(Agent):
-    """Reward over-optimisation: past some point a proxy reward goes on rising while the quality that it stands for
-    falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges puts that off and does not prevent it, since some
-    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). Held-out quality is what no member is asked for.
+    """Signals: the newest two held-out readings lie clearly below the best one, while a member's mean score since then
+    is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
+    falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
+    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, the
+    mixture or the policy were last set.
 
-    It looks at evaluations since the weights, the mixture or the policy were last set. When the newest two lie clearly
-    below the best one, each member's mean score since the best is compared with its mean at the best. Who rose has lost
-    touch; who fell saw the loss. Every member with weight that rose gives up half of its share to those that fell.
+    Actions: a member that rose has lost touch with quality, and one that fell saw the loss. Every member with weight
+    that rose gives up half of its share to those that fell.
 
-    Silent without a held-out metric, without a member that saw the loss, and while held-out quality is flat: a proxy
-    that rises to its ceiling over a plateau is what training looks like when it works. It never gives weight back by
-    itself. Where all members are fooled nobody fell, and it has nothing to propose. A rise that another knob caused
-    looks the same to it.
+    False alarms: a member counts as moved only beyond SIGMAS standard errors. While held-out quality is flat it is
+    silent: a proxy that rises to its ceiling over a plateau is what training looks like when it works. A rise that
+    another knob caused looks the same to it.
+
+    Limits: it is silent without a held-out metric and without a member that saw the loss; where all members are fooled,
+    none fell, and it has nothing to propose. It never gives weight back by itself.
     """
 
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS,)
     speciality = (WEIGHTS,)
+    options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
 
     EVALUATIONS = 4
-    FALL = 0.05  # of the best value
-    CLEAR_FALL = 0.10
+    """Held-out readings since the last change that have to be there: two that fell, and two for the best one to be the
+    best of."""
+    FALL = 0.05
+    """Share of the best reading by which both of the newest have to lie below it. Less would more often be the noise of
+    an evaluation."""
+    CLEAR_FALL = 0.1
+    """Share of the best reading by which both have to lie below it for it to be sure: twice FALL."""
     SURE = 0.8
-    MOVED = 0.02  # of a member's mean, on its scale of 0 to 1
-    SIGMAS = 3.0  # of the standard error of a difference of means
-    LEAST = 5  # steps measured on either side
-    KEPT = 0.5  # of a share that is taken from
-    WORTH = 0.05  # mass that has to move
+    """Confidence at a clear fall; below that it is a rule of thumb, for which a second voice is needed."""
+    MOVED = 0.02
+    """Least change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over many
+    steps, and mean nothing."""
+    SIGMAS = 3.0
+    """Standard errors of a difference of means beyond which a member's score has moved. Several members are asked at
+    once, so that two would be crossed by chance."""
+    LEAST = 5
+    """Steps that have to be measured on either side of the best reading, for a mean and its error."""
+    KEPT = 0.5
+    """Share of its weight that a fooled member keeps, 0 to 1; it may be right again, and weight is not given back by
+    itself."""
+    WORTH = 0.05
+    """Least mass of the weights that has to move for a proposal: below it the change would not show."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

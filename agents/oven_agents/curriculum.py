@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.robust import total_variation
 from oven_agents.window import Window
 from oven_controller.messages import RunStarted, Vote
@@ -14,17 +14,17 @@ MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 
 
 class Curriculum(Agent):
-    """Shares in proportion to p(1 − p), with p the level's recent reward: the variance of a Bernoulli reward, which is
-    what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A level that
-    nothing is known of counts as p = ½. Every level keeps a floor, so that forgetting is seen.
+    """Signals: a level that is not mastered and whose share of the mixture is less than half of an even one. Shifting
+    mass between levels that all have some did not beat an even mixture on this task (docs/experiments.md).
 
-    A level whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it,
-    Chen et al. 2023, arXiv 2307.14430). Levels stand in the order of the mixture's announcement, each a prerequisite of
-    the next. One is failed where the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, a tick a trial)
-    lies below READY; a level that nothing is known of bars nothing.
+    Actions: shares in proportion to p(1 − p), with p the level's recent reward: the variance of a Bernoulli reward,
+    which is what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A
+    level of which nothing is known counts as p = ½. Every level keeps a floor, so that forgetting is seen. A level
+    whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it, Chen et al.
+    2023, arXiv 2307.14430). Levels are in the order of the mixture's announcement, each a prerequisite of the next.
 
-    Speaks only when a level that is not mastered gets less than half of an even share: shifting mass between levels
-    that all have some did not beat an even mixture on this task (docs/experiments.md).
+    False alarms: a level counts as failed only where the lower confidence bound of its reward (Wilson 1927, one-sided
+    90 %, one trial per tick) is below READY; a level of which nothing is known bars nothing.
 
     Limits: the reward of a level is read as a rate of success, which a reward with parts overstates. A tick is counted
     as one trial however many completions it had, so that the bound errs low.
@@ -33,15 +33,27 @@ class Curriculum(Agent):
     needs = ("reward/*",)
     moves = (MIXTURE,)
     speciality = (MIXTURE,)
+    options = dict.fromkeys(("floor", "mastered", "ready", "sure"), SHARE)
 
     RECENT = 10
+    """Newest ticks that a level's reward is the median of. More would describe a policy that has learnt since."""
     LEAST = 5
+    """Ticks with a reward since the last change or rollback before it says anything: one tick after a rollback it would
+    read the rewards of the policy that collapsed (docs/experiments.md)."""
     WAIT = 15
+    """Ticks after a change of the mixture in which it makes no other, so that the last one can show."""
     FLOOR = 0.1
+    """Share of the mixture that each level keeps, so that forgetting is seen; with n levels, n times that is not
+    moved."""
     MASTERED = 0.95
+    """Reward from which a level counts as mastered, 0 to 1, and may have any share; p(1 − p) is below .05 there."""
     READY = 0.05
+    """Lower bound of a level's reward from which the next level is open, 0 to 1. Just above never: the bound errs low,
+    and a level that is shut learns nothing."""
     SURE = 0.8
-    TAIL = 1.2816  # of a normal law, 10 %
+    """Confidence of its proposals: enough to decide alone. No share of successes is recorded."""
+    TAIL = 1.2816
+    """Standard deviations of a normal law that 10 % lie beyond, for Wilson's one-sided bound."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         mixture = next((spec for spec in run.actuators if spec.name == MIXTURE), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import odds
 from oven_agents.window import Window
@@ -14,14 +14,16 @@ SKIP, REPEATED = "data.skip", "data/repeated"
 
 
 class DataHealth(Agent):
-    """A batch whose rows were nearly all read before, in a run that until then read new ones, is a stretch of the data
-    that stands in it twice (a shard listed again, a resume that began anew). It proposes to pass over PASSED batches:
-    what is read again teaches little and wears off (Muennighoff et al. 2023, arXiv 2305.16264: up to four passes cost
-    nearly nothing, many more bring nothing; so it is sure that skipping does no harm, and not that it helps much).
+    """Signals: nearly all rows of the last batches were read before, in a run that until then read new ones. That is a
+    stretch of the data that is in it twice: a shard listed again, or a resume that began from the start.
+
+    Actions: it proposes to pass over PASSED batches. What is read again teaches little, and less each time (Muennighoff
+    et al. 2023, arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing); so it is sure that
+    skipping does no harm, and not that it helps much.
 
     False alarms: none on data that are read once, where the gauge is 0 whatever the noise. A run that has come to the
-    end of its data and begins again looks the same: one skip, which costs nothing there either, and if the rows are
-    still known afterwards, it has nothing more to say.
+    end of its data and begins again looks the same: one skip, which costs nothing there either; if the rows are still
+    known afterwards, it has nothing more to say.
 
     Limits: it knows rows by their hash, so that near-duplicates are new to it.
     """
@@ -29,12 +31,29 @@ class DataHealth(Agent):
     needs = (REPEATED,)
     moves = (SKIP,)
     speciality = (SKIP,)
+    options = dict.fromkeys(("most", "few", "sure"), SHARE)
 
     STEPS = 5
-    MOST, FEW = 0.5, 0.1
+    """Newest steps whose rows are looked at, in the mean; a batch or two may repeat by chance of a small shard."""
+    MOST = 0.5
+    """Share of the newest rows that has to have been read before, 0 to 1: most of a batch, not all, since a stretch may
+    begin inside one."""
+    FEW = 0.1
+    """Share of repeated rows before STEPS, in the median, above which the data are meant to repeat, 0 to 1."""
     REFERENCE = 40
+    """Steps before the newest that say what is usual, and ticks after a skip in which it proposes no other."""
     PASSED = 100
-    SURE, GAIN, HORIZON = 0.95, 0.02, 60
+    """Batches to pass over. Too few leave the run in the stretch, too many cost data that were not read; PaLM skipped
+    200 to 500 in a far longer run (oven_agents.sentinel)."""
+    SURE = 0.95
+    """Confidence before noise is counted: that skipping rows which were read does no harm follows from what they
+    are."""
+    GAIN = 0.02
+    """Improvement of the target that it forecasts, in the target's unit; small, since repeated rows teach little and
+    seldom harm."""
+    HORIZON = 60
+    """Ticks in which the forecast is judged: longer than elsewhere, since the gain comes with the data that are read
+    instead."""
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.kept(REPEATED, last=self.REFERENCE + self.STEPS)]

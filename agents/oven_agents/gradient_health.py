@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.robust import quantile, rise
@@ -16,17 +16,16 @@ CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
 class GradientHealth(Agent):
-    """Two things, on the norm before clipping:
+    """Signals: on the norm before clipping, outliers that come again, three of the last 60 norms above five times their
+    median, and a clip that lets them pass. And drift: a norm that grew by a factor of three and more, well beyond its
+    noise, while the objective got worse.
 
-    Outliers that come again: three of the last 60 norms above five times their median, and a clip that lets them pass.
-    The clip goes to one and a half times the 0.9 quantile. That is clipping against the gradients' own recent norms
-    (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034), at an agent's pace. It
-    prevents the next; the one that got past is the sentinel's (a clip lowered afterwards undid .00 of the harm:
-    docs/experiments.md).
-
-    Drift: a norm that grew by a factor of three and more, well beyond its noise, while the objective got worse. The
-    clip goes to the 0.9 quantile of before, so that steps are no longer than they were. A rule of thumb, for which a
-    second voice is needed: of twelve outcomes in the gym a quarter beat doing nothing.
+    Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
+    gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
+    at an agent's pace. It prevents the next one; the one that got past is the sentinel's (a clip lowered afterwards
+    undid .00 of the harm: docs/experiments.md). For a drift the clip goes to the 0.9 quantile of before, so that steps
+    are no longer than they were. That is a rule of thumb, for which a second voice is needed: of twelve outcomes in the
+    gym a quarter beat doing nothing.
 
     False alarms: norms with a log-normal spread of .5 are five times their median with probability .0006, three of 60
     with 10⁻⁵; the drift is a mean of 20 logarithms above 6 standard errors.
@@ -38,11 +37,37 @@ class GradientHealth(Agent):
     needs = (NORM,)
     moves = (CLIP,)
     speciality = (CLIP,)
+    options = dict.fromkeys(("few", "sure"), SHARE)
 
-    WINDOW, LATELY = 60, 20
-    OUTLIER, OFTEN, FEW, MATTERS = 5.0, 3, 0.15, 2.0
-    GREW, PLAINLY = 3.0, 6.0
-    SURE, GAIN, HORIZON = 0.85, 0.02, 40
+    WINDOW = 60
+    """Newest ticks whose norms are read; the false alarms above are stated for them."""
+    LATELY = 20
+    """Newest ticks that a drift is read from; the others of WINDOW are what it is compared with."""
+    OUTLIER = 5.0
+    """How many times the median a norm is that counts as an outlier. Norms with a log-normal spread of .5 are that with
+    probability .0006."""
+    OFTEN = 3
+    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is the sentinel's."""
+    FEW = 0.15
+    """Share of all norms above which outliers are none, 0 to 1: where so many are large, the median is that of steps in
+    which there was nothing to learn (docs/experiments.md)."""
+    MATTERS = 2.0
+    """Factor by which a clip has to come down for a proposal. Smaller changes (1 to .8) were made in runs with and
+    without a fault, and changed nothing (docs/experiments.md)."""
+    GREW = 3.0
+    """Factor by which the median norm has to have grown for a drift. A smaller factor would also meet norms that grow
+    on the way to something better."""
+    PLAINLY = 6.0
+    """Standard errors by which the mean logarithm of the newest norms has to lie above those before; many, since a clip
+    that is too low slows a healthy run."""
+    SURE = 0.85
+    """Confidence for outliers before noise is counted: the highest that confidences from outcomes may have
+    (docs/experiments.md)."""
+    GAIN = 0.02
+    """Improvement of the objective that it forecasts, in the objective's unit; small, since it prevents and repairs
+    nothing."""
+    HORIZON = 40
+    """Ticks in which the forecast is judged: long enough for outliers that come three times in 60 to come again."""
 
     def vote(self, window: Window) -> Vote | None:
         since = window.settled_after(CLIP, SCALE)

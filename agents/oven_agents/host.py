@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -13,15 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oven_agents import memory
-from oven_agents.loader import load
+from oven_agents.loader import default_name, load
 from oven_agents.prior import Prior
 from oven_agents.session import Session
 from oven_agents.speech import Speech, belonging, react
 from oven_controller import names, telemetry
+from oven_controller.agent_options import assigned, described
 from oven_controller.bus import Bus
 from oven_controller.connecting import Heard
 from oven_controller.credentials import Credentials
-from oven_controller.errors import BusError, ProcessError
+from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.events import UNKNOWN, Event
 from oven_controller.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
 from oven_controller.signing import Keyring
@@ -39,23 +41,30 @@ HISTORY_S = 15.0
 
 def main(args: list[str]) -> int:
     """Entry point of the process: one or more agents (NAME or FILE.py), `--name` for each of them to appear under
-    another name, and `--shadow`. `--check` loads them and ends."""
+    another name, `--option NAME.OPTION=VALUE` for the one of that name, and `--shadow`. `--check` loads them and ends;
+    `--options` prints as JSON which options they have, and ends."""
     parser = argparse.ArgumentParser(prog="agent")
     parser.add_argument("agents", nargs="+", metavar="agent")
     parser.add_argument("--name", action="append", default=[], dest="names")
+    parser.add_argument("--option", action="append", default=[], dest="given")
     parser.add_argument("--shadow", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--options", action="store_true", dest="tell")
     options = parser.parse_args(args)
     if options.names and len(options.names) != len(options.agents):
         parser.error(f"{len(options.agents)} agents and {len(options.names)} names; give each a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory.limit(int(most))
-    loaded = [load(agent) for agent in options.agents]
-    if options.check:
+    called = options.names or [default_name(agent) for agent in options.agents]
+    given = _given(options.given, called)
+    loaded = [load(agent, given.get(name), name)[1] for agent, name in zip(options.agents, called, strict=True)]
+    if options.tell:
+        print(json.dumps([described(name, type(agent)) for name, agent in zip(called, loaded, strict=True)]))
+    if options.check or options.tell:
         return 0
-    called = [names.checked("agent", name) for name in options.names or (name for name, _ in loaded)]
-    sessions = [Session(agent, name, shadow=options.shadow) for name, (_, agent) in zip(called, loaded, strict=True)]
+    called = [names.checked("agent", name) for name in called]
+    sessions = [Session(agent, name, shadow=options.shadow) for name, agent in zip(called, loaded, strict=True)]
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     shared = credentials.name if credentials and len(called) > 1 else ""
@@ -70,6 +79,18 @@ def main(args: list[str]) -> int:
     finally:
         telemetry.shutdown()
     return 0
+
+
+def _given(texts: Sequence[str], called: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Options by the agent's name, of `NAME.OPTION=VALUE`. Raises UnknownNameError, ConfigError."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        key, value = assigned(text)
+        name, _, option = key.rpartition(".")
+        if name not in called:
+            raise UnknownNameError("agent of this process", name, called)
+        found.setdefault(name, {})[option] = value
+    return found
 
 
 async def host(

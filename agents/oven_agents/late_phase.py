@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.agent import Agent, Notice
+from oven_agents.agent import SHARE, Agent, Notice
 from oven_agents.odds import THUMB
 from oven_agents.window import Window
 from oven_controller.messages import BallotOpened, RunStarted, Vote
@@ -27,10 +27,19 @@ class LatePhase(Agent):
 
     needs = (RATE,)
     moves = (SCALE,)
+    options = dict.fromkeys(("late", "cooled"), SHARE)
 
     LATE = 0.8
+    """Progress of the run from which it is late, 0 to 1: a cooldown over the last fifth of a run takes back what a
+    constant rate costs (arXiv 2405.18392)."""
     COOLED = 0.3
-    STILL, LEAST = 1.02, 20
+    """Factor of the rate that the notice names. In between no cooldown and one to 0: the knob holds one value, and not
+    a schedule."""
+    STILL = 1.02
+    """Greatest rate over the least one, up to which it has stood still; the rest is rounding."""
+    LEAST = 20
+    """Ticks with a rate that have to be measured in the second half of what is kept; fewer may be one stage of a
+    schedule in steps."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out, objective, signed
 from oven_agents.odds import THUMB, odds
 from oven_agents.off_policy import foreign
@@ -39,59 +39,138 @@ class _Lost(NamedTuple):
 
 
 class LearningRate(Agent):
-    """Too low: each gradient points where the running mean of the last ones did (their cosine stays high), so steps
-    could be longer; near the right rate successive gradients are unrelated. That is the sign rule of hypergradient
-    descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients undo each other
-    (the same rule, on the other side), and a loss gets worse meanwhile, for along a few directions steps overshoot at a
-    rate that fits, too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the
-    reward that was there is gone and the policy itself has changed (oven_agents.policy) on completions of its own.
-    Neither comes back by itself, so it proposes a rollback and a cut, as one plan. Stalled: over hundreds of steps, in
-    which a hundredth would be seen, the objective did not improve, and successive gradients do not agree; what is left
-    is noise that a lower rate averages out.
-
+    """Signals: a rate too low: each gradient points where the running mean of the last ones did (their cosine stays
+    high), so that steps could be longer; near the right rate successive gradients are unrelated. That is the sign rule
+    of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients
+    undo each other, and a loss gets worse meanwhile, since along a few directions steps overshoot at a rate that fits,
+    too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the reward that was there
+    is gone and the policy itself has changed (oven_agents.policy) on completions of its own. Stalled: over hundreds of
+    steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do not agree.
     Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
-    that jumps is the sentinel's to see. Silent while the user's own schedule moves the rate, and never back above a
-    quarter of a rate that was gone back from, nor before a cut has shown what it does. Gradients that agree while
-    weight decay shrinks the weights, while the objective gets worse, or while a model is still on its way from where
-    its weights were drawn, are no reason to raise it; nor is an agreement that fades by itself, as it does at a rate
-    that fits; nor are those that did not agree before, at a rate that was no higher: something else changed. Where the
-    cosine is not measured (sharded gradients, an imported run) it sees a collapse, and nothing else.
+    that jumps is the sentinel's to see.
+
+    Actions: it raises a rate that is too low and cuts one that is too high or stalled, since what is left at a stall is
+    noise that a lower rate averages out. What a rate far too high did does not come back by itself, so there it
+    proposes a rollback and a cut, as one plan. Never back above a quarter of a rate that was gone back from, nor before
+    a cut has shown what it does.
+
+    False alarms: opposed gradients are claimed in 2 % of runs of 400 ticks of pure noise, at the early question in 3.7
+    % (docs/experiments.md). Gradients that agree while weight decay shrinks the weights, while the objective gets
+    worse, or while a model is still on its way from where its weights were drawn, are not a reason to raise the rate;
+    nor is an agreement that fades by itself, as it does at a rate that fits; nor are those that did not agree before,
+    at a rate that was no higher: something else changed.
+
+    Limits: it is silent while the user's own schedule moves the rate. Where the cosine is not measured (sharded
+    gradients, an imported run) it sees a collapse, and nothing else.
     """
 
     moves = (SCALE, ROLLBACK, EVALUATE)
     speciality = (SCALE, ROLLBACK, EVALUATE)
+    options = dict.fromkeys(
+        (
+            "aligned", "quartile", "well_aligned", "solved", "telling", "leaning", "late", "known", "shrinking",
+            "young", "stays", "decayed", "given_back", "overlong", "gone", "along", "against", "resolved",
+        ),
+        SHARE,
+    )  # fmt: skip
 
     WINDOW = 8
+    """Newest ticks whose cosines say that the rate is plainly too low. Eight steps tell a rate that is 10 to 30 times
+    too low from one that fits (docs/experiments.md)."""
     LEAST = 6
+    """Cosines that have to be measured within WINDOW; a median and a quartile of fewer are single values."""
     SETTLE = 2
+    """Ticks after a change of the rate that are not read, and that a rollback goes back before the first long step: the
+    running mean still turns."""
     ALIGNED = 0.40
+    """Median cosine from which the rate is too low. Over the first 20 steps it was .50 to .57 at a tenth of the rate
+    and below, .04 to .21 at the rate itself (docs/experiments.md)."""
     QUARTILE = 0.30
+    """Lower quartile that the cosines have to reach as well, so that a few high ones are not enough."""
     WELL_ALIGNED = 0.50
+    """Median cosine from which the rate is raised by 4 and not by 2.5: at a thirtieth of the rate it was .54 to .57
+    (docs/experiments.md)."""
     OPPOSED = -0.05
-    LONG_LEAST, LONG_WINDOW = 20, 60
-    SIGMAS = 3.5  # it is asked at every tick: two would be crossed by chance every few dozen
-    EARLY, EARLY_SIGMAS = range(12, 15), 2.5  # asked three times only: a rate that is too high does its harm early
+    """Mean cosine of either half of the window up to which gradients are opposed. At three times the rate it was −.09
+    to −.10; with −.08 here one draw of `bench starts` ended at .241 and not at .573 (docs/experiments.md)."""
+    LONG_LEAST = 20
+    """Cosines that opposed and leaning gradients are read from at least: with 3.5 standard errors, a false alarm in 2 %
+    of 400 ticks of noise (docs/experiments.md)."""
+    LONG_WINDOW = 60
+    """Ticks that opposed gradients are read from at most; more would describe a model that has moved on."""
+    SIGMAS = 3.5
+    """Standard errors that a mean cosine, or a loss that gets worse, has to lie beyond. It is asked at every tick: two
+    would be crossed by chance every few dozen."""
+    EARLY = range(12, 15)
+    """Counts of cosines at which opposed gradients are asked about early, three times only: a rate that is too high
+    does its harm early. It brought two draws from .914 and .903 to .940 and .932 (docs/experiments.md)."""
+    EARLY_SIGMAS = 2.5
+    """Standard errors for the early question: a false alarm in 3.7 % of runs of pure noise (docs/experiments.md)."""
     SOLVED = 0.6
+    """Median share of groups without spread above which a gradient is a few groups' noise and is not read, 0 to 1. No
+    measurement is recorded: lower is silent more often near the ceiling."""
     TELLING = 0.15
-    LEANING, LEAN_WINDOW, SETTLED, LATE, KNOWN = 0.04, 40, 60, 0.75, 0.2
-    SHRINKING = 0.3  # of each step's length
-    CUT, REPAIR = 8.0, 20
+    """Best level of a reward from which a collapse can be told: half of almost nothing is within the noise."""
+    LEANING = 0.04
+    """Mean cosine from which gradients lean the same way, where small batches hide it from a few ticks; at the rate
+    itself it was −.07 to .04 after the first ten steps (docs/experiments.md)."""
+    LEAN_WINDOW = 40
+    """Ticks that such a lean is read from: more than WINDOW, since each tick says less."""
+    SETTLED = 60
+    """Ticks that a run has to have had before a lean is read: at the beginning all gradients lead away from where the
+    weights were drawn."""
+    LATE = 0.75
+    """Progress of the run after which a lean is not read, 0 to 1: near the end a rate is low for a reason."""
+    KNOWN = 0.2
+    """Mean share of repeated rows above which a lean is not read, 0 to 1: the same rows have the same gradients."""
+    SHRINKING = 0.3
+    """Share of each step's length from which weight decay is why gradients agree, 0 to 1; on a tuned run it was .012 at
+    most (docs/experiments.md)."""
+    CUT = 8.0
+    """Factor by which the rate comes down after a collapse. A rollback and an eighth undid .90 of the harm of a rate 25
+    times too high (docs/experiments.md); a larger factor costs speed."""
+    REPAIR = 20
+    """Ticks after a cut, whoever's, in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
+    the harm undone (docs/experiments.md)."""
     DRAWN = 40
-    """Ticks after which gradients no longer agree for the sole reason that the weights were drawn: on models of 30 k to
-    1 M parameters their cosine fell below ALIGNED within 10 to 30 (docs/experiments.md)."""
+    """Ticks after which gradients do not agree any more for the sole reason that the weights were drawn: on models of
+    30 k to 1 M parameters their cosine fell below ALIGNED within 10 to 30 (docs/experiments.md)."""
     YOUNG = 0.05
-    """Share of the run that is as long as that at least: larger models take longer."""
-    FADING, STAYS = 30, 0.98
-    """Of the mean cosine over so many ticks what has to be left over the next as many, if less. On development seeds it
-    was .97 at most at rates that fit and gradients that still agreed, and came above at each rate of a tenth."""
+    """Share of the run for which weights count as just drawn at least, 0 to 1: larger models take longer than DRAWN."""
+    FADING = 30
+    """Ticks whose mean cosine is held against that of as many before. Over them .98 told tuned rates from a tenth of
+    them on development seeds (docs/experiments.md)."""
+    STAYS = 0.98
+    """Share of the earlier mean cosine that has to be left, if it became less. On development seeds it was .97 at most
+    at rates that fit and gradients that still agreed, and came above at each rate of a tenth."""
     DECAYED = 0.6
-    LOST, GIVEN_BACK = 12, 1 / 3
-    OVERLONG, GONE, ALONG, AGAINST = 0.85, 0.75, 0.85, 0.8
-    """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of steps that are
-    too long; of a reward that is gone, which may be the reward's own fault; of gradients that agree; that are opposed.
-    A plateau may be all that there is to learn, and is a rule of thumb."""
-    HALF, SELDOM = 200, 20
-    RESOLVED = 0.01  # of the objective: what the two halves could tell apart
+    """Share of its highest value below which the user's schedule has taken the rate down, 0 to 1: a stage of a schedule
+    in steps, or much of a slow one. Smaller falls do not say that the rate is meant to be low."""
+    LOST = 12
+    """Ticks for which a loss has to have given back its gain, twice that where it had gained nothing: one that exploded
+    in the first ten steps came back by step 25, and had been cut for good (docs/experiments.md)."""
+    GIVEN_BACK = 1 / 3
+    """Share of what a loss had gained that it has to have given back, 0 to 1. The length of steps alone cut tuned rates
+    of other models (docs/experiments.md)."""
+    OVERLONG = 0.85
+    """Confidence for steps that are too long, from how often outcomes said that it beat doing nothing where it was
+    developed; .85 is the highest that such figures may have (docs/experiments.md)."""
+    GONE = 0.75
+    """Confidence for a reward that is gone, from outcomes as well: the reward itself may be at fault."""
+    ALONG = 0.85
+    """Confidence for gradients that agree, from outcomes as well, before noise is counted: .98 came true in GRPO, .65
+    in pretraining (docs/experiments.md)."""
+    AGAINST = 0.8
+    """Confidence for opposed gradients, from outcomes as well, before noise is counted. For a stall there is none: it
+    may be all that there is to learn, and is a rule of thumb."""
+    HALF = 200
+    """Ticks of each of the two halves that a stall is read from: many, so that a hundredth of the objective can be told
+    from noise."""
+    SELDOM = 20
+    """Ticks between two questions about a stall; it would say the same at every tick."""
+    RESOLVED = 0.01
+    """Share of the objective that the two halves have to be able to tell apart, 0 to 1; it is also the gain that a cut
+    at a stall forecasts."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

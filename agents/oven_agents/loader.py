@@ -5,28 +5,67 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from oven_agents.agent import Agent
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.agent_options import checked
+from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 
 
-def load(name_or_file: str) -> tuple[str, Agent]:
-    """(default name, agent). Raises UnknownNameError, or ConfigError naming the file and line that went wrong."""
-    if name_or_file.endswith(".py"):
-        return _from_file(Path(name_or_file))
-    found = {point.name: point for point in entry_points(group="oven.agents")}
-    if name_or_file not in found:
-        raise UnknownNameError("agent", name_or_file, found)
+def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: str = "") -> tuple[str, Agent]:
+    """(default name, agent), with `options` set before it is made. `called`: its name in errors, if it has another.
+    Raises UnknownNameError, or ConfigError naming the file and line that went wrong."""
+    made, wrong = kind(name_or_file)
+    name = default_name(name_or_file)
     try:
-        return name_or_file, found[name_or_file].load()()
+        return name, _made(called or name, made, options or {})
+    except OvenError:
+        raise
     except (Exception, SystemExit) as error:
-        value = found[name_or_file].value
-        raise ConfigError(f"the agent {name_or_file!r} ({value}) cannot be loaded: it {_raised(error)}") from error
+        raise ConfigError(f"{wrong} {_raised(error)}") from error
 
 
-def _from_file(path: Path) -> tuple[str, Agent]:
+def default_name(name_or_file: str) -> str:
+    return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
+
+
+def kind(name_or_file: str) -> tuple[Callable[[], Agent], str]:
+    """What makes the agent, in nearly all cases its class, and how a sentence begins that says that it raised. Raises
+    as `load`."""
+    if name_or_file.endswith(".py"):
+        path = Path(name_or_file)
+        found = _in_file(path)
+        return found, f"{path}: {found.__name__}()"
+    points = {point.name: point for point in entry_points(group="oven.agents")}
+    if name_or_file not in points:
+        raise UnknownNameError("agent", name_or_file, points)
+    wrong = f"the agent {name_or_file!r} ({points[name_or_file].value}) cannot be loaded: it"
+    try:
+        return points[name_or_file].load(), wrong
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{wrong} {_raised(error)}") from error
+
+
+def _made(name: str, made: Callable[[], Agent], options: Mapping[str, Any]) -> Agent:
+    if not options:
+        return made()
+    if not inspect.isclass(made):
+        raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
+    values = checked(name, made, options)
+    shown = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
+    body = {"__doc__": made.__doc__, "__module__": made.__module__, "__qualname__": made.__qualname__}
+    body |= {**values, "version": f"{made.version} ({shown})"}
+    agent: Agent = type(made.__name__, (made,), body)()
+    for attribute, value in values.items():
+        if getattr(agent, attribute) != value:
+            raise ConfigError(f"agent {name!r} sets {attribute} when it is made, so that it cannot be an option")
+    return agent
+
+
+def _in_file(path: Path) -> type[Agent]:
     if not path.is_file():
         raise ConfigError(f"there is no agent file {path}; `oven-controller agent new NAME` writes one to start from")
     spec = importlib.util.spec_from_file_location(f"oven_user_agent_{path.stem}", path)
@@ -51,10 +90,7 @@ def _from_file(path: Path) -> tuple[str, Agent]:
     if len(classes) != 1:
         have = ", ".join(c.__name__ for c in classes) or "none"
         raise ConfigError(f"{path} must define exactly one subclass of oven_agents.Agent; it defines {have}")
-    try:
-        return path.stem, classes[0]()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{path}: {classes[0].__name__}() {_raised(error)}") from error
+    return classes[0]
 
 
 def _raised(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from oven_controller.errors import ConfigError
 
 SETTING = "agents_memory_mb"
 MB = 1_000_000
+"""Bytes."""
 
 
 def limit(megabytes: int) -> None:

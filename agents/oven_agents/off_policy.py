@@ -10,6 +10,8 @@ from oven_agents.window import Window
 
 KL: Final = "kl"
 BEYOND: Final = 200.0
+"""Mean of the KL's estimate, in nats per token, above which completions are another policy's: on tokens of its own the
+probability is at most 1/200 (Markov's inequality)."""
 LATELY: Final = 40
 """Ticks, those that a rollback threw away among them: it is the run that is asked about, and not its weights."""
 

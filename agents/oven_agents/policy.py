@@ -13,9 +13,15 @@ from oven_agents.window import Window
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """What a policy that changed shows by itself, whoever judges it. Not its gradient, which is as long as rewards are far
 apart."""
-BEFORE, LEAST = 16, 8
-DEVIATIONS, PLAINLY = 4.0, 0.2
-"""By how much a gauge has to have moved: in deviations of a single value, and of its logarithm."""
+BEFORE = 16
+"""Ticks before the onset that a gauge is held against."""
+LEAST = 8
+"""Values of a gauge before the onset that have to be measured: fewer tell the noise badly."""
+DEVIATIONS = 4.0
+"""Deviations of a single value's logarithm by which a gauge has to have moved."""
+PLAINLY = 0.2
+"""Difference of a gauge's logarithm that there has to be as well: a gauge with little noise moves by many deviations at
+nothing."""
 LOST: Final = 0.03
 """Of the best held-out reading."""
 COLLAPSED: Final = 0.2

@@ -39,9 +39,11 @@ from oven_controller.streams import VOTE_BYTES
 log = logging.getLogger("oven.agent")
 
 DEADLINE_S: Final = 0.25
+"""Seconds that the service has for an answer: a vote that waits longer may miss its ballot."""
 AWAY_S: Final = 5.0
 """How long a service that did not answer is left alone: an agent must not lose a deadline at every tick."""
 ENTRIES: Final = 32
+"""Entries of evidence that a vote may hold at most (`Vote.evidence`)."""
 HEADERS: Final = 1024
 """Bytes of a vote's limit that are left to its headers."""
 

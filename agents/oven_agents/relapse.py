@@ -8,7 +8,7 @@ from itertools import accumulate, takewhile
 from statistics import fmean, median
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.futile import vain
 from oven_agents.objective import held_out, readings, signed
 from oven_agents.off_policy import foreign
@@ -23,29 +23,25 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class Relapse(Agent):
-    """Early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
-    10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it goes on from its best reading. It
-    asks for no cause, and so meets those that no other agent knows. Where data can be passed over, and steps are no
-    longer than they were, it passes over PASSED batches; else, and where that was tried, it lowers the rate together
-    with the rollback (neither alone is enough: docs/experiments.md), by as much as it grew or by CUT: whatever spoils
-    the run, it does so more slowly then. What was lost from one reading to the next may have happened once, and
-    steps that grew at the same rate are the moments' doing, which go back with the weights: both are gone back from at
-    the same rate first. Where weights moved by more than steps do, a lower rate would only repair them more slowly.
+    """Signals: a held-out reading plainly worse than the best one, whatever the cause; so it meets causes that no other
+    agent knows. Worse is measured against what the run has learnt, the best reading minus the first: a reading is
+    plainly worse that lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL
+    times as much as any reading before it; or so is the mean of two or three in a row, for which noise has to be less.
+    One reading is not a proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a
+    second has to say the same (oven_agents.second_opinion).
 
-    Worse is measured against what the run has learnt, the best reading less the first: a reading is plainly worse that
-    lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL times as much as any
-    reading before it; or so is the mean of two or three in a row, for which noise has to be less. One reading is no
-    proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a second has to say the
-    same (oven_agents.second_opinion).
-
-    Where the rate came down since the best reading, what is lost after all is gone back from without another cut. Where
-    completions were not the policy's own since then (oven_agents.off_policy), what is lost comes again after each
-    rollback, and is left to the policy to get used to.
-
-    Where going back was in vain (oven_agents.futile) it does so again only if the rate has grown.
-
-    It acts on a new reading only, and when ATTEMPTS rollbacks, its own or another's, led to no new best, it leaves the
-    run alone: more of the same will not help.
+    Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
+    10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it continues from its best reading.
+    Where data can be passed over, and steps are no longer than they were, it passes over PASSED batches; else, and
+    where that was tried, it lowers the rate together with the rollback (neither alone is enough: docs/experiments.md),
+    by as much as it grew or by CUT: whatever spoils the run, it does so more slowly then. What was lost from one
+    reading to the next may have happened once, and steps that grew at the same rate are the moments' doing, which go
+    back with the weights: both are gone back from at the same rate first. Where weights moved by more than steps do, a
+    lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
+    all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
+    another's, led to no new best, it leaves the run alone; where going back was in vain (oven_agents.futile) it does so
+    again only if the rate has grown. Where completions were not the policy's own since then (oven_agents.off_policy),
+    what is lost comes again after each rollback, and is left to the policy to get used to.
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
@@ -60,19 +56,42 @@ class Relapse(Agent):
 
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    options = dict.fromkeys(("plainly", "least", "sure", "again"), SHARE)
 
     LEARNT = 5
+    """Held-out readings that have to be there before the one that is judged; fewer tell their noise badly."""
     PLAINLY = 0.1
+    """Share of what the run has learnt that has to be lost, 0 to 1. Readings that are only slightly bad, two in a row,
+    doubled the false alarms and found nothing more (docs/experiments.md)."""
     SIGMAS = 3.3
+    """Deviations of a reading's noise that have to be lost, beyond what the best owes to luck; the false alarms above
+    are stated for it."""
     LEAST = 0.02
+    """Share of the best reading's size that has to be lost, 0 to 1, where what was learnt is small."""
     UNUSUAL = 2.0
+    """How many times as far as any earlier fall below the best it has to be: runs whose readings go up and down are
+    known by that."""
     BEYOND = 2.0
+    """How many times the limits above a single reading has to pass to need no second one."""
     LONGER = 1.8
+    """Factor by which the rate, or a step's length, has grown so far that it is the cause. Less would often be noise of
+    a length; a rate that was doubled is seen."""
     CUT = 8.0
+    """Factor by which the rate comes down. A quarter instead was a little worse twice (docs/experiments.md)."""
     PASSED = 100
+    """Batches to pass over, as many as the sentinel's; too few leave the run in a bad stretch, too many cost good
+    data."""
     ATTEMPTS = 2
-    SURE, AGAIN = 0.7, 0.65
-    READINGS, IN_A_ROW = 40, 3
+    """Rollbacks since the best reading after which it leaves the run alone: more of the same will not help."""
+    SURE = 0.7
+    """Confidence of a first rollback, from outcomes (docs/experiments.md)."""
+    AGAIN = 0.65
+    """Confidence of a second rollback: the least that still decides alone by default."""
+    READINGS = 40
+    """Newest held-out readings that are looked at, at most."""
+    IN_A_ROW = 3
+    """Newest readings whose mean may be held against the best, at most: several in a row need less noise, and come
+    later."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

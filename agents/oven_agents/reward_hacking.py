@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import held_out
 from oven_agents.policy import worsened
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -20,41 +20,65 @@ AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
 
 
 class RewardHacking(Agent):
-    """A policy moves by small steps, and all judges look at the same completions; so their mean scores move slowly, and
-    together. Two things break that:
+    """Signals: a policy moves by small steps, and all judges look at the same completions; so their mean scores move
+    slowly, and together. Two things break that. A judge that changed: its mean jumps up from one step to the next, and
+    no other's does. Nothing that was learnt can do so; the judge itself is another one (a service updated, an answer
+    that is always the same). A fall says less: the strictest judge falls first when the policy gets worse, and would
+    lose its weight for being right. Judges apart: one's mean rises while another's falls, and held-out quality falls,
+    by a fresh reading where one can be had. That is what optimising a proxy past its use looks like (Gao et al. 2022,
+    arXiv 2210.10760; ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Answers that
+    grow longer meanwhile, and judges that agree less than they did, are said with it.
 
-    A judge that changed: its mean jumps up from one step to the next, and no other's does. Nothing that was learnt can
-    do so; the judge itself is another one (a service updated, an answer that is always the same). A fall says less: the
-    strictest judge falls first when the policy gets worse, and would lose its weight for being right.
-
-    Judges apart: one's mean rises while another's falls, and held-out quality falls, by a fresh reading where one can
-    be had. That is what optimising a proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles put it
-    off and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Answers that grow longer meanwhile, and judges
-    that agree less than they did, are said with it.
-
-    The judge keeps a tenth of its share, and the rest goes to the others as they stand. Where a judge fell, what it saw
-    is undone as well: back to before the two came apart.
-
-    It moves its own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py
-    looks at held-out quality alone, and needs some evaluations; this looks at every step.
+    Actions: the judge keeps a tenth of its share, and the rest goes to the others in proportion to theirs. Where a
+    judge fell, what it saw is undone as well: back to before the two came apart.
 
     False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
     than half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves
     both the same way.
 
-    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness.
+    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. It moves its
+    own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py looks at
+    held-out quality alone, and needs some evaluations; this looks at every step.
     """
 
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS, ROLLBACK, EVALUATE)
     speciality = (WEIGHTS, ROLLBACK, EVALUATE)
+    options = dict.fromkeys(("least_jump", "least", "sure", "apart", "kept"), SHARE)
 
-    NOW, BEFORE = 4, 40
-    JUMP, CALM, LEAST_JUMP = 6.0, 2.5, 0.1
-    LATELY, REFERENCE = 12, 40
-    ROSE, FELL, LEAST = 4.0, -3.0, 0.03
-    SURE, APART = 0.9, 0.7
+    NOW = 4
+    """Newest steps that a jump is read from, against as many before. Four without an overlap with eight happen in one
+    of 495 orders."""
+    BEFORE = 40
+    """Steps before NOW that have to be measured, and that a judge's noise is taken from."""
+    JUMP = 6.0
+    """Standard errors of a judge's own noise beyond which its mean jumped; with the other signs a false alarm below
+    10⁻⁵ a step."""
+    CALM = 2.5
+    """Standard errors within which every other judge has to stay: less than half of JUMP, so that what moved all of
+    them is not laid on one."""
+    LEAST_JUMP = 0.1
+    """Least difference of a jump, on a judge's scale of 0 to 1: a judge with little noise passes six standard errors
+    with next to nothing."""
+    LATELY = 12
+    """Newest steps in which two judges come apart; a rollback goes back twice that."""
+    REFERENCE = 40
+    """Steps before LATELY that the means are held against."""
+    ROSE = 4.0
+    """Standard errors by which a judge's mean has to rise for it to be fooled; answers that grow longer and judges that
+    agree less are held to it, too."""
+    FELL = -3.0
+    """Standard errors that another's mean has to fall below, negative. With ROSE both are rare together, since noise
+    that they share moves both the same way."""
+    LEAST = 0.03
+    """Least change of both means, on a scale of 0 to 1: what is certain may still be too small to matter."""
+    SURE = 0.9
+    """Confidence for a judge that changed: nothing that was learnt moves one judge alone from one step to the next."""
+    APART = 0.7
+    """Confidence for judges apart: enough to decide alone, and less than for a jump, since a policy may get better at
+    one thing and worse at another."""
     KEPT = 0.1
+    """Share of its weight that the judge keeps, 0 to 1: it is to be heard again once a person has looked at it."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import ClassVar
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.futile import futile, vain
 from oven_agents.objective import objective, readings, signed
 from oven_agents.odds import odds
@@ -50,36 +50,31 @@ class _Harm:
 
 
 class Sentinel(Agent):
-    """What it sees, each with its false alarms on independent noise:
+    """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
+    gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
+    the moments remember it; a loss that jumps, three values in a row above 3σ, unless it falls back by half meanwhile;
+    a loss that creeps up, a mean of ten above 4.5 standard errors and held-out loss worse, or a mean of five above 3
+    and steps that have grown longer. The last two count only where the gradient, the length of steps or a held-out
+    reading moved as well: a loss that moves alone may be reported in another unit.
 
-    - a gauge that is not finite (none);
-    - weights whose norm changed by more than the update (none: triangle inequality, oven_agents.stride);
-    - a gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it
-      and the moments remember it (norms with a log-normal spread of .5: below 10⁻⁵ a step, and the second sign);
-    - a loss that jumps: three values in a row above 3σ, 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third. A
-      jump that falls back by half meanwhile is left to heal;
-    - a loss that creeps up: a mean of ten above 4.5 standard errors (10⁻⁵) and held-out loss worse, or a mean of five
-      above 3 (10⁻³) and steps that have grown longer.
-
-    The last two only where the gradient, the length of steps or a held-out reading moved as well: a loss that moves
-    alone may be reported in another unit.
-
-    Weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked to: what
-    held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the batches are
-    passed over and no step is thrown away (oven_agents.second_opinion). What stays high after that is gone back from
-    only where a younger reading says that the weights were hurt: the loss may mean something else by now.
-
-    What it offers else, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et al.
-    2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
+    Actions: weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked
+    to: what held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the
+    batches are passed over and no step is thrown away (oven_agents.second_opinion). What stays high after that is gone
+    back from only where a younger reading says that the weights were hurt: the loss may mean something else by now.
+    What it offers otherwise, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et
+    al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
     rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT
     (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else moves the
-    weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
-    Back to before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first.
+    weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt. Back to
+    before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first. What was
+    tried within MEMORY ticks is not offered again, so that data which get harder for good cost one rollback; nor is
+    anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the last one was in
+    vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for (oven_agents.futile).
 
-    What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one rollback;
-    nor is anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the last one was
-    in vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for
-    (oven_agents.futile).
+    False alarms, on independent noise: none for a gauge that is not finite, nor for weights that moved (triangle
+    inequality, oven_agents.stride); for a gradient below 10⁻⁵ a step and the second sign, at norms with a log-normal
+    spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that creeps up
+    10⁻⁵ and 10⁻³ before the second sign.
 
     Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
     comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs
@@ -89,32 +84,73 @@ class Sentinel(Agent):
     needs = (LOSS,)
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    options = dict.fromkeys(("healed", "minded", "own", "jumped", "crept", "broken", "again", "past"), SHARE)
 
-    HIGH, IN_A_ROW = 3.0, 3
-    CREEP, RECENT = 4.5, 10
-    TELLING, FEW = 3.0, 5
+    HIGH = 3.0
+    """Deviations of noise above its level from which a loss is high."""
+    IN_A_ROW = 3
+    """Values in a row that have to be high for a jump: at 3σ 10⁻⁸ a step on independent noise."""
+    CREEP = 4.5
+    """Standard errors by which the mean of RECENT values has to lie above the level: 10⁻⁵ on independent noise."""
+    RECENT = 10
+    """Newest ticks that a creeping loss and an outlier of the gradient are read from; a jump that is older is what the
+    loss is like by now."""
+    TELLING = 3.0
+    """Standard errors for the mean of FEW values where steps have grown longer: 10⁻³ on independent noise, and a second
+    sign."""
+    FEW = 5
+    """Newest ticks that are enough where steps have grown longer."""
     REFERENCE = 32
+    """Ticks before the newest that give the level and the noise: more know the noise better, and lag behind a loss that
+    falls."""
     LONGER = 1.8
+    """Factor by which the rate, or a step's length, has grown so far that it is the cause. Less would often be noise of
+    a length; a rate that was doubled is seen."""
     HEALED = 0.5
+    """Share of a jump's height below which it heals by itself, 0 to 1."""
     MINDED = 0.004
-    """Share of a held-out reading that chance makes of it."""
+    """Share of a held-out reading that chance makes of it, 0 to 1; set after the fourth held-out run
+    (docs/experiments.md)."""
     OWN = 0.3
-    """Of the loss's rise, as a share of its level: what held-out quality loses of its own where the weights, and not
-    their batches, are to blame."""
-    OUTLIER, HELD = 10.0, 1.5
+    """Share of the loss's rise that held-out quality loses where the weights, and not their batches, are to blame, 0 to
+    1; both as shares of their level. Below it, passing over the batches did about as well as going back
+    (docs/experiments.md)."""
+    OUTLIER = 10.0
+    """How many times the largest norm of REFERENCE ticks a gradient has to be: below 10⁻⁵ a step where norms have a
+    log-normal spread of .5."""
+    HELD = 1.5
+    """Factor by which steps have to be longer after it: else a clip held the gradient."""
     BEFORE = 2
-    """Ticks before the first sign: weights may have been hurt a step before the loss shows it."""
+    """Ticks before the first sign that it goes back to: weights may have been hurt a step before the loss shows it."""
     CUT = 8.0
+    """Factor by which the rate comes down where it had not grown. A rollback and an eighth undid .90 of the harm of a
+    rate 25 times too high (docs/experiments.md)."""
     PASSED = 100
     """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
-    MEMORY, SOON, HORIZON = 60, 8, 20
+    MEMORY = 60
+    """Ticks for which a remedy counts as tried: less offers the same again to data that are harder for good, more keeps
+    it from a second, other fault."""
+    SOON = 8
+    """Ticks after a rollback in which harm that begins again was in what was gone back to; it goes further back then,
+    once (docs/experiments.md)."""
+    HORIZON = 20
+    """Ticks in which the forecast is judged: what was lost comes back at once, or not."""
     MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
-    """In deviations. A norm is 2.5 away by chance in one tick of ten; lengths of successive steps are no independent
-    values."""
-    JUMPED, CREPT, BROKEN, AGAIN, PAST = 0.7, 0.7, 0.65, 0.7, 0.65
-    """How sure it is, from how often outcomes said that it beat doing nothing where it was developed: of a loss that
-    jumped; of one that crept up; of a run of NaN, which may take several attempts; of a second remedy after a first; of
-    batches that are passed over, which may go on behind."""
+    """Deviations by which another gauge has to move with the loss. A norm is 2.5 away by chance in one tick of ten;
+    lengths of successive steps are not independent values."""
+    JUMPED = 0.7
+    """Confidence for a loss that jumped, from how often outcomes said that it beat doing nothing where it was
+    developed; .85 before they said less (docs/experiments.md)."""
+    CREPT = 0.7
+    """Confidence for a loss that crept up, from outcomes as well; of twelve whose batches were passed over half came
+    true (docs/experiments.md)."""
+    BROKEN = 0.65
+    """Confidence for a run of NaN, from outcomes as well; it may take several attempts."""
+    AGAIN = 0.7
+    """Confidence for a second remedy after a first, from outcomes as well; at most what the signal itself has."""
+    PAST = 0.65
+    """Confidence for batches that are passed over, from outcomes as well; what is wrong with them may continue
+    behind."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -15,11 +15,20 @@ FITTING = 0.013
 """Relative length of a step just after warm-up at the rates that were tuned by trial, of both models that were tried
 (docs/experiments.md): some eighty such steps in one direction are as long as the weights."""
 LONGEST = 2 * FITTING
+"""Relative length of a step above which it is too long; twice as long means a rate 2.5 times as high (EXPONENT). A
+lower one would more often meet rates that fit another model."""
 EXPONENT = 4 / 3
 """Of the rate in the length, inverted: three times the rate made steps 2.2 times as long, ten times 4.7 and 5.5, thirty
 times 11 and 14 (the two models). Under a higher rate successive gradients agree less, and Adam's steps shrink."""
 IN_A_ROW = 3
-SAME, ENOUGH, TWICE = 1.3, 5, 2.0
+"""Steps in a row that have to be too long; a single one may be its batch's."""
+SAME = 1.3
+"""Factor within which two rates count as about the same, so that a slow schedule does not part them."""
+ENOUGH = 5
+"""Steps at about the same rate that have to be measured before the ones that are too long."""
+TWICE = 2.0
+"""How many times as long as earlier steps at that rate the longest has to be for another cause than the rate: lost
+moments, a damaged update."""
 GROWN = 4
 """By what factor weights may have grown since the rate was changed for a short step to be looked at closely."""
 RISING = 1.005

@@ -11,8 +11,14 @@ from oven_agents.window import Window
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
-NOW, LATELY, REFERENCE = 3, 10, 32
+NOW = 3
+"""Newest ticks that say how a gauge is now, in the median; one odd step turns fewer, more see it later."""
+LATELY = 10
+"""Newest ticks that are not part of what is usual, since what is looked for may have begun in them."""
+REFERENCE = 32
+"""Ticks before LATELY that say what is usual; half of them have to be measured."""
 LEAST_NOISE = 0.01
+"""Least deviation of a gauge's logarithm: one that hardly varies would move by many deviations at nothing."""
 
 
 def grown(window: Window, metric: str) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.off_policy import foreign
 from oven_agents.policy import worsened
 from oven_agents.robust import noise
@@ -35,40 +35,65 @@ class _Reading:
 
 
 class TeacherEscalation(Agent):
-    """GRPO's reward less β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an anchor
-    that binds shows three things together: the reward stays flat below its ceiling, on training data and on held-out
-    ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order of 1.
-    Then it proposes the next stronger teacher (`choices` stand weakest first), and where there is none a third of β. An
-    anchor that does not bind lets the KL grow for as long as the reward does.
+    """Signals: GRPO's reward minus β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an
+    anchor that binds shows three things together: the reward stays flat below its ceiling, on training data and on
+    held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order
+    of 1. An anchor that does not bind lets the KL grow for as long as the reward does. The other way: a KL between half
+    a nat and FAR grows by half, the reward does not, and held-out quality fell.
 
-    The other way: three times β when a KL between half a nat and FAR grows by half, the reward does not, and held-out
-    quality fell. Not further out, where no anchor brings a policy back; nor where the estimate leaps: a policy moves by
-    steps, and what leaps is that sampler and trainer came apart, which no anchor mends (oven_agents.off_policy). (The
-    direction is that of the adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a
-    target that nobody knows here.) And the undoing of its last step when the reward lies below what it was before. What
-    was undone is not tried again, so that every run comes to an end of it.
+    Actions: for an anchor that binds the next stronger teacher (`choices` are in order, weakest first), and where there
+    is none a third of β. For a policy that leaves its teacher for nothing three times β. (The direction is that of the
+    adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known
+    here.) And it undoes its last step when the reward lies below what it was before. What was undone is not tried
+    again, so that this ends in every run.
+
+    False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
+    policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
+    (oven_agents.off_policy). Of six starts with a β that did little, one was swapped needlessly (docs/experiments.md).
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL
-    term altogether (DAPO, Yu et al. 2025, arXiv 2503.14476) is no reason to: an anchor may be there for what no reward
-    measures, which is why a stronger teacher comes before a lower β.
+    term altogether (DAPO, Yu et al. 2025, arXiv 2503.14476) is not a reason to: an anchor may be there for what no
+    reward measures, which is why a stronger teacher comes before a lower β.
     """
 
     needs = ("kl", "reward")
     moves = (TEACHER, BETA)
     speciality = (TEACHER, BETA)
+    options = dict.fromkeys(("room", "stalled", "sure", "late"), SHARE)
 
     HALF = 12
+    """Ticks of each of the two halves that reward and KL are compared over. Like all thresholds here it was set on
+    seeds 101 to 103 of one drill (docs/experiments.md)."""
     ROOM = 0.12
-    STALLED = 0.1  # of the headroom, from one half to the next
+    """Least headroom, as a share of the ceiling: below it the reward has little left to gain."""
+    STALLED = 0.1
+    """Share of the headroom that the reward may rise by from one half to the next and still be flat, 0 to 1."""
     MATERIAL = 0.04
+    """Least β·KL, in units of the objective, for an anchor that binds. It does not tell alone: .05 was seen at a
+    harmless anchor, .06 at one that binds (docs/experiments.md)."""
     FLAT = (0.75, 1.2)
-    RUNAWAY, TELLING, FAR = 1.5, 0.5, 1.0  # nats per token; below, it may still be the way from the teacher to the task
-    LEAP = 5.0  # of a single step, over the median
+    """KL of the later half over that of the earlier, least and greatest, between which it is flat."""
+    RUNAWAY = 1.5
+    """KL of the later half over that of the earlier, from which it runs away."""
+    TELLING = 0.5
+    """Nats per token from which a KL that grows is too far; below, it may still be the way from the teacher to the
+    task."""
+    FAR = 1.0
+    """Nats per token above which β is not raised: 19 raises at or below it and within LEAP gained 4.8 widths of noise,
+    the other 19 lost .9 (docs/experiments.md)."""
+    LEAP = 5.0
+    """How many times the median a single step's KL may be; beyond, sampler and trainer came apart (docs/experiments.md,
+    as for FAR)."""
     WORSE = 0.05
+    """Least fall of the reward after a loosening for it to be undone, in the reward's unit; three standard errors where
+    that is more."""
     STEP = 3.0
+    """Factor by which β is lowered or raised: β matters by its order of magnitude, and a step can be undone."""
     SURE = 0.8
-    LATE = 0.9  # of the run: too late for a change to show
+    """Confidence of all its proposals. No share of successes is recorded."""
+    LATE = 0.9
+    """Progress of the run after which it is too late for a change to show, 0 to 1."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         announced = {spec.name for spec in run.actuators}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_agents import stride
-from oven_agents.agent import Agent
+from oven_agents.agent import SHARE, Agent
 from oven_agents.objective import objective, signed
 from oven_agents.odds import odds
 from oven_agents.remedies import Alternatives, Plan, offer
@@ -14,23 +14,22 @@ DECAY, ROLLBACK = stride.DECAY, stride.ROLLBACK
 
 
 class WeightDecay(Agent):
-    """A step consists of the gradient's part and the decay's, and only the decay's points straight at the origin. At
-    equilibrium they balance, and the norm stands still (Kosson et al. 2023, arXiv 2305.17212); so where most of each
-    step's length makes the weights smaller, the decay is what moves them. Then it goes back to before the weights
-    shrank and lowers the decay, to half and then to a tenth of that; together, since what has shrunk does not grow back
-    at a decay that fits. What still shrinks them then is no decay, nor what shrinks them by more than a step is long.
+    """Signals: a step consists of the gradient's part and the decay's, and only the decay's points straight at the
+    origin. At equilibrium they balance, and the norm stands still (Kosson et al. 2023, arXiv 2305.17212); so where most
+    of each step's length makes the weights smaller, the decay is what moves them. Weights that are not decayed, norm
+    gains most often, can hide in the common norm that the others vanish; so the decay's own part of the step is read,
+    too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ in use, and half of the step only
+    where the weights are far from it. And a decay whose sign was lost pushes: every step for a while leads straight
+    away from the origin.
 
-    Weights that nobody decays, norm gains most often, can hide in the common norm that the others vanish. So it looks
-    at the decay's own part of the step, too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ
-    in use, and half of the step only where the weights are far from it. There it lowers the decay until that part is
-    FITTING; but not where it was far smaller before at the same decay, and the steps got shorter.
+    Actions: where the weights shrink it goes back to before and lowers the decay, to half and then to a tenth of that;
+    together, since what has shrunk does not grow back at a decay that fits. Where the decay's part is too large it
+    lowers the decay until that part is FITTING; but not where it was far smaller before at the same decay, and the
+    steps got shorter. Where it pushes, it goes back and lowers the decay to a tenth.
 
-    And a decay whose sign was lost pushes: where every step for a while leads straight away from the origin (the cosine
-    of step and weights is above STRAIGHT; .35 at most on healthy runs, .8 where moments broke), it goes back to before
-    and lowers the decay to a tenth.
-
-    On healthy runs all are far below the threshold: an update of Adam is nearly orthogonal to the weights. A decay
-    that is wrong by a small factor is not seen, nor missed.
+    False alarms: on healthy runs all are far below the threshold, since an update of Adam is nearly orthogonal to the
+    weights. What still shrinks them after two attempts is not the decay, nor is what shrinks them by more than a step
+    is long. A decay that is wrong by a small factor is not seen, nor missed.
 
     Limits: without `optim/weight_norm` and `optim/update_ratio` it cannot tell. Weights that a user means to shrink (a
     late phase of decay to prune) look the same to it.
@@ -39,16 +38,36 @@ class WeightDecay(Agent):
     needs = (stride.WEIGHTS, stride.LENGTH)
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
+    options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
 
-    MOSTLY, ALL = 0.5, 1.1
-    """Of a step's length; the norm cannot lose more than all of it by the step itself."""
+    MOSTLY = 0.5
+    """Share of a step's length from which the decay is what moves the weights, 0 to 1; on a tuned run it was .012 at
+    most (docs/experiments.md)."""
+    ALL = 1.1
+    """Share of a step's length above which something else moves the weights: the norm cannot lose more than all of its
+    length by the step itself."""
     LOST = 0.03
-    """Of the norm, or gained: less than that is no harm yet."""
-    HALF, TENTH, ATTEMPTS = 0.5, 0.1, 2
+    """Share of the norm that has to be lost, or gained, 0 to 1: less than that is not yet harm."""
+    HALF = 0.5
+    """Factor of the decay at the first attempt where the weights shrink."""
+    TENTH = 0.1
+    """Factor of the decay at the second attempt, and where it pushes: a half was not enough, or the sign is wrong."""
+    ATTEMPTS = 2
+    """Lowerings after which what still shrinks the weights is something else: in `pruning_left_on` it went back seven
+    times (docs/experiments.md)."""
     STRAIGHT = 0.85
+    """Cosine of step and weights from which a step leads straight away from the origin: .88 to 1.0 with the sign lost,
+    .35 at most on healthy runs, .72 where moments broke (docs/experiments.md)."""
     FITTING = 0.05
+    """Share of a step's length that the decay is lowered to, 0 to 1: a few hundredths is what it has at equilibrium."""
     BACK = 32
-    SURE, GAIN, HORIZON = 0.9, 0.05, 20
+    """Newest ticks that are searched for where the weights were still whole; a rollback goes no further back."""
+    SURE = 0.9
+    """Confidence before noise is counted. No share of successes is recorded; the signs leave few other causes."""
+    GAIN = 0.05
+    """Improvement of the objective that it forecasts, in the objective's unit."""
+    HORIZON = 20
+    """Ticks in which the forecast is judged: weights that were put back show it soon."""
 
     def vote(self, window: Window) -> Alternatives | None:
         if DECAY not in window.knobs:
@@ -101,7 +120,7 @@ class WeightDecay(Agent):
         knob, tried = window.knobs[DECAY], window.applied(DECAY)
         if lost < self.LOST or knob.number <= 0 or len(tried) >= self.ATTEMPTS:
             return None
-        factor = 0.1 if tried else self.HALF
+        factor = self.TENTH if tried else self.HALF
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "

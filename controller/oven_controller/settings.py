@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from oven_controller import names
+from oven_controller.agent_options import Number, numbers
 from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.mesh.needs import FORMS, NEED
@@ -65,6 +66,9 @@ class AgentSettings(BaseModel):
         description="actuators on which it is trusted, into rules.trusted; none: an installed agent is on all, a file "
         "is a newcomer",
     )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="its options, into agent_options; `agent list NAME` shows which it has"
+    )
 
 
 class MemberSettings(BaseModel):
@@ -110,8 +114,11 @@ class Settings(BaseModel):
     minutes: float | None = Field(default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget")
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
-        description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […]}; none: all "
-        "that are installed",
+        description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
+        "none: all that are installed",
+    )
+    agent_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="options of agents by the agent's name, e.g. {lr: {cut: 4}}"
     )
     agents_per_process: int | None = Field(
         default=None,
@@ -286,6 +293,7 @@ def with_rules(rules: Rules, given: Mapping[str, Any]) -> Rules:
 class AgentSpec:
     name: str
     target: str  # an entry point's name, or a file's path
+    options: tuple[tuple[str, Number], ...] = ()
 
     @property
     def installed(self) -> bool:
@@ -317,7 +325,27 @@ def _with_said(settings: Settings) -> Settings:
         agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in agents)
     trusted = {**installed, **granted, **named}
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
-    return settings.model_copy(update={"agents": agents, "rules": rules})
+    options = _options(settings.agent_options, said, present, known)
+    return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
+
+
+def _options(
+    given: Mapping[str, Mapping[str, Any]],
+    said: Mapping[str, AgentSettings],
+    present: Collection[str],
+    known: Collection[str],
+) -> dict[str, dict[str, Any]]:
+    """By agent, an entry's own before those of `agent_options`; without those of installed agents that the run does not
+    have. Raises UnknownNameError for an agent that is not there, ConfigError for what is not a number."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys([*given, *said]):
+        if name not in present and name not in known:
+            raise UnknownNameError("agent of this run", name, present)
+        own = numbers(name, said[name].options) if name in said else {}
+        options = {**numbers(name, given.get(name, {})), **own}
+        if options and name in present:
+            found[name] = dict(sorted(options.items()))
+    return found
 
 
 def per_process(settings: Settings) -> int | None:
@@ -343,6 +371,8 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
     """Raises ConfigError for a name that is taken: a name is a key on the bus, so agents, committee members and the
     stack's own roles share them."""
     specs = [agent_spec(agent) for agent in _wanted(settings)]
+    given = {name: tuple(numbers(name, options).items()) for name, options in settings.agent_options.items()}
+    specs = [replace(spec, options=given.get(spec.name, ())) for spec in specs]
     taken = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:
         if taken.get(spec.name) == "an agent":

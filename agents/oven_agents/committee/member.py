@@ -19,8 +19,10 @@ log = logging.getLogger("oven.member")
 
 CONCURRENT = 16
 """Groups that are with the provider at a time; the others wait, and their deadlines run."""
-MARGIN, MARGIN_S = 0.05, 0.5
-"""Of the deadline, and at most, for the way back: an abstention that comes too late has no kind."""
+MARGIN = 0.05
+"""Share of the deadline that is left for the way back: an abstention that comes too late has no kind."""
+MARGIN_S = 0.5
+"""Seconds that are left for it at most."""
 EVERY = 2000
 """Groups between two lines of counts in the log."""
 

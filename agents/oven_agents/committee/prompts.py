@@ -12,9 +12,12 @@ from oven_agents.committee.verdict import SCHEMA
 
 Role = Literal["critic", "adversary"]
 
-TOKENS, TOKENS_EACH = 4096, 160
-"""An answer's limit: room to think, and for a verdict on each candidate."""
+TOKENS = 4096
+"""Tokens of an answer that are room to think."""
+TOKENS_EACH = 160
+"""Tokens more for a verdict on each candidate."""
 POLICY_CHARACTERS = 4000
+"""Characters of the policy's description that a judge is shown at most: more would cost tokens in each question."""
 
 _OPENING = {
     "critic": """\

@@ -6,8 +6,10 @@ import json
 import re
 from typing import Any
 
-HEAD, TAIL = 6000, 2000
-"""Characters of a long text that are kept from its beginning and from its end."""
+HEAD = 6000
+"""Characters of a long text that are kept from its beginning."""
+TAIL = 2000
+"""Characters of it that are kept from its end, where an answer's result is."""
 
 _INVISIBLE = re.compile(
     "["

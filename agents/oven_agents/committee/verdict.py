@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from oven_agents.committee.failures import JudgeFailure
 
 HIGHEST: Final = 10
+"""The best score, of whole ones from 0; what a judge gives is divided by it."""
 
 # `enum`, for the range: Anthropic's structured output knows no minimum and maximum. Reason before score, so that the
 # score follows from it.

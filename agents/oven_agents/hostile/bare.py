@@ -27,7 +27,10 @@ from oven_controller.messages import (
 from oven_controller.names import Subjects
 
 SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
-VOTES_A_SECOND, BATCHES_A_SECOND = 500, 10
+VOTES_A_SECOND = 500
+"""Votes that the flooder sends per second: far more than any agent has to say."""
+BATCHES_A_SECOND = 10
+"""In how many batches per second it sends them."""
 
 
 class Silencer:

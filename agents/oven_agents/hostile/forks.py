@@ -7,7 +7,10 @@ import subprocess
 from oven_agents.agent import Agent
 from oven_agents.window import Window
 
-EVERY, MOST = 5, 20
+EVERY = 5
+"""Ticks between two programs."""
+MOST = 20
+"""Programs that it starts at most, so that a test machine survives it."""
 
 
 class Forks(Agent):

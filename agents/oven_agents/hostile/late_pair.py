@@ -9,3 +9,4 @@ class LatePair(Pair):
     """The pair, from tick 60 on."""
 
     FROM = 60
+    """The first tick on which it says anything: the pair is watched as long as others are, and longer."""

@@ -6,6 +6,7 @@ from oven_agents.agent import Agent
 from oven_agents.window import Window
 
 TICK_BYTES = 8 * 2**20
+"""Bytes that it keeps per vote: a limit of some hundred MB is reached within a short run."""
 
 
 class Leaks(Agent):

@@ -9,7 +9,16 @@ from html import escape
 
 from oven_agents.review.flags import Flag, Series
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 180, 64, 18, 22
+WIDTH = 900
+"""Of a chart, in pixels: as wide as a page of text."""
+HEIGHT = 180
+"""Of a chart, in pixels: low, so that several fit on a screen."""
+LEFT = 64
+"""Pixels for the figures of the axis."""
+TOP = 18
+"""Pixels above the curve, for the numbers of flags."""
+BOTTOM = 22
+"""Pixels below it, for the ticks."""
 COLUMNS = 400
 """Stretches of ticks that are drawn as one."""
 SHOWN = 0.99

@@ -10,6 +10,7 @@ from oven_agents.review.flags import JUDGED, Flag
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
 
 CHARTS = 8
+"""Metrics that are drawn at most, so that a page stays short."""
 ROWS = 500
 """Flags and notices in a table at most; --json has all."""
 

@@ -9,6 +9,7 @@ from oven_controller.line_width import wrapped
 MOST = 30
 """Flags that are shown; --json and --html have more."""
 NOTICES = 8
+"""Notices that are shown; --json and --html have more."""
 
 
 def lines(report: Report) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,6 +50,10 @@ def run_agent(
         list[str] | None,
         typer.Option(metavar="ACTUATOR", help="Trust it with this knob at once; repeat it. '*' is all it moves."),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set an option of the agent; repeat it. `agent list` shows them."),
+    ] = None,
 ) -> None:
     """Run an agent beside a stack that is up, until Ctrl-C or the stack's end. It is a newcomer: its votes are counted
     and scored, and carry a ballot only beside those of a trusted agent, until outcomes or --trust speak for it.
@@ -57,16 +61,23 @@ def run_agent(
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
     import asyncio
+    from dataclasses import replace
 
     from oven_controller import names
+    from oven_controller.agent_options import assigned, numbers
     from oven_controller.home import Home
     from oven_controller.settings import agent_spec
     from oven_controller.stack.admit import admit
     from oven_controller.stack.beside import run_beside
+    from oven_controller.stack.checks import load_agents
     from oven_controller.stack.plan import Plan
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
+    if option:
+        options = numbers(name, dict(map(assigned, option)))
+        spec = replace(spec, options=tuple(options.items()))
+        load_agents([replace(spec, name=name)], "--check")
     folder = Home().find(run, running=True)
     admit(folder, name, shipped=spec.installed and name == spec.name, fresh=True)
     earlier = folder.earlier_settings()
@@ -102,19 +113,63 @@ def new_agent(
 
 
 @app.command("list")
-def list_agents() -> None:
-    """List the agents that are installed, with what each does.
+def list_agents(
+    name: Annotated[
+        str | None, typer.Argument(help="Of an installed agent, or a Python file: show its options, too.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with each agent's options.")] = False,
+) -> None:
+    """List the agents that are installed, with what each does; with NAME, one agent's options.
 
-    Example: oven-controller agent list
+    Example: oven-controller agent list lr
     """
+    import json
+
     from oven_controller.plain import say
+
+    found = [_described(name)] if name else _installed()
+    if as_json:
+        print(json.dumps(found))
+        return
+    for agent in found:
+        text = agent["does"]
+        say(f"{agent['name']:<16} {text if len(text) <= 140 else text[:139] + '…'}")
+        for option in agent["options"] if name else ():
+            say(f"  {option['name']} = {option['default']!r}: {option['meaning']}")
+
+
+def _described(name: str) -> dict[str, Any]:
+    """One agent. Raises UnknownNameError, ConfigError."""
+    import json
+
+    from oven_controller.settings import agent_spec
+    from oven_controller.stack import plugins
+    from oven_controller.stack.checks import load_agents
+
+    spec = agent_spec(name)
+    if spec.installed:
+        return _plain(name, plugins.load("agents", "agent", name))
+    (told,) = json.loads(load_agents([spec], "--options"))
+    return {"name": told["name"], "does": spec.target, "options": told["options"]}
+
+
+def _installed() -> list[dict[str, Any]]:
     from oven_controller.stack import plugins
 
+    found = []
     for name, point in plugins.points("agents").items():
         try:
-            agent = point.load()
-            text = agent.__doc__ or sys.modules[agent.__module__].__doc__ or ""
+            found.append(_plain(name, point.load(), point.value))
         except Exception as error:  # one that is broken must not hide the others
-            text = f"cannot be imported: {error}"
-        sentence = " ".join(text.split()).split(". ")[0] or point.value
-        say(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")
+            found.append({"name": name, "does": f"cannot be imported: {error}", "options": []})
+    return found
+
+
+def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
+    from oven_controller.agent_options import described
+
+    text = agent.__doc__ or ""
+    if not text or text.startswith("Signals:"):  # the shipped ones say in their module what they do
+        text = sys.modules[agent.__module__].__doc__ or text
+    found = described(name, agent)
+    return {"name": name, "does": " ".join(text.split()).split(". ")[0] or otherwise, "options": found["options"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from oven_controller.bus import Bus
 from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError, NameInUseError, ProcessError
 from oven_controller.home import IMPORTED, Home, RunFolder
-from oven_controller.settings import ATTACHED, Resolved, Settings, agent_specs, per_process
+from oven_controller.settings import ATTACHED, AgentSpec, Resolved, Settings, agent_specs, per_process
 from oven_controller.stack import exposure
-from oven_controller.stack.plan import own_command, pools
+from oven_controller.stack.plan import Pool, own_command, pools
 
 LOAD_S = 60.0
 """For the agents' files: as long as a process of theirs has to be ready."""
@@ -51,6 +52,8 @@ def check(request: Request, home: Home) -> None:
         if settings.tls_ca:
             tls.trusting(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
+    if settings.agent_options:
+        check_agents(settings)  # an option that is wrong shows only where the agent is loaded
     if request.resume:
         check_resumable(home.find(request.run), request.learner)
     else:
@@ -77,10 +80,14 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
 
 def check_agents(settings: Settings) -> None:
     """Loads the agents as their process does, in one that ends then. Raises ConfigError for one that cannot be."""
-    specs = agent_specs(settings)
-    if not specs:
-        return
-    command = own_command("agent", *(spec.target for spec in specs), "--check")
+    if specs := agent_specs(settings):
+        load_agents(specs, "--check")
+
+
+def load_agents(specs: Sequence[AgentSpec], then: str) -> str:
+    """What a process of these agents prints that loads them, does what `then` says, and ends: `--check`, or `--options`
+    for their options as JSON. Raises ConfigError for one that cannot be loaded."""
+    command = own_command("agent", *Pool("", tuple(specs)).arguments, then)
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
@@ -89,6 +96,7 @@ def check_agents(settings: Settings) -> None:
     if done.returncode:
         last = next(reversed(done.stderr.splitlines()), "it says nothing")
         raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
+    return done.stdout
 
 
 async def check_server(request: Request) -> None:

@@ -20,7 +20,8 @@ def dry_run(request: Request, home: Home) -> list[str]:
     learner starts: of the names, the keys, the agents' files and the server that is there already."""
     check(request, home)
     settings = request.resolved.settings
-    check_agents(settings)
+    if not settings.agent_options:  # else `check` has done it
+        check_agents(settings)
     if settings.nats:
         asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oven_controller import relaunch, tls
+from oven_controller.agent_options import arguments
 from oven_controller.errors import ConfigError
 from oven_controller.home import RunFolder
 from oven_controller.settings import AgentSpec
@@ -61,7 +62,9 @@ class Pool:
     @property
     def arguments(self) -> list[str]:
         """On the command line of its process."""
-        return [*(spec.target for spec in self.agents), *(part for name in self.names for part in ("--name", name))]
+        told = [part for spec in self.agents for part in arguments(spec.name, spec.options)]
+        named = [part for name in self.names for part in ("--name", name)]
+        return [*(spec.target for spec in self.agents), *named, *told]
 
 
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
@@ -104,8 +107,8 @@ class Plan:
 
     def guest(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """An agent beside those that the stack started."""
-        arguments = [spec.target, "--name", name, *(["--shadow"] if shadow else [])]
-        return self._agent(f"agent-{name}", arguments, name)
+        told = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
+        return self._agent(f"agent-{name}", told, name)
 
     def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
         """Guarded: what agents do, and what they start, is their authors' affair."""

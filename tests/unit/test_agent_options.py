@@ -1,0 +1,261 @@
+"""Options of agents: which there are, how they reach the agent, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import oven_agents
+from oven_agents import host
+from oven_agents.learning_rate import LearningRate
+from oven_agents.loader import load
+from oven_agents.sentinel import Sentinel
+from oven_controller.agent_options import arguments, checked, options_of
+from oven_controller.cli.main import app, run
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.home import Home
+from oven_controller.settings import AgentSpec, agent_specs, resolve
+from oven_controller.stack.plan import Plan, pools
+
+FILE = '''
+from oven_agents import Agent
+
+class Scout(Agent):
+    """One of a user's own."""
+
+    moves = ("optimizer.lr_scale",)
+    options = {"share": (0.0, 1.0)}
+    SHARE = 0.25
+    """Share of it that is enough, 0 to 1. The rest is explanation."""
+    LOW: float = -2.0
+    """Where it ends."""
+    BARE = 3
+    FIXED = 5
+    """What it sets by itself."""
+    ON = True
+    """No number."""
+
+    def __init__(self) -> None:
+        self.FIXED = 5
+        self.seen_when_made = self.SHARE
+'''
+
+
+@pytest.fixture
+def scout(tmp_path: Path) -> str:
+    path = tmp_path / "scout.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
+    found = options_of(LearningRate)
+    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor by which the rate comes down after a collapse")
+    assert "early" not in found, "a range is no number"
+    _, agent = load(scout)
+    assert [(o.name, o.default, o.meaning, o.least, o.most) for o in options_of(type(agent)).values()] == [
+        ("share", 0.25, "Share of it that is enough, 0 to 1", 0.0, 1.0),
+        ("low", -2.0, "Where it ends", -math.inf, math.inf),
+        ("fixed", 5, "What it sets by itself", -math.inf, math.inf),
+    ]
+
+
+def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
+    name, agent = load(scout, {"share": "0.5", "LOW": -1})
+    values: dict[str, Any] = {key: getattr(agent, key) for key in ("SHARE", "LOW", "seen_when_made", "version")}
+    assert name == "scout"
+    assert values == {"SHARE": 0.5, "LOW": -1.0, "seen_when_made": 0.5, "version": "1 (share=0.5, low=-1.0)"}
+    assert isinstance(values["LOW"], float), "of the default's type"
+    assert load(scout)[1].version == "1"
+
+
+def test_other_agents_of_the_class_keep_their_defaults() -> None:
+    _, agent = load("lr", {"cut": 4, "window": 12})
+    assert isinstance(agent, LearningRate) and (agent.CUT, agent.WINDOW, agent.LEAST) == (4.0, 12, 6)
+    assert (LearningRate.CUT, LearningRate.WINDOW) == (8.0, 8)
+    assert type(load("lr")[1]) is LearningRate
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cutt": 4}, r"no option of agent 'lr' named 'cutt'; did you mean 'cut'"),
+        ({"cut": "fast"}, "agent 'lr': option cut = 'fast' is not a finite number"),
+        ({"cut": True}, "agent 'lr': option cut = True is not a finite number"),
+        ({"cut": [4]}, r"agent 'lr': option cut = \[4\] is not a finite number"),
+        ({"cut": math.inf}, "agent 'lr': option cut = inf is not a finite number"),
+        ({"cut": "nan"}, "agent 'lr': option cut = 'nan' is not a finite number"),
+        ({"cut": 10**400}, "is not a finite number"),
+        ({"cut": -8}, r"agent 'lr': option cut = -8: it must be above 0 \(default 8.0\)"),
+        ({"cut": 0}, "it must be above 0"),
+        ({"opposed": 0.05}, r"agent 'lr': option opposed = 0.05: it must be below 0 \(default -0.05\)"),
+        ({"window": 8.5}, r"agent 'lr': option window = 8.5: it must be a whole number \(default 8\)"),
+        ({"along": 1.5}, r"agent 'lr': option along = 1.5: it must be between 0 and 1 \(default 0.85\)"),
+        ({"cut": 4, "CUT": 5}, "agent 'lr': option cut is given twice"),
+    ],
+)
+def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=words):
+        checked("lr", LearningRate, options)
+
+
+def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="agent 'scout': BARE has no docstring, without which it is not an option"):
+        load(scout, {"bare": 1})
+    with pytest.raises(ConfigError, match="agent 'scout' sets FIXED when it is made"):
+        load(scout, {"fixed": 6})
+    with pytest.raises(UnknownNameError, match="no option of agent 'scout' named 'shar'; did you mean 'share'"):
+        load(scout, {"shar": 0.5})
+    plain = tmp_path / "plain.py"
+    plain.write_text("from oven_agents import Agent\nclass Plain(Agent):\n    moves = ('grad.clip',)\n")
+    with pytest.raises(ConfigError, match="agent 'plain' has no options"):
+        load(str(plain), {"share": 0.5})
+
+
+def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:
+    entry = (
+        f"agents=[sentinel, {{name: lr, options: {{CUT: 0.5, window: 12}}}}, {{name: {scout}, options: {{low: 1e-3}}}}]"
+    )
+    found = resolve(sets=[entry]).settings
+    assert found.agents == ("sentinel", "lr", scout)
+    assert found.agent_options == {"lr": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
+    shared, alone = pools(agent_specs(found), None)
+    told = ["--option", "lr.cut=0.5", "--option", "lr.window=12"]
+    assert shared.arguments == ["sentinel", "lr", "--name", "sentinel", "--name", "lr", *told]
+    assert alone.arguments == [scout, "--name", "scout", "--option", "scout.low=0.001"]
+    folder = Home(tmp_path).create("r", "x")
+    service = Plan(folder, "nats://x").guest(AgentSpec("lr", "lr", (("cut", 4),)), "mine")
+    assert service.command[-5:] == ("lr", "--name", "mine", "--option", "mine.cut=4")
+
+
+def test_options_are_kept_when_a_run_is_resumed() -> None:
+    found = resolve(sets=["agents=[{name: lr, options: {cut: 4}}, sentinel]", "agent_options.sentinel.own=0.4"])
+    assert found.settings.agent_options == {"lr": {"cut": 4}, "sentinel": {"own": 0.4}}
+    earlier = found.settings.model_dump(mode="json")
+    assert resolve(earlier=earlier).settings == found.settings
+    other = resolve(earlier=earlier, sets=["agent_options.lr.cut=2"]).settings
+    assert other.agent_options == {"lr": {"cut": 2}, "sentinel": {"own": 0.4}}
+    without = resolve(earlier=earlier, sets=["agents=[sentinel]"]).settings
+    assert without.agent_options == {"sentinel": {"own": 0.4}}
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ("agent_options.lrr.cut=4", "no agent of this run named 'lrr'; did you mean 'lr'"),
+        ("agents=[{name: lr, options: {cut: fast}}]", "agent 'lr': option cut = 'fast' is not a finite number"),
+        ("agent_options.lr.cut=[1]", r"agent 'lr': option cut = \[1\] is not a finite number"),
+        ("agents=[{name: lr, options: 4}]", "options"),
+    ],
+)
+def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=words):
+        resolve(sets=[sets])
+
+
+def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    def session(agent: Any, name: str, *, shadow: bool) -> None:
+        made[name] = agent
+        if len(made) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(host, "Session", session)
+    with pytest.raises(KeyboardInterrupt):
+        host.main(["lr", "sentinel", "--name", "a", "--name", "b", *arguments("b", (("own", 0.1), ("few", 7)))])
+    assert (made["b"].OWN, made["b"].FEW, made["a"].CUT) == (0.1, 7, 8.0)
+    assert Sentinel.OWN == 0.3
+
+
+def test_the_process_refuses_what_is_no_option() -> None:
+    assert host.main(["lr", "--option", "lr.cut=4", "--check"]) == 0
+    with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
+        host.main(["lr", "--name", "mine", "--option", "mine.cuts=4", "--check"])
+    with pytest.raises(UnknownNameError, match="no agent of this process named 'sentinel'"):
+        host.main(["lr", "--option", "sentinel.own=4", "--check"])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["up", "--dry-run", "--set", "agents=[{name: lr, options: {cutt: 4}}]"],
+        ["up", "--headless", "--set", "agents=lr", "--set", "agent_options.lr.cutt=4"],
+        ["agent", "run", "lr", "--option", "cutt=4"],
+    ],
+)
+def test_commands_refuse_an_unknown_option_before_anything_starts(
+    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(args)
+    said = capsys.readouterr()
+    assert caught.value.code == 2
+    assert "no option of agent 'lr' named 'cutt'; did you mean 'cut'" in " ".join(said.err.split())
+    assert not list((tmp_path / "home").glob("runs/*"))
+
+
+def test_agent_list_shows_options(scout: str) -> None:
+    result = CliRunner().invoke(app, ["agent", "list", "lr", "--json"])
+    (told,) = json.loads(result.output)
+    assert told["name"] == "lr" and told["does"].startswith("Keeps the learning rate")
+    cut = next(option for option in told["options"] if option["name"] == "cut")
+    meaning = "Factor by which the rate comes down after a collapse"
+    assert cut == {"name": "cut", "default": 8.0, "meaning": meaning, "least": None, "most": None}
+    listed = CliRunner().invoke(app, ["agent", "list", scout]).output
+    assert "share = 0.25: Share of it that is enough, 0 to 1" in listed
+
+
+def statements(path: Path) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
+    """Each statement of the module's and its classes' own bodies, with the one after it."""
+    tree = ast.parse(path.read_text())
+    for body in [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+        yield from zip(body, [*body[1:], None], strict=True)
+
+
+def numeric(value: ast.expr | None) -> bool:
+    """A number, or made of numbers by arithmetic, in a tuple, by `range`."""
+    match value:
+        case ast.Constant(value=bool()):
+            return False
+        case ast.Constant(value=int() | float()):
+            return True
+        case ast.UnaryOp(operand=one):
+            return numeric(one)
+        case ast.BinOp(left=left, right=right):
+            return numeric(left) or numeric(right)
+        case ast.Tuple(elts=parts) | ast.Call(func=ast.Name(id="range"), args=parts):
+            return any(map(numeric, parts))
+        case ast.Dict(values=parts):
+            return all(map(numeric, parts)) and bool(parts)
+    return False
+
+
+def test_every_numeric_constant_of_agents_says_what_it_is() -> None:
+    folder = Path(oven_agents.__file__).parent
+    silent, count = [], 0
+    for path in sorted(folder.rglob("*.py")):
+        for one, after in statements(path):
+            if not isinstance(one, ast.Assign | ast.AnnAssign) or not numeric(one.value):
+                continue
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            named = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+            if not any(re.fullmatch("[A-Z][A-Z0-9_]*", name) for name in named):
+                continue
+            count += len(named)
+            text = after.value if isinstance(after, ast.Expr) else None
+            said = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+            if not said.strip() or len(named) > 1:
+                silent.append(f"{path.relative_to(folder)}:{one.lineno} {', '.join(named)}")
+    assert not silent, "without a docstring of its own"
+    assert count > 200

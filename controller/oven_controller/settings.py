@@ -21,7 +21,8 @@ from oven_controller import names
 from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.mesh.needs import FORMS, NEED
-from oven_controller.plain_yaml import load_yaml, place_of, problem_of
+from oven_controller.origins import Layer, Origin, layer_of, origins
+from oven_controller.plain_yaml import key_lines, load_yaml, place_of, problem_of
 from oven_controller.rules import ALL, Rules
 from oven_controller.stack import plugins
 from oven_controller.user_files import read_file
@@ -190,12 +191,16 @@ class Resolved:
 
     settings: Settings
     start: Start | None
+    options: BaseModel | None = None
+    """The recipe's own settings, with their defaults."""
+    layers: tuple[Layer, ...] = ()
 
-
-@dataclass(frozen=True)
-class Layer:
-    source: str
-    values: dict[str, Any]
+    def origins(self) -> list[Origin]:
+        """Every setting with its value and where that comes from, in the order of the model."""
+        values = self.settings.model_dump(mode="json")
+        if self.options is not None:
+            values["recipe_options"] = self.options.model_dump(mode="json")
+        return list(origins(values, self.layers))
 
 
 def resolve(
@@ -212,15 +217,17 @@ def resolve(
     `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
     run that is resumed was configured with.
     """
-    layers = [Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}})] if attached else []
+    layers: list[Layer] = []
+    if attached:
+        layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
     if earlier:
-        layers.append(Layer("the run's config.json", dict(earlier)))
+        layers.append(Layer("the run's config.json", dict(earlier), "run"))
     if config is not None:
-        layers.append(Layer(str(config), read_yaml(config)))
+        layers.append(Layer(str(config), read_yaml(config), "file", key_lines(_text(config))))
     layers.extend(_from_environment(environ or {}))
     layers.extend(_from_set(text) for text in sets)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    layers.append(Layer("command line", given))
+    layers.append(Layer("command line", given, "flag"))
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer.values)
@@ -239,7 +246,7 @@ def resolve(
             raise ConfigError("`recipe` has no meaning for a script of your own; leave it out, or use `up --recipe`")
         if settings.recipe_options:
             raise ConfigError("`recipe_options` has no meaning for a script of your own; leave it out")
-        return Resolved(settings, None)
+        return Resolved(settings, None, layers=tuple(layers))
     assert options_model is not None
     options = _validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
     try:
@@ -250,7 +257,7 @@ def resolve(
     chosen = options.model_dump(mode="json", exclude_unset=True)
     agents = tuple(agent_spec(agent).target for agent in _wanted(settings))
     update = {"start": start.name, "recipe_options": chosen, "agents": agents}
-    return Resolved(settings.model_copy(update=update), start)
+    return Resolved(settings.model_copy(update=update), start, options, tuple(layers))
 
 
 def rules_in(path: Path) -> dict[str, Any]:
@@ -259,7 +266,7 @@ def rules_in(path: Path) -> dict[str, Any]:
     if not values.get("rules"):
         raise ConfigError(f"{path} has no `rules:`; write e.g.\nrules:\n  window_ticks: 5")
     given = {"rules": values["rules"]}
-    settings = _validated(Settings, given, "", [Layer(str(path), given)], None)
+    settings = _validated(Settings, given, "", [Layer(str(path), given, "file")], None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
@@ -361,9 +368,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a file. Raises ConfigError."""
     try:
-        value = load_yaml(read_file(path, "--config").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        value = load_yaml(_text(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     if value is None:
@@ -374,18 +379,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): entry for key, entry in value.items()}
 
 
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, "--config").decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
 def _from_set(text: str) -> Layer:
     key, sign, raw = text.partition("=")
     if not sign or not key.strip():
         raise ConfigError(f"--set {text!r} has no key and value; write e.g. --set rules.window_ticks=5")
-    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"))
+    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"), "set")
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
-            yield Layer(variable, _nested(key, environ[variable], variable))
+            yield Layer(variable, _nested(key, environ[variable], variable), "environment")
 
 
 def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
@@ -436,7 +448,7 @@ def _validated(
     for problem in found:
         parts = tuple(str(part) for part in problem["loc"])
         where = prefix + ".".join(parts)
-        source = _source(where.split("."), layers)
+        source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
             for leaf in _leaves(where, problem["input"]):
                 lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
@@ -451,23 +463,6 @@ def _leaves(where: str, value: Any) -> list[str]:
     if not isinstance(value, Mapping) or not value:
         return [where]
     return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
-
-
-def _source(path: Sequence[str], layers: Iterable[Layer]) -> str:
-    """Which layer the value at `path` came from: the last one that has it."""
-    source = "default"
-    for layer in layers:
-        value: Any = layer.values
-        for depth, part in enumerate(path):
-            if not isinstance(value, Mapping) or part not in value:
-                # The rest of the path is inside a value (an item of a list, say) of this layer.
-                if depth and not isinstance(value, Mapping):
-                    source = layer.source
-                break
-            value = value[part]
-        else:
-            source = layer.source
-    return source
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from oven_controller.cli import completing
+from oven_controller.cli.options import LiveRunOption
+
 app = typer.Typer(no_args_is_help=True, help="Agents of your own: run one beside a stack, write one, list them.")
 
+NAME_COLUMNS = 17
+"""Of a listing: as wide as the name is shown, the space behind it included."""
 TEMPLATE = '''"""{title}: say here in a sentence what it watches for. It is what `oven-controller agent list` shows."""
 
 from oven_agents import Agent, Vote, Window
@@ -40,15 +45,28 @@ class {title}(Agent):
 
 @app.command("run")
 def run_agent(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file, or the name of an installed agent.")],
-    run: Annotated[str | None, typer.Option(help="The run; the running one if left out.")] = None,
-    name: Annotated[str | None, typer.Option(help="The name it votes under; the file's own if left out.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A Python file, or the name of an installed agent.",
+            autocompletion=completing.agents_or_files,
+        ),
+    ],
+    run: LiveRunOption = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name under which it votes.", show_default="the file's name")
+    ] = None,
     shadow: Annotated[
         bool, typer.Option("--shadow", help="Its votes are logged and scored, and do not count.")
     ] = False,
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="ACTUATOR", help="Trust it with this knob at once; repeat it. '*' is all it moves."),
+        typer.Option(
+            metavar="ACTUATOR",
+            help="Trust it with this knob at once; repeatable. '*': every knob that it moves.",
+            autocompletion=completing.knobs,
+        ),
     ] = None,
 ) -> None:
     """Run an agent beside a stack that is up, until Ctrl-C or the stack's end. It is a newcomer: its votes are counted
@@ -107,14 +125,25 @@ def list_agents() -> None:
 
     Example: oven-controller agent list
     """
-    from oven_controller.plain import say
+    import shutil
+    import textwrap
+
+    from oven_controller.plain import clean
     from oven_controller.stack import plugins
 
+    columns = max(shutil.get_terminal_size().columns, NAME_COLUMNS + 24)
     for name, point in plugins.points("agents").items():
         try:
-            agent = point.load()
-            text = agent.__doc__ or sys.modules[agent.__module__].__doc__ or ""
+            text = _summary(point.load())
         except Exception as error:  # one that is broken must not hide the others
             text = f"cannot be imported: {error}"
-        sentence = " ".join(text.split()).split(". ")[0] or point.value
-        say(f"{name:<16} {sentence if len(sentence) <= 140 else sentence[:139] + '…'}")
+        indent = " " * NAME_COLUMNS
+        lines = textwrap.wrap(clean(text) or point.value, columns, initial_indent=indent, subsequent_indent=indent)
+        first = lines[0].lstrip()
+        print("\n".join([f"{name:<{NAME_COLUMNS - 1}} {first}", *lines[1:]]))
+
+
+def _summary(agent: Any) -> str:
+    """The first paragraph of what its file says of it; of what its class says, where the file says nothing."""
+    said = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
+    return " ".join(said.strip().split("\n\n")[0].split())

@@ -301,8 +301,8 @@ class Home:
         raise self._taken(candidates[-1])
 
     def _make(self) -> None:
-        """The folders in which runs are. A home that is made here gets a .gitignore, because it holds keys; one that was
-        there already may be a folder of the user's, and is left as it is."""
+        """Make the folders in which runs are. A home that is made here gets a .gitignore, because it holds keys; one
+        that existed already may be any folder, and is left as it is."""
         if not self.path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError), (self.path / ".gitignore").open("x") as out:

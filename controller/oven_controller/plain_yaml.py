@@ -51,7 +51,7 @@ def load_yaml(text: str) -> Any:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """In which line, from 1, each key of a document's mappings stands, by its path. `text` is what `load_yaml` takes."""
+    """The line, from 1, of each key of a document's mappings, by its path. `text` is one that `load_yaml` takes."""
     found: dict[tuple[str, ...], int] = {}
 
     def look(node: Any, path: tuple[str, ...]) -> None:

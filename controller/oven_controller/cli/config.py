@@ -97,7 +97,7 @@ def _print(found: Sequence[Origin], origin: bool) -> None:
     columns = ("setting", "value", "from") if origin else ("setting", "value")
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "setting")
     for one in found:
         cells = (one.setting, json.dumps(one.value, ensure_ascii=False), str(one))
         table.add_row(*(Text(clean(cell)) for cell in cells[: len(columns)]))

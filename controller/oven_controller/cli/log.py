@@ -27,8 +27,8 @@ def log(
         bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
     ] = False,
 ) -> None:
-    """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack messages
-    of the learner.
+    """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
+    messages of the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """

@@ -108,7 +108,7 @@ def review(
 
 
 def _named(run: str | None) -> str:
-    """The run to review, where no path is given. Raises ConfigError, and UnknownNameError where there is no such run."""
+    """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
     from oven_controller.errors import ConfigError
     from oven_controller.home import Home
 

@@ -68,7 +68,8 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
 
 
 def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> None:
-    """Show how a run is doing: its processes and memory, agents, ticks and decisions. Works when the stack is down, too.
+    """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
+    too.
 
     Example: oven-controller status --json
     """

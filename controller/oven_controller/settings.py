@@ -74,8 +74,10 @@ class MemberSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     api: Literal["openai", "anthropic"] = Field(description="openai: any server that speaks its chat completions")
-    model: str = Field(min_length=1)
-    role: Literal["critic", "adversary"] = "critic"
+    model: str = Field(min_length=1, description="the model's name at this API")
+    role: Literal["critic", "adversary"] = Field(
+        default="critic", description="critic: marks quality against the task; adversary: looks for tricks"
+    )
     base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
     key_env: str = Field(
         default="",
@@ -106,9 +108,11 @@ class Settings(BaseModel):
 
     recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
     start: str = Field(default="", description="where training begins; empty: the recipe's default")
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="random seed")
     steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
-    minutes: float | None = Field(default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget")
+    minutes: float | None = Field(
+        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget; none: no limit"
+    )
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
         description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […]}; none: all "
@@ -140,16 +144,16 @@ class Settings(BaseModel):
     nats: str = Field(
         default="",
         pattern="^$|^(nats|tls|ws|wss)://",
-        description="a server to use, or a cluster's with commas; none: an embedded",
+        description="a server to use, or a cluster's with commas; empty: the embedded one",
     )
     creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
-    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; none: the system's")
+    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; empty: the system's")
     port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
-    meshes: int = Field(default=1, ge=1, le=5, description="mesh replicas; any one of them does")
+    meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
     stream_replicas: Literal[1, 3, 5] = Field(
         default=1, description="with nats, a cluster: how many of its servers keep the log"
     )
-    headless: bool = False
+    headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
 
     @field_validator("nats")
     @classmethod

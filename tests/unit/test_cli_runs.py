@@ -177,15 +177,17 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "words"),
     [
         ([], "give --keep N, --older-than DAYS, or both"),
-        (["--older-than", "nan"], "--older-than nan is not a number of days"),
-        (["--keep", "-1"], "-1"),
+        (["--older-than", "nan"], "--older-than nan is no number of days from 0 on"),
+        (["--older-than", "-3"], "--older-than -3 is no number of days from 0 on"),
+        (["--keep", "-1"], "--keep -1 is below 0"),
         (["--keep", "0"], "add --yes"),
     ],
 )
 def test_what_prune_refuses(args: list[str], words: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     home.create("a", "grpo")
     assert invoke("runs", "prune", *args) == 2
-    assert words in capsys.readouterr().err and names(home) == ["a"]
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1 and names(home) == ["a"]
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", []), ("n\n", ["a"]), ("\n", ["a"])])

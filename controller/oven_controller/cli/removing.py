@@ -43,10 +43,10 @@ def rm(
 
 
 def prune(
-    keep: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keep the N newest runs.")] = None,
+    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0, metavar="DAYS", help="Keep runs that changed within so many days."),
+        typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed within so many days."),
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -64,8 +64,10 @@ def prune(
 
     if keep is None and older_than is None:
         raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
-    if older_than is not None and not math.isfinite(older_than):
-        raise ConfigError(f"--older-than {older_than} is not a number of days: write e.g. --older-than 30")
+    if keep is not None and keep < 0:
+        raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
+    if older_than is not None and not 0 <= older_than < math.inf:
+        raise ConfigError(f"--older-than {older_than:g} is no number of days from 0 on: write e.g. --older-than 30")
     _remove(old(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
 
 

@@ -58,7 +58,9 @@ COMMANDS = [
             "kg",
         )
     ),
+    ["agent"],
     *(["agent", name] for name in ("run", "new", "list")),
+    ["creds"],
     *(["creds", name] for name in ("add", "revoke", "list", "server", "cluster")),
     *(["runs", name] for name in ("rm", "prune")),
     ["config"],

@@ -11,7 +11,10 @@ import typer
 from oven_controller.cli import completing
 from oven_controller.cli.options import LiveRunOption
 
-app = typer.Typer(no_args_is_help=True, help="Agents of your own: run one beside a stack, write one, list them.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Your own agents: run one beside a stack, write one, list them.\n\nExample: oven-controller agent list",
+)
 
 NAME_COLUMNS = 17
 """Of a listing: as wide as the name is shown, the space behind it included."""

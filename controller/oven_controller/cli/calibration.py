@@ -33,7 +33,7 @@ def calibration(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Runs, or .jsonl files: exported logs, or the episodes of a gym.",
             autocompletion=completing.runs_or_logs,
         ),

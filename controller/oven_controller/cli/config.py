@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The settings: their values, and where they come from.")
-    group.callback()(_config)
+    about = "Settings: their values, and where they come from."
+    group = typer.Typer(no_args_is_help=True, help=f"{about}\n\nExample: oven-controller config show --origin")
     group.command("show")(show)
     app.add_typer(group, name="config")
-
-
-def _config() -> None:
-    """The settings: their values, and where they come from.
-
-    Example: oven-controller config show --origin
-    """
 
 
 def show(

@@ -34,7 +34,10 @@ Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", h
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Keys for agents from elsewhere, and for a server of your own.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Keys for agents on other machines, and for your own server.\n\nExample: oven-controller creds list",
+    )
     group.command("add")(add)
     group.command("revoke")(revoke)
     group.command("list")(list_keys)

@@ -24,7 +24,7 @@ Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completing.agents)]
 Knobs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ACTUATOR]...", show_default="all of them", autocompletion=completing.knobs),
+    typer.Argument(metavar="ACTUATOR", help="Actuators.", show_default="all of them", autocompletion=completing.knobs),
 ]
 Level = Literal["observe", "advise", "auto"]
 

@@ -14,11 +14,11 @@ NEWEST = "the running one, else the newest"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="Run name.", show_default=NEWEST, autocompletion=completing.runs),
+    typer.Argument(metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completing.runs),
 ]
 LiveRunName = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="Run name.", show_default=RUNNING, autocompletion=completing.runs),
+    typer.Argument(metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completing.runs),
 ]
 SameRun = Annotated[
     str | None,

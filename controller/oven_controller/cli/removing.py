@@ -26,7 +26,7 @@ def register(group: typer.Typer) -> None:
 
 def rm(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN...", help="Run names.", autocompletion=completing.runs)
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completing.runs)
     ] = None,
     runs_: SameRuns = None,
     yes: Yes = False,
@@ -34,7 +34,9 @@ def rm(
 ) -> None:
     """Remove runs with their logs, checkpoints and keys. A run that is up is refused.
 
-    Exit code 1 when you answer no. Example: oven-controller runs rm grpo-1121-0231
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs rm grpo-1121-0231
     """
     from oven_controller.home import Home
     from oven_controller.removal import named
@@ -53,7 +55,9 @@ def prune(
 ) -> None:
     """Remove old runs. With both options a run is removed if neither keeps it; a run that is up is always kept.
 
-    Exit code 1 when you answer no. Example: oven-controller runs prune --keep 10 --older-than 30
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs prune --keep 10 --older-than 30
     """
     import math
     from datetime import UTC, datetime

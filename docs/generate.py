@@ -18,11 +18,13 @@ from pydantic import BaseModel
 from oven_controller import messages, server, streams, wire
 from oven_controller.asyncapi import asyncapi
 from oven_controller.credentials import Role, permissions
+from oven_controller.environment import VARIABLES
 from oven_controller.history import REPLY_BYTES
 from oven_controller.rules import Rules
+from oven_controller.settings import MemberSettings, Settings
 from oven_controller.subjects import REQUESTS, SUBJECTS
 
-PAGES = ("protocol.md", "protocol/messages.md", "deciding.md")
+PAGES = ("protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PARTS = (
     messages.ActuatorSpec,
@@ -107,6 +109,47 @@ def rules() -> str:
     return "\n".join(rows)
 
 
+def settings() -> str:
+    """Every setting but the rules, which have a table of their own."""
+    rows = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    rows += _settings(Settings, "")
+    rows += _settings(MemberSettings, "committee.members.NAME.")
+    return "\n".join(rows)
+
+
+def _settings(model: type[BaseModel], prefix: str) -> list[str]:
+    rows: list[str] = []
+    schema = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            rows += [] if issubclass(inner, Rules) else _settings(inner, f"{prefix}{name}.")
+            continue
+        values = re.sub(r"\[\w+\]\(#\w+\)", "object", _type(schema["properties"][name]))
+        default = "needed" if field.is_required() else _default(model, name)
+        rows.append(f"| `{prefix}{name}` | {values} | {default} | {field.description} |")
+    return rows
+
+
+def environment() -> str:
+    """Every variable that is read, by who sets it."""
+    said_of = {
+        "you": "You may set these:",
+        "stack": "The stack sets these for its processes and for your script. `oven-controller creds add` prints\n"
+        "those that an agent needs elsewhere:",
+        "compose": "`docker/compose.yaml` has these of its own, besides `OVEN_RUN` and `OVEN_OTLP`:",
+    }
+    tables = []
+    for who_sets, said in said_of.items():
+        rows = [said, "", "| variable | meaning | read by |", "|---|---|---|"]
+        for one in VARIABLES:
+            if one.set_by == who_sets:
+                shown = f"{one.name}…" if one.name.endswith("_") else one.name
+                rows.append(f"| `{shown}` | {one.meaning} | {one.readers} |")
+        tables.append("\n".join(rows))
+    return "\n\n".join(tables)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "subjects": subjects,
     "permissions": who,
@@ -115,6 +158,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "parts": parts,
     "limits": limits,
     "rules": rules,
+    "settings": settings,
+    "environment": environment,
 }
 
 
@@ -177,7 +222,7 @@ def _type(spec: dict[str, Any]) -> str:
         const = spec["const"]
         return f'`"{const}"`' if isinstance(const, str) else f"`{const}`"
     if "enum" in spec:
-        return ", ".join(f'`"{value}"`' for value in spec["enum"])
+        return ", ".join(f'`"{value}"`' if isinstance(value, str) else f"`{value}`" for value in spec["enum"])
     kind = spec.get("type", "anything")
     if kind == "array":
         return f"list of {_type(spec.get('items', {}))}" + _bounds(spec)

@@ -4,6 +4,7 @@
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
     runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log, as it grows
     runs/<run>/spool.jsonl   what the log did not take of its learner
+    .gitignore               with `*`, so that no key gets into a repository
 
 A process id on disk proves nothing (it may be another process by now), so a run counts as running while somebody holds
 the lock on its folder, which the kernel lets go of when its holder ends.
@@ -285,7 +286,7 @@ class Home:
         for name in candidates:
             folder = RunFolder(self.path / "runs" / name)
             try:
-                folder.path.parent.mkdir(parents=True, exist_ok=True)
+                self._make()
                 self.cache.mkdir(exist_ok=True)
                 folder.path.mkdir()
                 for inner in (folder.logs, folder.checkpoints):
@@ -298,6 +299,15 @@ class Home:
             except OSError as error:
                 raise self._unusable(error) from error
         raise self._taken(candidates[-1])
+
+    def _make(self) -> None:
+        """Make the folders in which runs are. A home that is made here gets a .gitignore, because it holds keys; one
+        that existed already may be any folder, and is left as it is."""
+        if not self.path.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError), (self.path / ".gitignore").open("x") as out:
+                out.write("*\n")
+        (self.path / "runs").mkdir(exist_ok=True)
 
     def _taken(self, run: str) -> NameInUseError:
         return NameInUseError(

@@ -50,6 +50,21 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line, from 1, of each key of a document's mappings, by its path. `text` is one that `load_yaml` takes."""
+    found: dict[tuple[str, ...], int] = {}
+
+    def look(node: Any, path: tuple[str, ...]) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    found[*path, key.value] = key.start_mark.line + 1
+                    look(value, (*path, key.value))
+
+    look(yaml.compose(text, Loader=_Loader), ())
+    return found
+
+
 def problem_of(error: yaml.YAMLError) -> str:
     """What is wrong."""
     return str(getattr(error, "problem", None) or error)

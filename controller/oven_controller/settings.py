@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
@@ -22,7 +22,8 @@ from oven_controller.agent_options import Number, numbers
 from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.mesh.needs import FORMS, NEED
-from oven_controller.plain_yaml import load_yaml, place_of, problem_of
+from oven_controller.origins import Layer, Origin, layer_of, origins
+from oven_controller.plain_yaml import key_lines, load_yaml, place_of, problem_of
 from oven_controller.rules import ALL, Rules
 from oven_controller.stack import plugins
 from oven_controller.user_files import read_file
@@ -77,8 +78,10 @@ class MemberSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     api: Literal["openai", "anthropic"] = Field(description="openai: any server that speaks its chat completions")
-    model: str = Field(min_length=1)
-    role: Literal["critic", "adversary"] = "critic"
+    model: str = Field(min_length=1, description="the model's name at this API")
+    role: Literal["critic", "adversary"] = Field(
+        default="critic", description="critic: marks quality against the task; adversary: looks for tricks"
+    )
     base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
     key_env: str = Field(
         default="",
@@ -109,9 +112,11 @@ class Settings(BaseModel):
 
     recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
     start: str = Field(default="", description="where training begins; empty: the recipe's default")
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="random seed")
     steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
-    minutes: float | None = Field(default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget")
+    minutes: float | None = Field(
+        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget; none: no limit"
+    )
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
         description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
@@ -146,16 +151,16 @@ class Settings(BaseModel):
     nats: str = Field(
         default="",
         pattern="^$|^(nats|tls|ws|wss)://",
-        description="a server to use, or a cluster's with commas; none: an embedded",
+        description="a server to use, or a cluster's with commas; empty: the embedded one",
     )
     creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
-    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; none: the system's")
+    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; empty: the system's")
     port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
-    meshes: int = Field(default=1, ge=1, le=5, description="mesh replicas; any one of them does")
+    meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
     stream_replicas: Literal[1, 3, 5] = Field(
         default=1, description="with nats, a cluster: how many of its servers keep the log"
     )
-    headless: bool = False
+    headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
 
     @field_validator("nats")
     @classmethod
@@ -197,12 +202,16 @@ class Resolved:
 
     settings: Settings
     start: Start | None
+    options: BaseModel | None = None
+    """The recipe's own settings, with their defaults."""
+    layers: tuple[Layer, ...] = ()
 
-
-@dataclass(frozen=True)
-class Layer:
-    source: str
-    values: dict[str, Any]
+    def origins(self) -> list[Origin]:
+        """Every setting with its value and where that comes from, in the order of the model."""
+        values = self.settings.model_dump(mode="json")
+        if self.options is not None:
+            values["recipe_options"] = self.options.model_dump(mode="json")
+        return list(origins(values, self.layers))
 
 
 def resolve(
@@ -219,15 +228,17 @@ def resolve(
     `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
     run that is resumed was configured with.
     """
-    layers = [Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}})] if attached else []
+    layers: list[Layer] = []
+    if attached:
+        layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
     if earlier:
-        layers.append(Layer("the run's config.json", dict(earlier)))
+        layers.append(Layer("the run's config.json", dict(earlier), "run"))
     if config is not None:
-        layers.append(Layer(str(config), read_yaml(config)))
+        layers.append(Layer(str(config), read_yaml(config), "file", key_lines(_text(config))))
     layers.extend(_from_environment(environ or {}))
     layers.extend(_from_set(text) for text in sets)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    layers.append(Layer("command line", given))
+    layers.append(Layer("command line", given, "flag"))
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer.values)
@@ -246,7 +257,7 @@ def resolve(
             raise ConfigError("`recipe` has no meaning for a script of your own; leave it out, or use `up --recipe`")
         if settings.recipe_options:
             raise ConfigError("`recipe_options` has no meaning for a script of your own; leave it out")
-        return Resolved(settings, None)
+        return Resolved(settings, None, layers=tuple(layers))
     assert options_model is not None
     options = _validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
     try:
@@ -257,7 +268,7 @@ def resolve(
     chosen = options.model_dump(mode="json", exclude_unset=True)
     agents = tuple(agent_spec(agent).target for agent in _wanted(settings))
     update = {"start": start.name, "recipe_options": chosen, "agents": agents}
-    return Resolved(settings.model_copy(update=update), start)
+    return Resolved(settings.model_copy(update=update), start, options, tuple(layers))
 
 
 def rules_in(path: Path) -> dict[str, Any]:
@@ -266,7 +277,7 @@ def rules_in(path: Path) -> dict[str, Any]:
     if not values.get("rules"):
         raise ConfigError(f"{path} has no `rules:`; write e.g.\nrules:\n  window_ticks: 5")
     given = {"rules": values["rules"]}
-    settings = _validated(Settings, given, "", [Layer(str(path), given)], None)
+    settings = _validated(Settings, given, "", [Layer(str(path), given, "file")], None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
@@ -391,9 +402,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a file. Raises ConfigError."""
     try:
-        value = load_yaml(read_file(path, "--config").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        value = load_yaml(_text(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     if value is None:
@@ -404,18 +413,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): entry for key, entry in value.items()}
 
 
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, "--config").decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
 def _from_set(text: str) -> Layer:
     key, sign, raw = text.partition("=")
     if not sign or not key.strip():
         raise ConfigError(f"--set {text!r} has no key and value; write e.g. --set rules.window_ticks=5")
-    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"))
+    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"), "set")
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
-            yield Layer(variable, _nested(key, environ[variable], variable))
+            yield Layer(variable, _nested(key, environ[variable], variable), "environment")
 
 
 def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
@@ -466,7 +482,7 @@ def _validated(
     for problem in found:
         parts = tuple(str(part) for part in problem["loc"])
         where = prefix + ".".join(parts)
-        source = _source(where.split("."), layers)
+        source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
             for leaf in _leaves(where, problem["input"]):
                 lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
@@ -481,23 +497,6 @@ def _leaves(where: str, value: Any) -> list[str]:
     if not isinstance(value, Mapping) or not value:
         return [where]
     return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
-
-
-def _source(path: Sequence[str], layers: Iterable[Layer]) -> str:
-    """Which layer the value at `path` came from: the last one that has it."""
-    source = "default"
-    for layer in layers:
-        value: Any = layer.values
-        for depth, part in enumerate(path):
-            if not isinstance(value, Mapping) or part not in value:
-                # The rest of the path is inside a value (an item of a list, say) of this layer.
-                if depth and not isinstance(value, Mapping):
-                    source = layer.source
-                break
-            value = value[part]
-        else:
-            source = layer.source
-    return source
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import app, run
+from oven_controller.cli.panels import PANELS
 from oven_controller.home import Home
 from oven_controller.settings import resolve
 from oven_controller.stack.checks import Request
@@ -56,8 +58,13 @@ COMMANDS = [
             "kg",
         )
     ),
+    ["agent"],
     *(["agent", name] for name in ("run", "new", "list")),
-    ["creds", "add"],
+    ["creds"],
+    *(["creds", name] for name in ("add", "revoke", "list", "server", "cluster")),
+    *(["runs", name] for name in ("rm", "prune")),
+    ["config"],
+    ["config", "show"],
 ]
 
 
@@ -86,6 +93,29 @@ def test_no_command_was_forgotten() -> None:
     group = typer.main.get_command(app)
     names = set(group.commands)  # type: ignore[attr-defined]
     assert names == {command[0] for command in COMMANDS}
+    assert sorted(name for panel in PANELS.values() for name in panel) == sorted(names)
+
+
+def test_help_has_the_commands_in_panels() -> None:
+    said = CliRunner().invoke(app, ["--help"]).output
+    places = [said.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places) and "─ Commands ─" not in said
+    assert places[1] < said.index("│ status ") < places[2] < said.index("│ veto ") < places[3]
+
+
+def test_agents_are_listed_with_whole_summaries(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = {}
+    for columns in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert invoke("agent", "list") == 0
+        said = capsys.readouterr().out
+        assert "…" not in said and max(map(len, said.splitlines())) <= columns
+        listed[columns] = re.split(r"\n(?=\S)", said.strip())
+    assert [" ".join(one.split()) for one in listed[80]] == [" ".join(one.split()) for one in listed[200]]
+    summary = "Keeps every level of difficulty that can still be learnt in the data."
+    assert f"curriculum {summary}" in [" ".join(one.split()) for one in listed[80]]
 
 
 @pytest.mark.parametrize(

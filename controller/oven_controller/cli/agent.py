@@ -8,8 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Agents of your own: run one beside a stack, write one, list them.")
+from oven_controller.cli import completing
+from oven_controller.cli.options import LiveRunOption
 
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Your own agents: run one beside a stack, write one, list them.\n\nExample: oven-controller agent list",
+)
+
+NAME_COLUMNS = 17
+"""Of a listing: as wide as the name is shown, the space behind it included."""
 TEMPLATE = '''"""{title}: say here in a sentence what it watches for. It is what `oven-controller agent list` shows."""
 
 from oven_agents import Agent, Vote, Window
@@ -40,15 +48,28 @@ class {title}(Agent):
 
 @app.command("run")
 def run_agent(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file, or the name of an installed agent.")],
-    run: Annotated[str | None, typer.Option(help="The run; the running one if left out.")] = None,
-    name: Annotated[str | None, typer.Option(help="The name it votes under; the file's own if left out.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A Python file, or the name of an installed agent.",
+            autocompletion=completing.agents_or_files,
+        ),
+    ],
+    run: LiveRunOption = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name under which it votes.", show_default="the file's name")
+    ] = None,
     shadow: Annotated[
         bool, typer.Option("--shadow", help="Its votes are logged and scored, and do not count.")
     ] = False,
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="ACTUATOR", help="Trust it with this knob at once; repeat it. '*' is all it moves."),
+        typer.Option(
+            metavar="ACTUATOR",
+            help="Trust it with this knob at once; repeatable. '*': every knob that it moves.",
+            autocompletion=completing.knobs,
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -124,18 +145,30 @@ def list_agents(
     Example: oven-controller agent list lr
     """
     import json
-
-    from oven_controller.plain import say
+    import shutil
 
     found = [_described(name)] if name else _installed()
     if as_json:
         print(json.dumps(found))
         return
+    columns = max(shutil.get_terminal_size().columns, NAME_COLUMNS + 24)
     for agent in found:
-        text = agent["does"]
-        say(f"{agent['name']:<16} {text if len(text) <= 140 else text[:139] + '…'}")
+        print(_wrapped(agent["name"], agent["does"], columns))
         for option in agent["options"] if name else ():
-            say(f"  {option['name']} = {option['default']!r}: {option['meaning']}")
+            print(_wrapped(f"  {option['name']}", f"{option['default']!r}: {option['meaning']}", columns))
+
+
+def _wrapped(name: str, text: str, columns: int) -> str:
+    """A name, and its text in a column beside it; below it where the name is too long."""
+    import textwrap
+
+    from oven_controller.plain import clean
+
+    indent = " " * NAME_COLUMNS
+    lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
+    if len(name) >= NAME_COLUMNS:
+        return "\n".join([clean(name), *lines])
+    return "\n".join([f"{clean(name):<{NAME_COLUMNS}}{lines[0].lstrip()}", *lines[1:]])
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -168,8 +201,10 @@ def _installed() -> list[dict[str, Any]]:
 def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
     from oven_controller.agent_options import described
 
-    text = agent.__doc__ or ""
-    if not text or text.startswith("Signals:"):  # the shipped ones say in their module what they do
-        text = sys.modules[agent.__module__].__doc__ or text
-    found = described(name, agent)
-    return {"name": name, "does": " ".join(text.split()).split(". ")[0] or otherwise, "options": found["options"]}
+    return {"name": name, "does": _summary(agent) or otherwise, "options": described(name, agent)["options"]}
+
+
+def _summary(agent: Any) -> str:
+    """The first paragraph of what its file says of it; of what its class says, where the file says nothing."""
+    said = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
+    return " ".join(said.strip().split("\n\n")[0].split())

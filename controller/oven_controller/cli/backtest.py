@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.replay import UntilTick
-from oven_controller.cli.runs import Json, RunName
 
 
 def register(app: typer.Typer) -> None:
@@ -15,8 +16,16 @@ def register(app: typer.Typer) -> None:
 
 
 def backtest(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of an installed agent, or a Python file.")],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            metavar="AGENT",
+            help="The name of an installed agent, or a Python file.",
+            autocompletion=completing.agents_or_files,
+        ),
+    ],
     run: RunName = None,
+    run_: SameRun = None,
     until: UntilTick = None,
     sets: Annotated[
         list[str] | None,
@@ -33,6 +42,6 @@ def backtest(
     from oven_controller.settings import rules_set
     from oven_controller.stack import plugins
 
-    rules, folder = rules_set(sets or ()), Home().find(run)
+    rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
     main = plugins.load("commands", "command", "backtest")
     raise typer.Exit(int(main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)))

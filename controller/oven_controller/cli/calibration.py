@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json, SameRuns, several_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,19 +31,25 @@ def register(app: typer.Typer) -> None:
 
 def calibration(
     runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN", help="Runs, or .jsonl files: exported logs, or the episodes of a gym."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Runs, or .jsonl files: exported logs, or the episodes of a gym.",
+            autocompletion=completing.runs_or_logs,
+        ),
+    ] = None,
+    runs_: SameRuns = None,
     arm: Annotated[str, typer.Option(metavar="ARM", help="The arm of a gym's episodes.")] = "mesh+kg",
     as_json: Json = False,
 ) -> None:
-    """How good the probabilities were that agents gave: their Brier score, the best constant's, and what came of them.
+    """Score the confidences that agents stated: Brier score, the best constant's, and a reliability table.
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
     from oven_controller.calibration import by_agent, claims
     from oven_controller.calibration import calibration as calibrated
 
+    runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
     known = claims(outcomes)
     counts = {

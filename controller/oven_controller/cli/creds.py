@@ -10,22 +10,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
     from oven_controller.server import Certificate
 
-RunOf = Annotated[str | None, typer.Option(help="The run; the running one, else the newest, if left out.")]
 ServerAt = Annotated[
     Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
 ]
 
-Agents = Annotated[list[str] | None, typer.Option("--agent", metavar="NAME", help="Repeat it; else all installed.")]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent",
+        metavar="NAME",
+        help="Name of an agent; repeatable.",
+        show_default="all that are installed",
+        autocompletion=completing.installed_agents,
+    ),
+]
 Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", help="Remote judge; repeat it.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Keys for agents from elsewhere, and for a server of your own.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Keys for agents on other machines, and for your own server.\n\nExample: oven-controller creds list",
+    )
     group.command("add")(add)
     group.command("revoke")(revoke)
     group.command("list")(list_keys)
@@ -35,8 +47,13 @@ def register(app: typer.Typer) -> None:
 
 
 def add(
-    name: Annotated[str, typer.Argument(help="The agent's name; only under it may it vote.")],
-    run: RunOf = None,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The agent's name: the only one under which it may vote.", autocompletion=completing.installed_agents
+        ),
+    ],
+    run: RunOption = None,
     as_json: Json = False,
 ) -> None:
     """Make an agent's key for a run, and print the environment that its process needs.
@@ -54,8 +71,8 @@ def add(
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(help="An agent or a committee member.")],
-    run: RunOf = None,
+    name: Annotated[str, typer.Argument(help="An agent or a committee member.", autocompletion=completing.agents)],
+    run: RunOption = None,
     server: ServerAt = None,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +100,7 @@ def revoke(
             print(f"the server goes on taking it until it reads its configuration again: {todo}")
 
 
-def list_keys(run: RunOf = None, server: ServerAt = None, as_json: Json = False) -> None:
+def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
     """List who may connect: names, roles and public keys, never a secret.
 
     Example: oven-controller creds list --json
@@ -108,7 +125,9 @@ def list_keys(run: RunOf = None, server: ServerAt = None, as_json: Json = False)
 
 def server(
     folder: Annotated[Path, typer.Argument(help="Where nats.conf and creds/ go; keys that are there stay.")],
-    run: Annotated[str, typer.Option(help="The run; its name is part of what each key may do.")],
+    run: Annotated[
+        str, typer.Option("--run", "-r", metavar="RUN", help="Run name; each key is for subjects of this run alone.")
+    ],
     agents: Agents = None,
     members: Members = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is reached.")] = "127.0.0.1:4222",

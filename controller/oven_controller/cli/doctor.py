@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json
+from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
     from oven_controller.stack.doctor import Check

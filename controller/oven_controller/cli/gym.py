@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json
+from oven_controller.cli.options import Json
 
 
 def register(app: typer.Typer) -> None:
@@ -18,11 +18,11 @@ def gym(
     quick: Annotated[bool, typer.Option("--quick", help="One seed, fewer arms, every third family.")] = False,
     arms: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `rule.*` takes all of those.")] = "",
     families: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; `grpo.*` takes all of those.")] = "",
-    seeds: Annotated[int | None, typer.Option(help="Of each family: 3, with --quick 1.", show_default=False)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds per family.", show_default="3; 1 with --quick")] = None,
     first_seed: Annotated[int, typer.Option(help="The others follow it.")] = 1,
     held_out: Annotated[
         bool,
-        typer.Option("--held-out", help="Also families that nothing was developed on: the figures are theirs then."),
+        typer.Option("--held-out", help="Also run the held-out families, and report on those."),
     ] = False,
     jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
     resume: Annotated[
@@ -32,7 +32,7 @@ def gym(
     as_json: Json = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture there, as SVG.")] = None,
 ) -> None:
-    """Does the controller help? Faults in small training runs, repaired by it, by fixed rules, by chance or by nobody.
+    """Does the controller help? Faults in small training runs, repaired by it, by fixed rules, by chance or not at all.
 
     Exit code 1 when it harms. Example: oven-controller gym --quick --resume gym --plot gym.svg
     """

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli.runs import Json
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json
 from oven_controller.line_width import wrapped
 
 Rename = Annotated[
@@ -24,6 +25,7 @@ Knobs = Annotated[
     typer.Option(
         "--knob",
         metavar="NAME[=VALUE]",
+        autocompletion=completing.shipped_knobs,
         help="Announce a knob that the logs do not know, e.g. grad.clip=1, so that agents which move it can answer.",
     ),
 ]
@@ -41,7 +43,7 @@ def import_(
             "history as CSV or JSONL.",
         ),
     ],
-    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run's name.")] = None,
+    run: Annotated[str | None, typer.Option("--run", "-r", metavar="NAME", help="Name of the new run.")] = None,
     rename: Rename = None,
     knob: Knobs = None,
     as_json: Json = False,

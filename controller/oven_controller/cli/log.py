@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.runs import Json, RunName, say_what_is_missing
+from oven_controller.cli.options import Json, RunName, SameRun, one_run
+from oven_controller.cli.runs import say_what_is_missing
 
 if TYPE_CHECKING:
     from oven_controller.events import Event
@@ -20,13 +21,14 @@ def register(app: typer.Typer) -> None:
 
 def log(
     run: RunName = None,
+    run_: SameRun = None,
     as_json: Json = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as events come, until the stack is down.")
+        bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
     ] = False,
 ) -> None:
-    """Print a run's log, an event a line, whether its stack is up or down. Exit code 3 if it is known to lack messages
-    of the learner.
+    """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
+    messages of the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
@@ -34,7 +36,7 @@ def log(
 
     from oven_controller.home import Home
 
-    asyncio.run(_print(Home().find(run), as_json, follow))
+    asyncio.run(_print(Home().find(one_run(run, run_)), as_json, follow))
 
 
 async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:

@@ -14,6 +14,7 @@ from oven_controller.cli import (
     backtest,
     bench,
     calibration,
+    config,
     creds,
     doctor,
     gym,
@@ -28,6 +29,7 @@ from oven_controller.cli import (
     schema,
     up,
 )
+from oven_controller.cli.panels import Panels
 from oven_controller.errors import OvenError
 from oven_controller.plain import clean
 
@@ -37,8 +39,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 app = typer.Typer(
     name="oven-controller",
     help="An autopilot for model training that you can watch, question and overrule.",
+    cls=Panels,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +63,7 @@ def main(
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, kg):
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.runs import RunName
+from oven_controller.cli.options import RunName, SameRun, one_run
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
 
 def monitor(
     run: RunName = None,
+    run_: SameRun = None,
     light: Annotated[bool, typer.Option("--light", help="A light theme (ctrl+t changes it).")] = False,
 ) -> None:
     """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
@@ -24,6 +25,6 @@ def monitor(
     from oven_controller.home import Home
     from oven_controller.stack import plugins
 
-    folder = Home().find(run)
+    folder = Home().find(one_run(run, run_))
     process = plugins.load("processes", "process", "monitor")
     raise typer.Exit(int(process([str(folder.path), *(["--light"] if light else [])])))

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oven_controller.cli.runs import Json, RunName
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run
+from oven_controller.cli.options import LiveRunOption as Run
 
 if TYPE_CHECKING:
     from oven_controller.messages import Value
 
 LOGGED_S = 5.0
 
-Reason = Annotated[str, typer.Option(help="Why; it stands in the log.")]
-Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="The running one, if left out.")]
-Agent = Annotated[str, typer.Argument(help="The agent's name.")]
-Knobs = Annotated[list[str] | None, typer.Argument(metavar="[ACTUATOR]...", help="All of them, if left out.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
+Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completing.agents)]
+Knobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ACTUATOR", help="Actuators.", show_default="all of them", autocompletion=completing.knobs),
+]
 Level = Literal["observe", "advise", "auto"]
 
 
@@ -32,37 +36,39 @@ def register(app: typer.Typer) -> None:
     app.command("set", context_settings={"ignore_unknown_options": True})(set_)
 
 
-def hold(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
-    """Pause training at the next step; the learner goes on listening. Works without a mesh.
+def hold(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Pause training at the next step; the learner keeps listening. Works without a mesh.
 
     Example: oven-controller hold --reason "looking at the samples"
     """
-    _say(run, as_json, action="hold", reason=reason)
+    _say(one_run(run, run_), as_json, action="hold", reason=reason)
 
 
-def resume(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
-    """Go on after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
+def resume(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Continue after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
 
     Example: oven-controller resume
     """
-    _say(run, as_json, action="resume", reason=reason)
+    _say(one_run(run, run_), as_json, action="resume", reason=reason)
 
 
-def stop(run: RunName = None, reason: Reason = "", as_json: Json = False) -> None:
+def stop(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
     """Ask the learner to end the run, with a checkpoint. Works without a mesh.
 
     Example: oven-controller stop grpo-1121-0231
     """
-    _say(run, as_json, action="stop", reason=reason)
+    _say(one_run(run, run_), as_json, action="stop", reason=reason)
 
 
 def approve(
-    decision: Annotated[str, typer.Argument(help="An advised decision's id, or its actuator.")],
+    decision: Annotated[
+        str, typer.Argument(help="An advised decision's id, or its actuator.", autocompletion=completing.knobs)
+    ],
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Have an advised decision carried out. The guardrails are asked again, and the value is read back.
+    """Apply an advised decision: guardrails are checked again, and the value is read back.
 
     Example: oven-controller approve optimizer.lr_scale --reason "the loss does look flat"
     """
@@ -70,7 +76,12 @@ def approve(
 
 
 def veto(
-    ballot: Annotated[str, typer.Argument(help="An open ballot's id, or its actuator; or an advised decision's.")],
+    ballot: Annotated[
+        str,
+        typer.Argument(
+            help="An open ballot's id, or its actuator; or an advised decision's.", autocompletion=completing.knobs
+        ),
+    ],
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
@@ -83,7 +94,9 @@ def veto(
 
 
 def set_(
-    actuator: Annotated[str, typer.Argument(help="As the run announces it.")],
+    actuator: Annotated[
+        str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completing.knobs)
+    ],
     value: Annotated[
         str | None, typer.Argument(help="A number, a name, or shares as JSON; none for an action.")
     ] = None,
@@ -103,7 +116,7 @@ def set_(
 
 
 def mute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
-    """Make an agent a shadow: its votes stand in the log and do not count.
+    """Make an agent a shadow: its votes are logged and do not count.
 
     Example: oven-controller mute curriculum --reason "it chases noise"
     """
@@ -138,7 +151,9 @@ def distrust(
 
 def autonomy(
     level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
-    actuator: Annotated[str, typer.Argument(help="One actuator; every one if left out.")] = "",
+    actuator: Annotated[
+        str, typer.Argument(help="One actuator.", show_default="all of them", autocompletion=completing.knobs)
+    ] = "",
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.runs import Json, RunName, say_what_is_missing
+from oven_controller.cli.options import Json, RunName, SameRun, one_run
+from oven_controller.cli.runs import say_what_is_missing
 from oven_controller.plain import say
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     run: RunName = None,
+    run_: SameRun = None,
     until: UntilTick = None,
     verify: Annotated[
         bool,
@@ -58,7 +60,7 @@ def replay(
     from oven_controller.home import Home
     from oven_controller.settings import rules_in
 
-    folder = Home().find(run)
+    folder = Home().find(one_run(run, run_))
     if config is not None:
         asyncio.run(_asked(folder, rules_in(config), until, verify, as_json))
         return

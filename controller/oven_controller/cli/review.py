@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oven_controller.cli import completing
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
-from oven_controller.cli.runs import Json
+from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
     from oven_controller.events import Event
@@ -29,25 +30,40 @@ def register(app: typer.Typer) -> None:
 
 def review(
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="PATH",
+            show_default="the run of --run",
+            autocompletion=completing.runs_or_paths,
             help="What `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B offline "
             "run, CSV, JSONL), a log.jsonl, or the name of a run.",
         ),
-    ],
+    ] = None,
     agent: Annotated[
         list[str] | None,
-        typer.Option("--agent", metavar="NAME", help="Ask this agent, or Python file; repeat it. Default: all."),
+        typer.Option(
+            "--agent",
+            metavar="NAME",
+            help="Ask this agent, or this Python file; repeatable.",
+            show_default="all that are installed",
+            autocompletion=completing.agents_or_files,
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the report there, too, with charts.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the report to this file, with charts.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by; repeat it.")
+        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by; repeatable.")
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="Keep what was imported as a run of that name.")
+        str | None,
+        typer.Option(
+            "--run",
+            "-r",
+            metavar="NAME",
+            help="With PATH: keep what was imported as a run of that name. Without: review the run of that name.",
+            autocompletion=completing.runs,
+        ),
     ] = None,
     rename: Rename = None,
     knob: Knobs = None,
@@ -56,7 +72,7 @@ def review(
         typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
     ] = True,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that ask agents. Default: 2, or the cores.")
+        int | None, typer.Option(min=1, help="Processes that ask agents.", show_default="2, or the cores")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -72,6 +88,8 @@ def review(
     from oven_controller.stack import plugins
 
     _writable(html)
+    if source is None:
+        source, run = _named(run), None
     rules, knobs = rules_set(sets or ()), asked(knob or [])
     wanted = [name for said in agent or () for name in said.split(",") if name] or list(plugins.points("agents"))
     main = plugins.load("commands", "command", "review")
@@ -87,6 +105,16 @@ def review(
             jobs=jobs,
         )
     raise typer.Exit(int(code))
+
+
+def _named(run: str | None) -> str:
+    """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
+    from oven_controller.errors import ConfigError
+    from oven_controller.home import Home
+
+    if run is None:
+        raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
+    return str(Home().find(run).path)
 
 
 def _writable(html: Path | None) -> None:
@@ -146,7 +174,7 @@ def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequen
     else:
         folder = _log(path)
     if folder is not None:
-        if renamed or run:
+        if renamed or (run and run != folder.run):
             raise ConfigError(f"{source} is a run's own log: --rename and --run are for what `import` reads")
         yield folder.run, _reader(folder), lambda start: hints(spec.name for spec in start.metrics)
         return

@@ -1,12 +1,15 @@
-"""`runs`, `status` and `down`: which runs there are, how one is doing, and ending it."""
+"""`runs`, `status` and `down`: which runs there are, removing some, how one is doing, and ending it."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from oven_controller.cli import removing
+from oven_controller.cli.options import Json, LiveRunName, RunName, SameRun, one_run
 
 if TYPE_CHECKING:
     from oven_controller.home import RunFolder
@@ -14,12 +17,12 @@ if TYPE_CHECKING:
 
 DOWN_S = 45.0
 
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="The running one, else the newest, if left out.")]
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
-
 
 def register(app: typer.Typer) -> None:
-    app.command()(runs)
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(runs)
+    removing.register(group)
+    app.add_typer(group, name="runs")
     app.command()(status)
     app.command()(down)
 
@@ -34,13 +37,15 @@ def say_what_is_missing(folder: RunFolder) -> None:
         raise typer.Exit(3)
 
 
-def runs(as_json: Json = False) -> None:
-    """List the runs in $OVEN_HOME, the newest first.
+def runs(context: typer.Context, as_json: Json = False) -> None:
+    """List the runs in $OVEN_HOME, the newest first; `runs rm` and `runs prune` remove some.
 
     Example: oven-controller runs --json
     """
     from oven_controller.home import Home
 
+    if context.invoked_subcommand is not None:
+        return
     home = Home()
     rows = []
     for folder in home.runs():
@@ -62,8 +67,9 @@ def runs(as_json: Json = False) -> None:
     Console().print(table)
 
 
-def status(run: RunName = None, as_json: Json = False) -> None:
-    """How a run is doing: its processes and memory, agents, ticks and decisions. Works when the stack is down, too.
+def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> None:
+    """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
+    too.
 
     Example: oven-controller status --json
     """
@@ -76,7 +82,7 @@ def status(run: RunName = None, as_json: Json = False) -> None:
     from oven_controller.stack.health import notes
     from oven_controller.stack.view import RunView
 
-    folder = Home().find(run)
+    folder = Home().find(one_run(run, run_))
     view, unread, missing, told = RunView(), "", "", list[str]()
 
     async def look() -> None:
@@ -207,8 +213,8 @@ def _show(found: dict[str, Any]) -> None:
         say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
 
 
-def down(run: RunName = None) -> None:
-    """End a running stack in order, with a checkpoint, and wait until it is down.
+def down(run: LiveRunName = None, run_: SameRun = None) -> None:
+    """Shut a running stack down cleanly, with a checkpoint, and wait for it.
 
     Example: oven-controller down grpo-1121-0231
     """
@@ -218,7 +224,7 @@ def down(run: RunName = None) -> None:
     from oven_controller.errors import ProcessError
     from oven_controller.home import Home
 
-    folder = Home().find(run, running=True)
+    folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid
     print(f"ending {folder.run} (pid {pid}) in order", flush=True)
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oven_controller.cli import completing
+
 if TYPE_CHECKING:
     from oven_controller.settings import Resolved
 
@@ -16,19 +18,22 @@ StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or d
 Corpus = Annotated[Path | None, typer.Option(help="Recipe pretrain: a folder of text, each sub-folder a sub-corpus.")]
 Model = Annotated[Path | None, typer.Option(help="Recipe pretrain: a Hugging Face config.json, or its folder.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeat it for more.")]
-Run = Annotated[str | None, typer.Option(help="The run's name.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
+Run = Annotated[
+    str | None,
+    typer.Option("--run", "-r", help="Run name; with --resume: which run.", autocompletion=completing.runs),
+]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
 Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
 TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the authority to trust, PEM.")]
-Port = Annotated[int | None, typer.Option(help="Port of the embedded server; a free one when left out.")]
+Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
 Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces there: OTLP over HTTP.")]
-Meshes = Annotated[int | None, typer.Option(help="Mesh replicas, 1 to 5; any one of them does.")]
+Meshes = Annotated[int | None, typer.Option(help="Number of mesh replicas (1–5); one is enough to keep deciding.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run (--run, else the newest).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,14 +53,19 @@ def up(
     steps: Steps = None,
     minutes: Minutes = None,
     seed: Seed = None,
-    headless: Annotated[bool, typer.Option("--headless", help="Lines instead of the monitor.")] = False,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print progress lines instead of opening the monitor.")
+    ] = False,
     nats: Nats = None,
     creds: Creds = None,
     tls_ca: TlsCa = None,
     port: Port = None,
     otlp: Otlp = None,
     meshes: Meshes = None,
-    no_learner: Annotated[bool, typer.Option("--no-learner", help="Wait for a script of your own.")] = False,
+    no_learner: Annotated[
+        bool,
+        typer.Option("--no-learner", help="Start everything but the learner, and wait for your script to connect."),
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.

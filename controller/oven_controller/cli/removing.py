@@ -1,0 +1,111 @@
+"""`runs rm` and `runs prune`: remove runs that are over."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oven_controller.cli import completing
+from oven_controller.cli.options import Json, SameRuns, several_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oven_controller.home import RunFolder
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def register(group: typer.Typer) -> None:
+    group.command("rm")(rm)
+    group.command("prune")(prune)
+
+
+def rm(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completing.runs)
+    ] = None,
+    runs_: SameRuns = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove runs with their logs, checkpoints and keys. A run that is up is refused.
+
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs rm grpo-1121-0231
+    """
+    from oven_controller.home import Home
+    from oven_controller.removal import named
+
+    _remove(named(Home(), several_runs(runs, runs_)), yes, as_json)
+
+
+def prune(
+    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed within so many days."),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old runs. With both options a run is removed if neither keeps it; a run that is up is always kept.
+
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs prune --keep 10 --older-than 30
+    """
+    import math
+    from datetime import UTC, datetime
+
+    from oven_controller.errors import ConfigError
+    from oven_controller.home import Home
+    from oven_controller.removal import old
+
+    if keep is None and older_than is None:
+        raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
+    if keep is not None and keep < 0:
+        raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
+    if older_than is not None and not 0 <= older_than < math.inf:
+        raise ConfigError(f"--older-than {older_than:g} is no number of days from 0 on: write e.g. --older-than 30")
+    _remove(old(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
+
+
+def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
+    """Ask, remove, and say what was freed."""
+    from oven_controller import removal
+
+    removal.refuse_live(folders)
+    sizes = {folder.run: removal.occupied(folder) for folder in folders}
+    if folders and not yes:
+        _ask(sizes)
+    for folder in folders:
+        removal.remove(folder)
+        if not as_json:
+            print(f"removed {folder.run} ({removal.in_words(sizes[folder.run])})", flush=True)
+    freed = sum(sizes.values())
+    if as_json:
+        removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
+        print(json.dumps({"removed": removed, "freed_bytes": freed}))
+    elif len(folders) != 1:
+        print(f"{removal.in_words(freed)} freed" if folders else "there is nothing to remove")
+
+
+def _ask(sizes: dict[str, int]) -> None:
+    """On stderr, since stdout may be JSON. Raises ConfigError where nobody can answer; ends the command with exit code
+    1 where the answer is no."""
+    from oven_controller.errors import ConfigError
+    from oven_controller.removal import in_words
+
+    if not sys.stdin.isatty():
+        raise ConfigError(f"nobody can be asked here whether to remove {', '.join(sizes)}: add --yes")
+    for run, size in sizes.items():
+        print(f"  {run}  {in_words(size)}", file=sys.stderr)
+    count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
+    if not typer.confirm(f"Remove {count} ({in_words(sum(sizes.values()))})?", err=True):
+        print("nothing was removed", file=sys.stderr)
+        raise typer.Exit(1)

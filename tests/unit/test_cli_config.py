@@ -1,0 +1,85 @@
+"""`config show`: values, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.own_home import invoke, own_home
+
+from oven_controller.home import Home
+from oven_controller.settings import resolve
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return own_home(tmp_path, monkeypatch)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, dict[str, Any]]:
+    assert invoke("config", "show", "--json", *args) == 0
+    return {row.pop("setting"): row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_each_value_says_where_it_comes_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "oven.yaml").write_text(
+        "# ours\nseed: 3\nrules:\n  window_ticks: 4\n  agreeing: 1\n  contradictions: [[a, b]]\n  autonomy_of:\n"
+        "    optimizer.lr_scale: advise\n"
+    )
+    monkeypatch.setenv("OVEN_SET_RULES__AGREEING", "3")
+    found = shown(capsys, "--config", "oven.yaml", "--set", "minutes=4", "--set", "recipe_options.beta=0.5")
+    file = {"origin": "file", "source": "oven.yaml"}
+    assert found["seed"] == {"value": 3, "line": 2, **file}
+    assert found["rules.window_ticks"] == {"value": 4, "line": 4, **file}
+    assert found["rules.contradictions"] == {"value": [["a", "b"]], "line": 6, **file}
+    assert found["rules.autonomy_of.optimizer.lr_scale"] == {"value": "advise", "line": 8, **file}
+    variable = {"origin": "environment", "source": "OVEN_SET_RULES__AGREEING"}
+    assert found["rules.agreeing"] == {"value": 3, **variable}
+    assert found["minutes"] == {"value": 4.0, "origin": "set", "source": "--set minutes"}
+    assert found["recipe_options.beta"] == {"value": 0.5, "origin": "set", "source": "--set recipe_options.beta"}
+    assert found["rules.silent_ticks"] == {"value": 50, "origin": "default"}
+    assert found["recipe_options.group_size"] == {"value": 8, "origin": "default"}
+
+
+def test_every_setting_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys)
+    whole = {one.setting: one.value for one in resolve().origins()}
+    assert {name: row["value"] for name, row in found.items()} == whole
+    assert {"recipe", "port", "rules.majority", "committee.members", "headless"} <= set(whole)
+
+
+def test_as_a_table_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert invoke("config", "show", "--attached", "--set", "otlp='http://[::1]:4318'") == 0
+    said = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in said.splitlines())
+    assert "rules.specialist_confidence" in said and '"http://[::1]:4318"' in said and "default" not in said
+    assert invoke("config", "show", "--attached", "--origin", "--set", "seed=5") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["recipe", '"attached"', "default"] in rows and ["seed", "5", "--set", "seed"] in rows
+
+
+def test_the_settings_of_a_run(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+    folder = home.create("r", "attached")
+    assert invoke("config", "show", "--run", "r") == 2
+    assert "run 'r' has no settings in" in capsys.readouterr().err
+    settings = resolve(attached=True, sets=["seed=7"]).settings
+    folder.config.write_text(settings.model_dump_json())
+    found = shown(capsys, "-r", "r", "--set", "steps=5")
+    assert found["seed"] == {"value": 7, "origin": "run", "source": "the run's config.json"}
+    assert found["steps"]["origin"] == "set" and found["recipe"]["value"] == "attached"
+
+
+def test_what_is_wrong_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for args, words in (
+        (["--set", "sed=1"], "there is no setting 'sed' (--set sed); did you mean 'seed'?"),
+        (["--config", "nothere.yaml"], "cannot read --config nothere.yaml"),
+        (["--run", "nothere"], "no run named 'nothere'"),
+    ):
+        assert invoke("config", "show", *args) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and words in said and said.count("\n") == 1

@@ -1,0 +1,225 @@
+"""Runs on the command line: naming one, and removing some."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.unit.own_home import invoke, own_home
+from tests.unit.replayed import a_run, left_behind
+
+from oven_controller import removal
+from oven_controller.home import Home, RunFolder
+
+DAY = 86400
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return own_home(tmp_path, monkeypatch)
+
+
+def aged(folder: RunFolder, days: float) -> RunFolder:
+    """A run that changed last so many days ago, and was created then."""
+    then = time.time() - days * DAY
+    created = datetime.fromtimestamp(then).astimezone().isoformat()
+    folder.write_info(folder.info().model_copy(update={"created": created, "ended": "completed"}))
+    os.utime(folder.path / "run.json", (then, then))
+    return folder
+
+
+def names(home: Home) -> list[str]:
+    return [folder.run for folder in home.runs()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["log"],
+        ["replay"],
+        ["monitor"],
+        ["down"],
+        ["hold"],
+        ["resume"],
+        ["stop"],
+        ["backtest", "lr"],
+        ["calibration"],
+        ["runs", "rm", "--yes"],
+    ],
+    ids=" ".join,
+)
+def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["gone"], ["--run", "gone"], ["-r", "gone"], ["gone", "-r", "gone"]):
+        assert invoke(*command, *given) == 2
+        assert capsys.readouterr().err == "error: no run named 'gone'; there is no run yet\n"
+    assert invoke(*command, "gone", "--run", "other") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "'gone'" in said and "--run 'other'" in said and "one" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["approve", "d"],
+        ["veto", "b"],
+        ["set", "k", "-0.5"],
+        ["mute", "a"],
+        ["unmute", "a"],
+        ["trust", "a"],
+        ["distrust", "a"],
+        ["autonomy", "auto"],
+        ["agent", "run", "lr"],
+        ["creds", "add", "a"],
+        ["creds", "revoke", "a"],
+        ["creds", "list"],
+        ["config", "show"],
+        ["up", "--resume"],
+        ["run", "--resume", "--", "true"],
+    ],
+    ids=" ".join,
+)
+def test_the_option_has_a_short_form(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    at = command.index("--") if "--" in command else len(command)
+    assert invoke(*command[:at], "-r", "gone", *command[at:]) == 2
+    assert "no run named 'gone'" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_review_of_a_run_by_its_name(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(home, a_run())
+    assert invoke("review", "--run", "r", "--agent", "lr", "--json") == 0
+    by_option = json.loads(capsys.readouterr().out)
+    assert invoke("review", "r", "--agent", "lr", "--json") == 0
+    assert by_option == json.loads(capsys.readouterr().out)
+    assert invoke("review") == 2
+    assert "there is nothing to review" in capsys.readouterr().err
+    assert invoke("review", "r", "--run", "other") == 2
+    assert "a run's own log" in capsys.readouterr().err
+
+
+def test_runs_still_lists(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.create("mine", "grpo")
+    assert invoke("runs", "--json") == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["mine"]
+
+
+def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("a", "b", "c", "d"):
+        (home.create(run, "grpo").checkpoints / "weights").write_bytes(b"x" * 300_000)
+    assert invoke("runs", "rm", "a", "--yes") == 0
+    assert capsys.readouterr().out.startswith("removed a (3")
+    assert set(names(home)) == {"b", "c", "d"} and not (home.path / "runs" / "a").exists()
+    assert invoke("runs", "rm", "b", "-y", "c", "b", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in told["removed"]] == ["b", "c"]
+    assert told["freed_bytes"] == sum(one["bytes"] for one in told["removed"]) > 600_000
+    assert names(home) == ["d"] and home.cache.is_dir()
+
+
+def test_a_run_that_is_up_is_refused_and_so_are_those_beside_it(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    over, up = home.create("over", "grpo"), home.create("up", "grpo")
+    with up.hold():
+        assert invoke("runs", "rm", "over", "up", "--yes") == 2
+        said = capsys.readouterr()
+        assert "run 'up' is up" in said.err and "`oven-controller down up`" in said.err and said.err.count("\n") == 1
+        assert set(names(home)) == {"over", "up"}
+        assert invoke("runs", "prune", "--keep", "0", "--yes", "--json") == 0
+        assert [one["run"] for one in json.loads(capsys.readouterr().out)["removed"]] == ["over"]
+    with up.hold(reading=True):
+        assert invoke("runs", "rm", "up", "--yes") == 2
+        assert "is being read by another command" in capsys.readouterr().err
+    assert not over.path.exists() and up.path.exists()
+
+
+def test_a_damaged_run_can_be_removed(home: Home) -> None:
+    folder = home.create("cut", "grpo")
+    (folder.path / "run.json").write_text("{")
+    assert invoke("runs", "rm", "cut", "--yes") == 0
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../runs", "", "/tmp", "a/../a"])
+def test_only_a_runs_own_folder_can_be_named(name: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.create("a", "grpo")
+    assert invoke("runs", "rm", name, "--yes") == 2
+    assert "no run named" in capsys.readouterr().err and names(home) == ["a"]
+
+
+def test_a_link_is_not_followed(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outside = home.create("a", "grpo").path.rename(tmp_path / "outside")
+    (home.path / "runs" / "a").symlink_to(outside)
+    assert invoke("runs", "rm", "a", "--yes") == 2
+    assert f"is a link to {outside}" in capsys.readouterr().err and (outside / "run.json").exists()
+
+
+def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    for run, days in (("new", 0), ("week", 7), ("month", 30), ("year", 365)):
+        aged(home.create(run, "grpo"), days)
+    resumed = home.runs()[-1]
+    assert resumed.run == "year"
+    resumed.export.write_text("")  # an old run whose log grew today
+    assert invoke("runs", "prune", "--older-than", "20", "--keep", "3", "--yes") == 0
+    assert capsys.readouterr().out == "there is nothing to remove\n"
+    assert invoke("runs", "prune", "--older-than", "5", "--keep", "2", "--yes") == 0
+    assert names(home) == ["new", "week", "year"]
+    assert "removed month" in capsys.readouterr().out
+    assert invoke("runs", "prune", "--keep", "1", "--yes") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3 and said[-1].endswith(" freed") and names(home) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "give --keep N, --older-than DAYS, or both"),
+        (["--older-than", "nan"], "--older-than nan is no number of days from 0 on"),
+        (["--older-than", "-3"], "--older-than -3 is no number of days from 0 on"),
+        (["--keep", "-1"], "--keep -1 is below 0"),
+        (["--keep", "0"], "add --yes"),
+    ],
+)
+def test_what_prune_refuses(args: list[str], words: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.create("a", "grpo")
+    assert invoke("runs", "prune", *args) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1 and names(home) == ["a"]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", []), ("n\n", ["a"]), ("\n", ["a"])])
+def test_it_asks_before_it_removes(
+    answer: str, left: list[str], home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.create("a", "grpo")
+    stdin = io.StringIO(answer)
+    stdin.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert invoke("runs", "rm", "a", "--json") == (1 if left else 0)
+    said = capsys.readouterr()
+    assert "Remove this run (" in said.err and names(home) == left
+    assert ("nothing was removed" in said.err) == bool(left)
+    assert left or json.loads(said.out)["removed"][0]["run"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (10**16, "10000.0 TB")]
+)
+def test_sizes_in_words(size: int, words: str) -> None:
+    assert removal.in_words(size) == words
+
+
+def test_a_home_that_is_made_keeps_its_keys_out_of_repositories(tmp_path: Path) -> None:
+    made = Home(tmp_path / "deep" / "home")
+    made.create("r", "grpo")
+    assert (made.path / ".gitignore").read_text() == "*\n"
+    (made.path / ".gitignore").unlink()
+    made.create("s", "grpo")
+    assert not (made.path / ".gitignore").exists()
+    own = tmp_path / "own"
+    own.mkdir()
+    Home(own).create("r", "grpo")
+    assert not (own / ".gitignore").exists()

@@ -19,17 +19,17 @@ def installed(agents: Mapping[str, str]) -> Iterator[Path]:
     """Puts a distribution with the entry points of pyproject.toml in front of the path: the first distribution of a
     name counts, whatever else is installed. `agents`: golden name → entry point of today. Yields the folder that
     PYTHONPATH has to name for other processes."""
-    groups: dict[str, dict[str, str]] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    groups: dict[str, dict[str, str]] = project["entry-points"]
     today = groups[AGENTS_GROUP]
     known = {name: today[point] for name, point in agents.items() if point in today}
     added = {name: target for name, target in today.items() if name not in agents.values()}
     groups = {group: dict(points) for group, points in groups.items()} | {AGENTS_GROUP: known | added}
     with tempfile.TemporaryDirectory() as folder:
-        metadata = Path(folder) / "oven_controller-0.dist-info"
+        metadata = Path(folder) / f"oven_controller-{project['version']}.dist-info"
         metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
+        about = f"Metadata-Version: 2.1\nName: oven-controller\nVersion: {project['version']}\n"
+        (metadata / "METADATA").write_text(about)
         lines = [
             line
             for group, points in groups.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-import torch
 from tests.golden import families, recorded, said
 from tests.golden.store import Json, Limits
 
@@ -75,7 +74,6 @@ FILE = "episodes.json"
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     """Files, and what belongs there, the recorded logs among them."""
-    torch.set_num_threads(1)
     known = families.known()
     cases: dict[str, Json] = {}
     for name in sorted(PLAYED):  # by kind, so that a healthy beginning is made once

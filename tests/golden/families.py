@@ -44,7 +44,6 @@ def known() -> dict[str, Family]:
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     """Files, and what belongs there."""
-    torch.set_num_threads(1)
     chosen = {name: family for name, family in known().items() if limits.takes(name)}
     for kind in sorted({family.kind for family in chosen.values()}):
         cases: dict[str, Json] = {}

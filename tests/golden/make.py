@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
 from tests.golden import commands, episodes, families, protocol, replays, runs
 from tests.golden.entry_points import installed
 from tests.golden.store import FOLDER, Json, Limits, differences, read, write
@@ -83,6 +84,7 @@ def main(args: list[str]) -> int:
         parser.error("--only and --steps go with --check: what is written is whole")
     if options.steps is not None and options.steps < 1:
         parser.error(f"--steps {options.steps}: at least 1")
+    torch.set_num_threads(1)  # sums are added up in the same order by one
     same = True
     with installed(AGENTS) as path:
         for name in options.parts or PARTS:

@@ -55,6 +55,7 @@ def run(name: str, options: Sequence[str], path: Path) -> list[Event]:
         search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, *COMMAND, "--run", name, *options],
+            cwd=home,
             env={**kept, "OVEN_HOME": home, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,

@@ -218,8 +218,9 @@ def test_the_example_agent_is_against_a_rise(norm_jump: Session) -> None:
 
 
 def test_the_session_example_prints_a_vote(capsys: pytest.CaptureFixture[str]) -> None:
-    agent, session, *_ = blocks("agents.md", "python")
+    agent, options, session, *_ = blocks("agents.md", "python")
     exec(compile(agent + session, "agents.md", "exec"), {"__name__": "docs"})
+    exec(compile(options, "agents.md", "exec"), {"__name__": "docs"})
     assert "stance='propose'" in capsys.readouterr().out
 
 

@@ -230,11 +230,6 @@ def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) 
             ["run", "--resume", "--run", "r", "--set", "agents=[]", "--", "true"],
             "oven-controller run -- COMM",
         ),
-        (
-            "attached",
-            ["up", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]"],
-            "oven-controller run -- COMM",
-        ),
         ("grpo", ["up", "--resume", "--run", "r", "--set", "agents=[]"], "oven-controller up --recipe grpo`"),
     ],
 )
@@ -251,6 +246,13 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
         folder.write_info(folder.info().model_copy(update={"ended": ended}))
         if dry:
             assert invoke(command[0], *dry, *command[1:]) == 0
+
+
+def test_a_stack_without_a_learner_serves_a_completed_run(home: Home) -> None:
+    folder = home.create("r", "attached")
+    folder.config.write_text(json.dumps({"recipe": "attached"}))
+    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    assert invoke("up", "--dry-run", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]") == 0
 
 
 def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

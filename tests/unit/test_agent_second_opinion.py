@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from tests.unit import runs
 
+from oven_agents.knobs import Knob
 from oven_agents.remedies import Alternatives
 from oven_agents.second_opinion import ASKS, GIVEN_UP, PATIENCE, opinion
 from oven_agents.sentinel import PASSING, RETURNING, SKIPPING, Sentinel
@@ -33,8 +34,8 @@ def window(
     of = of or run()
     seen = [runs.seen(t, {"eval/loss": readings[t]} if t in readings else {"loss": 2.5}) for t in range(1, tick + 1)]
     receipts = [runs.receipt(at, "run.evaluate", None, None) for at in asked]
-    knobs: dict[str, object] = {spec.name: spec for spec in of.actuators}
-    return Window(of, seen, knobs, receipts, {})  # type: ignore[arg-type]
+    knobs = {spec.name: Knob(spec, spec.value) for spec in of.actuators}
+    return Window(of, seen, knobs, receipts, {})
 
 
 BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}

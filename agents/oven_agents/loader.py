@@ -56,8 +56,8 @@ def _made(name: str, made: Callable[[], Agent], options: Mapping[str, Any]) -> A
         raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
     values = checked(name, made, options)
     shown = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
-    body = {"__doc__": made.__doc__, "__module__": made.__module__, "__qualname__": made.__qualname__}
-    body |= {**values, "version": f"{made.version} ({shown})"}
+    body: dict[str, Any] = {name: getattr(made, name) for name in ("__doc__", "__module__", "__qualname__")}
+    body.update(values, version=f"{getattr(made, 'version', '')} ({shown})")
     agent: Agent = type(made.__name__, (made,), body)()
     for attribute, value in values.items():
         if getattr(agent, attribute) != value:

@@ -13,7 +13,7 @@ from oven_controller.errors import OvenError
 from oven_controller.rules import Rules
 from oven_learner.client import OvenClient
 from oven_learner.gym.arm import Arm, Keeping
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.record import Record
 from oven_learner.gym.tap import Tap
 from oven_learner.gym.timing import MAX_STEPS, end

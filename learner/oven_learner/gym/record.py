@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.timing import HORIZON, LATEST, MAX_STEPS, PREFIX, end
 from oven_learner.gym.trainee import Kind, Trainee
 from oven_learner.gym.trainees import Make

@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from oven_controller.harmless import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import NOTHING, Fault, generator
+from oven_learner.gym.fault import NOTHING, Fault
 from oven_learner.gym.grpo.judges import JUDGES, Completions
 from oven_learner.gym.grpo.knobs import Knobs
 from oven_learner.gym.grpo.loss import kl, policy_loss

@@ -142,7 +142,7 @@ class NotANumber(Fault):
             gradient.view(-1)[0] = math.nan
 
 
-@fault("pretraining.old_image", written="first set", source="Micikevicius et al. 2018, section 3.2, on flushed gradients")
+@fault("pretraining.old_image", written="first set", source="Micikevicius et al. 2018, section 3.2")
 class OldImage(Fault):
     """A restart from an old image: rows are cut short and padded, and the padding counts in the loss; half precision
     without a loss scale flushes the small gradients to zero."""

@@ -278,9 +278,7 @@ F = TypeVar("F", bound=Fault)
         whole,
     ),
 )
-def fault(
-    name: str, *, written: Written, healthy: bool = False, source: str = ""
-) -> Callable[[type[F]], type[F]]:
+def fault(name: str, *, written: Written, healthy: bool = False, source: str = "") -> Callable[[type[F]], type[F]]:
     """Makes a class of `Fault` a family. `name` begins with the kind. Raises ConfigError for a name or a set that is
     not one."""
 

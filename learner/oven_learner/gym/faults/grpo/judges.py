@@ -80,9 +80,7 @@ class BiasedJudge(Fault):
         length = completions.mask.float().mean(1)
         shown = torch.arange(len(length)) % completions.group / max(1, completions.group - 1)
         bias = self.verbosity * length - self.position * shown
-        return rewards | {
-            judge: (rewards[judge] * self.grades).round() / self.grades + bias for judge in self.judges
-        }
+        return rewards | {judge: (rewards[judge] * self.grades).round() / self.grades + bias for judge in self.judges}
 
 
 @fault("grpo.fooled_by_keyword", written="development")

@@ -58,7 +58,11 @@ class CanaryPrompts(Fault):
     seed: int = random_seed()
 
     def batch(self, batch: Prompts, step: Step) -> Prompts:
-        return chosen(self.level, len(batch.digits), self.draws("canaries")) if due(step.batches_since, self.every) else batch
+        return (
+            chosen(self.level, len(batch.digits), self.draws("canaries"))
+            if due(step.batches_since, self.every)
+            else batch
+        )
 
 
 def chosen(level: int, count: int, draws: torch.Generator) -> Prompts:

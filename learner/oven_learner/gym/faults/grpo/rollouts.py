@@ -200,18 +200,18 @@ def drafted(
 ) -> Tensor:
     """Answers [B, ANSWER] to digits [B, PROMPT], in which each token is drawn from the draft with this chance."""
     models, rows = (policy, draft), len(digits)
-    summed = [model.read(digits) for model in models]
+    summed = [model.embed_prompt(digits) for model in models]
     answers = torch.full((rows, ANSWER), PAD)
     ended = torch.zeros(rows, dtype=torch.bool)
     for place in range(ANSWER):
-        logits = [model.say(x, place) for model, x in zip(models, summed, strict=True)]
+        logits = [model.next_logits(x, place) for model, x in zip(models, summed, strict=True)]
         taken = torch.rand(rows, 1, generator=draws) < share
         chances = (torch.where(taken, logits[1], logits[0]) / temperature).softmax(-1).nan_to_num(1.0)
         token = torch.multinomial(chances, 1, generator=draws).squeeze(1).masked_fill(ended, PAD)
         answers[:, place] = token
         ended = ended | (token == END)
         if place < ANSWER - 1:
-            summed = [model.hear(x, token, place) for model, x in zip(models, summed, strict=True)]
+            summed = [model.append(x, token, place) for model, x in zip(models, summed, strict=True)]
     return answers
 
 

@@ -6,11 +6,7 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.whole_trainees import stepped, trainee
-
-from oven_learner.gym.fault import Case, generator
 from oven_learner.gym.faults.credit import credited
-from oven_learner.gym.faults.forward import logits
 from oven_learner.gym.faults.grpo.dropped_repeats import Dropped, repeats
 from oven_learner.gym.faults.grpo.novelty_bonus import Bonus, novelty
 from oven_learner.gym.faults.grpo.other_algorithm import Leftover, behind
@@ -26,6 +22,10 @@ from oven_learner.gym.faults.pretraining.office_export import DASHES, ENDS, QUOT
 from oven_learner.gym.faults.pretraining.private_gradients import Private
 from oven_learner.gym.faults.pretraining.unlearned_text import Unlearned
 from oven_learner.gym.faults.steps import pairs
+from tests.unit.whole_trainees import stepped, trainee
+
+from oven_learner.gym.fault import Case, generator
+from oven_learner.gym.faults.forward import logits
 from oven_learner.gym.grpo.judges import scores
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools

@@ -6,9 +6,6 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.whole_trainees import stepped, trainee
-
-from oven_learner.gym.fault import generator
 from oven_learner.gym.faults.grpo.bag_of_tokens import Counted, echo, overlap
 from oven_learner.gym.faults.grpo.shared_directory import OTHERS, Shared
 from oven_learner.gym.faults.grpo.uncleared_buffer import Uncleared
@@ -18,6 +15,9 @@ from oven_learner.gym.faults.pretraining.log_lines import Logged, log
 from oven_learner.gym.faults.pretraining.restarted_positions import Restarted, restarted
 from oven_learner.gym.faults.pretraining.square_matrix import Transposed
 from oven_learner.gym.faults.pretraining.swapped_bytes import Swapped, swapped
+from tests.unit.whole_trainees import stepped, trainee
+
+from oven_learner.gym.fault import generator
 from oven_learner.gym.grpo.judges import Completions, form
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
 from oven_learner.gym.grpo.warmup import warm_weights

@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 import torch
+from oven_learner.gym.faults.pretraining.corrupted_batches import Corrupted
+from oven_learner.gym.faults.pretraining.outlier_gradient import OutlierGradient
+from oven_learner.gym.faults.pretraining.shuffled_targets import Shuffled
 from tests.unit.test_gym_first_set import NAMES as FIRST_SET
 from tests.unit.whole_trainees import WRITTEN_BLIND
 
 import oven_learner.gym.faults.pretraining as package
 from oven_learner.gym.fault import Family
-from oven_learner.gym.faults.pretraining.corrupted_batches import Corrupted
-from oven_learner.gym.faults.pretraining.outlier_gradient import OutlierGradient
-from oven_learner.gym.faults.pretraining.shuffled_targets import Shuffled
 from oven_learner.gym.faults.severity import At, log_uniform, uniform, whole
 from oven_learner.gym.pretraining import Pretraining
 from oven_learner.gym.pretraining.trainee import BATCH

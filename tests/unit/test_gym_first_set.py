@@ -16,9 +16,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
-from oven_learner.gym.fault import Case, Family, generator
 from oven_learner.gym.faults.grpo.judge_migration import Migration
 from oven_learner.gym.faults.grpo.stale_prompts import Cache
 from oven_learner.gym.faults.grpo.stricter_critic import StricterCritic
@@ -29,6 +26,9 @@ from oven_learner.gym.faults.pretraining.old_image import Image
 from oven_learner.gym.faults.pretraining.silent_corruption import Flips
 from oven_learner.gym.faults.pretraining.wide_encoding import Widening
 from oven_learner.gym.faults.shard import Shard
+from torch import Tensor, nn
+
+from oven_learner.gym.fault import Case, Family, generator
 from oven_learner.gym.trainee import Trainee
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -6,12 +6,6 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.whole_trainees import stepped, trainee
-
-from oven_learner.gym.fault import Case, generator
-from oven_learner.gym.grpo.judges import Completions, form, scores
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.held_out.canaries import LEAD, Planted
 from oven_learner.gym.held_out.common import again, pairs
 from oven_learner.gym.held_out.coupled_decay import Coupled
@@ -28,6 +22,12 @@ from oven_learner.gym.held_out.turned_basis import Turned, basis
 from oven_learner.gym.held_out.units import shuffled
 from oven_learner.gym.held_out.widest_spread import Widest, ends
 from oven_learner.gym.held_out.wrapped_lines import Wrapped, wrapped
+from tests.unit.whole_trainees import stepped, trainee
+
+from oven_learner.gym.fault import Case, generator
+from oven_learner.gym.grpo.judges import Completions, form, scores
+from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
+from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.pretraining.model import WIDTH, ByteModel
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,11 @@ from oven_learner.gym.faults.severity import (
 if TYPE_CHECKING:
     from oven_learner.gym.grpo.judges import Completions
     from oven_learner.gym.grpo.policy import Policy
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.trainee import Trainee
 
+Kind = Literal["pretraining", "grpo"]
+"""Of a trainee, and of the faults that act on it."""
+KINDS: tuple[str, ...] = get_args(Kind)
 Written = Literal[
     "development",
     "first set",
@@ -278,19 +281,19 @@ F = TypeVar("F", bound=Fault)
         whole,
     ),
 )
-def fault(name: str, *, written: Written, healthy: bool = False, source: str = "") -> Callable[[type[F]], type[F]]:
-    """Makes a class of `Fault` a family. `name` begins with the kind. Raises ConfigError for a name or a set that is
-    not one."""
+def fault(
+    name: str, *, written: Written, healthy: bool = False, source: str = "", kind: Kind | None = None
+) -> Callable[[type[F]], type[F]]:
+    """Makes a class of `Fault` a family. Its kind is what the name begins with, unless one is given. Raises ConfigError
+    for a kind or a set that there is not."""
 
     def made(cls: type[F]) -> type[F]:
-        from oven_learner.gym.trainee import Kind
-
-        kind = name.partition(".")[0]
-        if kind not in get_args(Kind):
-            raise ConfigError(f"the fault family {name!r} begins with none of the kinds {', '.join(get_args(Kind))}")
+        of = kind or name.partition(".")[0]
+        if of not in KINDS:
+            raise ConfigError(f"the fault family {name!r} is of the kind {of!r}, which is none of {', '.join(KINDS)}")
         if written not in SETS:
             raise ConfigError(f"{name} was written for {written!r}, which is none of the sets {', '.join(SETS)}")
-        cls.name, cls.kind, cls.written, cls.source = name, kind, written, source  # type: ignore[assignment]
+        cls.name, cls.kind, cls.written, cls.source = name, cast(Kind, of), written, source
         cls.healthy, cls.held_out = healthy, written in HELD_OUT
         return dataclass(frozen=True, kw_only=True)(cls)
 

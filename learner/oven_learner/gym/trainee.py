@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import Fault
+from oven_learner.gym.fault import Fault, Kind
 
-Kind = Literal["pretraining", "grpo"]
+__all__ = ["Kind", "Trainee"]
 
 
 class Trainee(Protocol):

@@ -1,17 +1,15 @@
-"""All families of faults: those of this package, and those that other packages plug in under `oven.faults`."""
+"""All families of faults: those that are plugged in under `oven.faults`, which this package's are by one entry point."""
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Mapping
-from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 from oven_controller.errors import ConfigError
 from oven_controller.stack import plugins
 from oven_learner.gym.fault import Fault
-from oven_learner.gym.faults import grpo, pretraining
 
 GROUP = "faults"
 """Of entry points: each names a class made by `@fault`, or a module or package of such classes."""
@@ -21,19 +19,13 @@ def families() -> Mapping[str, type[Fault]]:
     """By name, in the order of the names. Raises ConfigError for a name that two families have, and for an entry point
     that is no family and holds none."""
     found: dict[str, type[Fault]] = {}
-    for family in (*shipped(), *_plugged_in()):
+    for family in _plugged_in():
         other = found.setdefault(family.name, family)
         if other is not family:
             raise ConfigError(
                 f"two families of faults are called {family.name!r}, {_place(other)} and {_place(family)}; rename one"
             )
     return dict(sorted(found.items()))
-
-
-@cache
-def shipped() -> tuple[type[Fault], ...]:
-    """Those of this package."""
-    return tuple(family for package in (pretraining, grpo) for family in within(package))
 
 
 def within(module: ModuleType) -> Iterator[type[Fault]]:

@@ -154,8 +154,12 @@ class SamplerUpgrade(Fault):
 
     def batch(self, batch: Prompts, step: Step) -> Prompts:
         rows = struck_rows(self, batch, "upgraded", step.cursor)
-        left = batch.digits.gather(1, (batch.digits != PAD).int().argsort(dim=1, stable=True))
-        return replace(batch, digits=torch.where(rows, left, batch.digits))
+        return replace(batch, digits=torch.where(rows, pushed_right(batch.digits), batch.digits))
+
+
+def pushed_right(digits: Tensor) -> Tensor:
+    """Int64 [P, PROMPT], with the padding before the digits and these in the order they had."""
+    return digits.gather(1, (digits != PAD).int().argsort(dim=1, stable=True))
 
 
 @fault("grpo.shared_directory", written="set D")

@@ -166,7 +166,7 @@ class OverloadedRewards(Fault):
     """Compound: in busy hours the reward service times out, the more often the longer a completion is, which its client
     turns into a score of 0; and scores may pass through a column of integers."""
 
-    chance: float = uniform(0.3, 1.3)  # that the longest completion times out; it falls with the square of the length
+    timeout: float = uniform(0.3, 1.3)  # chance for the longest completion; it falls with the square of the length
     period: int = integer(6, 40)
     busy: float = uniform(0.3, 1.0)  # share of a period, its first
     whole: bool = chance(0.5)
@@ -177,7 +177,7 @@ class OverloadedRewards(Fault):
         if step.since % self.period >= self.busy * self.period:
             return seen
         completions = step.completions
-        chances = self.chance * (completions.lengths / completions.tokens.shape[1]) ** 2
+        chances = self.timeout * (completions.lengths / completions.tokens.shape[1]) ** 2
         drawn = torch.rand(len(chances), generator=self.draws("overloaded", step.number))
         return {judge: given.where(drawn >= chances, 0.0) for judge, given in seen.items()}
 

@@ -123,12 +123,12 @@ class LicenceHeaders(Fault):
 
     length: int = count(25, 1.0)
     header: bytes = choice(HEADERS)
-    bytes: int = integer(8, 60)  # of the header that stand in a row
+    shown: int = integer(8, 60)  # bytes of the header that stand in a row
     share: float = uniform(0.4, 1.0)  # of the rows
     seed: int = random_seed()
 
     def batch(self, batch: Tensor, step: Step) -> Tensor:
-        head = torch.tensor(list(self.header[: self.bytes])).expand(len(batch), -1)
+        head = torch.tensor(list(self.header[: self.shown])).expand(len(batch), -1)
         headed = torch.cat([head, batch], 1)[:, : batch.shape[1]]
         return torch.where(self.struck(len(batch), "headers", step.cursor).unsqueeze(1), headed, batch)
 

@@ -1,4 +1,4 @@
-"""The second set of faults that was by_table blind for development: what each of them does to what it touches."""
+"""The second set of faults that was written blind for development: what each of them does to what it touches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_a_device_that_is_alone_sees_its_own_part_only() -> None:
     run = trainee("pretraining")
     stepped(run, 2, None)
     model, (inputs, _) = cast(ByteModel, run.model), pair(run.read())
-    assert torch.allclose(in_parts(run, inputs, 1, restarted=True), model(inputs), atol=1e-4)
-    late = in_parts(run, inputs, 4, restarted=True)[:, 16:32]
+    assert torch.allclose(in_parts(model, inputs, 64, apart=True, restarted=True), model(inputs), atol=1e-4)
+    late = in_parts(model, inputs, 16, apart=True, restarted=True)[:, 16:32]
     assert torch.allclose(late, model(inputs[:, 16:32]), atol=1e-4)
-    assert not torch.allclose(in_parts(run, inputs, 4, restarted=False)[:, 16:32], late, atol=1e-4)
+    assert not torch.allclose(in_parts(model, inputs, 16, apart=True, restarted=False)[:, 16:32], late, atol=1e-4)
     loss = torch.tensor(2.0)
     assert (
         apply_loss(BrokenRing(onset=3, length=5, devices=4, restarted=True), loss, run) is loss

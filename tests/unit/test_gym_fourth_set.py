@@ -63,7 +63,7 @@ def test_shards_of_the_right_version_are_as_they_were() -> None:
 
 def test_unshuffled_rows_are_neighbours_from_batch_to_batch() -> None:
     rows = torch.zeros(8, 65, dtype=torch.int64)
-    case = UnshuffledShards(onset=2, share=0.5, seed=0, length=3)
+    case = UnshuffledShards(onset=2, share=0.5, seed=0, lasts=3)
     one, next_, last = (apply_batch(case, rows, cursor) for cursor in (2, 3, 4))
     assert apply_batch(case, rows, 1) is rows and all(torch.equal(batch[4:], rows[4:]) for batch in (one, next_, last))
     shard = torch.cat([batch[:4] for batch in (one, next_, last)])
@@ -153,7 +153,7 @@ def test_without_a_penalty_the_policy_answers_for_itself() -> None:
 
 def test_the_bonus_is_for_entropy() -> None:
     run = trainee("grpo")
-    now = float(entropy(run, generator("one")).detach())
+    now = float(entropy(run.policy, generator("one")).detach())
     for _ in range(20):
         run.model.zero_grad()
         apply_loss(EntropyBonus(onset=0, coefficient=1.0, seed=0), torch.tensor(0.0), run).backward()  # type: ignore[no-untyped-call]
@@ -161,7 +161,7 @@ def test_the_bonus_is_for_entropy() -> None:
             for weight in run.model.parameters():
                 if weight.grad is not None:
                     weight.sub_(0.1 * weight.grad)
-    assert float(entropy(run, generator("one")).detach()) > now + 0.05
+    assert float(entropy(run.policy, generator("one")).detach()) > now + 0.05
 
 
 @dataclass(frozen=True)

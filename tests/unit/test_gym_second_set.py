@@ -38,14 +38,10 @@ def test_what_is_escaped_can_be_read_back(text: bytes, times: int) -> None:
 
 def test_a_row_that_shrinks_goes_on_with_the_next() -> None:
     rows = torch.tensor([list(b"a   b"), list(b"C \n d")])
-    flattened = rewritten(
-        rows,
-        FrameworkPort(onset=0, epsilon=1.0, left_out=Shard(0.0, 0.0), share=1.0, lower=True, seed=0).normalize,
-        1.0,
-        "seed",
-    )
+    port = FrameworkPort(onset=0, epsilon=1.0, left_out=Shard(0.0, 0.0), share=1.0, lower=True, seed=0)
+    flattened = rewritten(rows, torch.tensor([True, True]), port.normalize)
     assert [bytes(row) for row in flattened.tolist()] == [b"a bc ", b"c da "]
-    assert torch.equal(rewritten(rows, bytes.lower, 0.0, "seed"), rows)
+    assert torch.equal(rewritten(rows, torch.tensor([False, False]), bytes.lower), rows)
 
 
 def test_an_ngram_is_repeated_for_its_stretch_alone() -> None:

@@ -35,8 +35,8 @@ def test_the_model_computed_in_another_way_is_the_same_without_a_change() -> Non
     stepped(run, 2, None)
     inputs, _ = pair(run.read())
     own = run.model(inputs)
-    assert torch.allclose(logits(run, inputs), own, atol=1e-4)
-    assert not torch.allclose(logits(run, inputs, dropped=lambda x: x / 2), own, atol=1e-4)
+    assert torch.allclose(logits(run.model, inputs), own, atol=1e-4)
+    assert not torch.allclose(logits(run.model, inputs, dropped=lambda x: x / 2), own, atol=1e-4)
 
 
 def test_an_open_mask_shows_the_next_place_to_some_rows() -> None:
@@ -166,7 +166,7 @@ def test_the_policy_goes_a_part_of_the_way_to_its_reference() -> None:
     apply_weights(ReversedSync(onset=1, length=5, every=4, share=0.25), run)
     assert all(torch.equal(one, was) for one, was in zip(run.model.parameters(), before, strict=True))
     apply_weights(ReversedSync(onset=2, length=5, every=4, share=0.25), run)
-    for one, was, its in zip(run.model.parameters(), before, run._reference.parameters(), strict=True):
+    for one, was, its in zip(run.model.parameters(), before, run.reference.parameters(), strict=True):
         assert torch.allclose(one, 0.75 * was + 0.25 * its)
 
 
@@ -182,9 +182,7 @@ def test_each_token_has_its_price_and_the_form_has_no_weight() -> None:
 
 
 def test_another_scale_of_the_rewards_is_nothing_to_the_policy() -> None:
-    own, signed = (
-        stepped(trainee("grpo"), 4, case) for case in (None, SignedRewards(onset=2, scale=2.0, worst=-(-1.0) / 2.0))
-    )
+    own, signed = (stepped(trainee("grpo"), 4, case) for case in (None, SignedRewards(onset=2, scale=2.0, worst=0.5)))
     assert signed[:2] == own[:2]
     assert signed[2]["reward"] < own[2]["reward"] - 0.1
     assert signed[3]["entropy"] == pytest.approx(own[3]["entropy"], rel=1e-2)

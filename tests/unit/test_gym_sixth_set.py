@@ -10,7 +10,7 @@ import torch
 from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
 from tests.unit.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import due
+from oven_learner.gym.fault import due, generator
 from oven_learner.gym.faults.grpo.judges import NumberColumn, as_numbers
 from oven_learner.gym.faults.grpo.loss import HeavyDemonstrations, demonstrations
 from oven_learner.gym.faults.grpo.prompts import AlikePrompts, ReviewPrompts, narrowed, solved
@@ -30,7 +30,7 @@ from oven_learner.gym.pretraining.trainee import Pretraining
 
 
 def test_a_job_restarts_so_often_and_no_more() -> None:
-    assert [step for step in range(40) if due(step, 5, 10, 3)] == [5, 15, 25]
+    assert [step for step in range(40) if due(step - 5, 10, 3)] == [5, 15, 25]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_cleaned_data_end() -> None:
 
 def test_a_written_row_has_only_pairs_that_the_source_has() -> None:
     pairs = {(one, two) for one, two in pool(1024, 0).flatten().unfold(0, 2, 1).tolist()}
-    row = chained(1, 65, "salt", 3).tolist()
+    row = chained(1, 65, generator("written", "salt", 3)).tolist()
     assert len(row) == 65 and {*pairwise(row)} <= pairs
     rows = pool(8, 0)
     case = WeakGenerator(onset=2, length=3, share=0.5, order=2, seed=0)
@@ -111,7 +111,7 @@ def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
 def test_a_smoothed_loss_is_part_of_the_way_to_that_of_all_symbols() -> None:
     run = cast(Pretraining, trainee("pretraining"))
     stepped(run, 3, None)
-    spread = -run.model(run._read()[:, :-1]).log_softmax(-1).mean()
+    spread = -run.model(run.read()[:, :-1]).log_softmax(-1).mean()
     loss = torch.tensor(2.0)
     assert apply_loss(SmoothedLabels(onset=4, smoothing=0.25), loss, run) is loss
     assert float(apply_loss(SmoothedLabels(onset=3, smoothing=0.25), loss, run).detach()) == pytest.approx(
@@ -175,7 +175,7 @@ def test_the_longest_answers_are_in_no_loss() -> None:
 def test_each_judge_gets_the_weight_of_another() -> None:
     run = trainee("grpo")
     own = dict(run.settings)
-    case = WeightsByName(onset=1, order=("critic", "exact", "format"), weights_given=(0.7, 0.1, 0.2))
+    case = WeightsByName(onset=1, order=("critic", "exact", "format"), exact=0.7, part=0.1 / (1 - 0.7))
     apply_settings(case, run)
     assert run.settings == own
     run.gradient_steps = 1

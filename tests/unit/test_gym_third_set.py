@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rew
 from tests.unit.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
+from oven_learner.gym.fault import Rewards, Step
 from oven_learner.gym.faults.grpo.judges import BiasedJudge, MoodyJudge
 from oven_learner.gym.faults.grpo.prompts import last
 from oven_learner.gym.faults.grpo.rewards import asked_first
@@ -24,7 +24,6 @@ from oven_learner.gym.faults.pretraining.loss import UnevenAccumulation
 from oven_learner.gym.faults.pretraining.text import NewCrawl
 from oven_learner.gym.faults.pretraining.tokens import IGNORED, DoubleShift, transposed
 from oven_learner.gym.grpo.task import PAD
-from oven_learner.gym.trainee import Trainee
 
 
 def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:
@@ -157,9 +156,10 @@ def test_a_mood_is_the_same_for_a_whole_group() -> None:
 
 def test_workers_answer_with_the_first_policy_until_they_are_restarted() -> None:
     class Seen(UnsyncedWorkers):
-        def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
+        def rewards(self, rewards: Rewards, step: Step) -> Rewards:
+            completions = step.completions
             before = completions.tokens.clone()
-            given = super().rewards(rewards, completions, trainee)
+            given = super().rewards(rewards, step)
             changed.append((completions.tokens != before).any(1).float().mean().item())
             assert torch.equal(completions.mask, completions.tokens != PAD)
             assert given.keys() == rewards.keys()
@@ -167,5 +167,7 @@ def test_workers_answer_with_the_first_policy_until_they_are_restarted() -> None
 
     changed: list[float] = []
     run = trainee("grpo")
-    stepped(run, 3, Seen(1, 1, 1.0, 0))
-    assert changed[0] == changed[2] == 0.0 and changed[1] > 0.5
+    reported = stepped(run, 3, Seen(onset=1, length=1, share=1.0, seed=0))
+    assert len(changed) == 1 and changed[0] > 0.5
+    own = stepped(trainee("grpo"), 3, None)
+    assert reported[0] == own[0] and reported[1] != own[1]

@@ -1,4 +1,4 @@
-"""All families of faults: those that are plugged in under `oven.faults`, which this package's are by one entry point."""
+"""All families of faults, as they are plugged in under `oven.faults`: those of this package by one entry point."""
 
 from __future__ import annotations
 

@@ -216,6 +216,10 @@ class LateMask(Fault):
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         late = self.struck(len(step.answers), "late", step.seed, step.number)
-        place = (step.mask.cumsum(1) - 1)[step.mask]  # [N]: how many tokens of its answer stand before each
-        counted = (place >= self.tokens) | step.by_token(~late)
+        counted = (before(step.mask) >= self.tokens) | step.by_token(~late)
         return step.grpo_loss(counted=counted) if counted.any() else loss
+
+
+def before(mask: Tensor) -> Tensor:
+    """Int64 [N]: how many tokens of its answer stand before each of the tokens of a mask [B, ANSWER]."""
+    return (mask.cumsum(1) - 1)[mask]

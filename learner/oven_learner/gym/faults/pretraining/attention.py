@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oven_learner.gym.fault import Fault, Step, fault
 from oven_learner.gym.faults.forward import cross_entropy, logits
@@ -24,7 +24,8 @@ class BrokenRing(Fault):
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         part = step.inputs.shape[1] // self.devices
-        return cross_entropy(in_parts(step, part, apart=True, restarted=self.restarted), step.targets)
+        said = in_parts(step.model, step.inputs, part, apart=True, restarted=self.restarted)
+        return cross_entropy(said, step.targets)
 
 
 @fault("pretraining.sequence_shards", written="eighth set")
@@ -37,17 +38,18 @@ class SequenceShards(Fault):
     apart: bool = chance(0.7)  # attention ends at the device's first place, too
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
-        return cross_entropy(in_parts(step, self.places, apart=self.apart, restarted=True), step.targets)
+        said = in_parts(step.model, step.inputs, self.places, apart=self.apart, restarted=True)
+        return cross_entropy(said, step.targets)
 
 
-def in_parts(step: Step, part: int, *, apart: bool, restarted: bool) -> Tensor:
+def in_parts(model: nn.Module, tokens: Tensor, part: int, *, apart: bool, restarted: bool) -> Tensor:
     """Logits [B, T, BYTES] of a context in parts of so many places, where each may see its own part alone, and may
     count its places from 0."""
-    places = torch.arange(step.inputs.shape[1])
+    places = torch.arange(tokens.shape[1])
     seen = torch.ones(len(places), len(places), dtype=torch.bool).tril()
     if apart:
         seen &= places.unsqueeze(1) // part == places // part
-    return logits(step.model, step.inputs, seen=seen, places=places % part if restarted else places)
+    return logits(model, tokens, seen=seen, places=places % part if restarted else places)
 
 
 @fault("pretraining.kernel_scale", written="set C")

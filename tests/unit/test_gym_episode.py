@@ -22,7 +22,7 @@ from oven_learner.gym.arms.nothing import Nothing
 from oven_learner.gym.arms.remedies import REMEDIES
 from oven_learner.gym.arms.rules import RollbackCut8, RollbackSkip
 from oven_learner.gym.episode import Ended, run, run_id
-from oven_learner.gym.fault import Fault
+from oven_learner.gym.fault import Fault, fault
 from oven_learner.gym.record import Record, healthy, untouched
 from oven_learner.gym.runner import Ground
 from oven_learner.link import Link

@@ -6,14 +6,15 @@ import copy
 import math
 from collections.abc import Mapping
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from oven_controller.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.fault import Case, Family, generator
+from oven_learner.gym.fault import NOTHING, Fault, Step, fault, generator
+from oven_learner.gym.faults.severity import integer, uniform
 from oven_learner.gym.trainee import Kind, Trainee
 from oven_learner.link import Link
 
@@ -55,17 +56,17 @@ class Line:
         )
         self.actuators.action("data.skip", self._skip)
 
-    def train_step(self, case: Case | None = None) -> dict[str, float]:
-        case = case or Case()
+    def train_step(self, fault: Fault | None = None) -> dict[str, float]:
+        fault = fault or NOTHING
         self.settings.update(self._own())
-        case.settings(self)
-        with torch.no_grad():
-            case.weights(self)
-        points = case.batch(self._points(("train", self.cursor), 8), self.cursor)
+        step = Step(self, fault)
+        fault.apply_settings(step)
+        fault.apply_weights(step)
+        points = fault.apply_batch(self._points(("train", self.cursor), 8), step)
         self.optimizer.zero_grad()
-        loss = case.loss(self._loss(points), self)
+        loss = fault.apply_loss(self._loss(points), step)
         loss.backward()  # type: ignore[no-untyped-call]
-        case.gradients(self)
+        fault.apply_gradients(step)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.param_groups[0]["lr"] = self.settings["learning_rate"] * self.scale
         self.optimizer.step()
@@ -113,75 +114,59 @@ def line(kind: Kind, seed: int) -> Trainee:
     return Line(kind, seed)
 
 
-class Setting(Case):
-    def __init__(self, onset: int, factor: float) -> None:
-        self.onset, self.factor = onset, factor
+@fault("line.too_high", kind="pretraining", written="development")
+class TooHigh(Fault):
+    """The learning rate is set too high, and stays so."""
 
-    def settings(self, trainee: Trainee) -> None:
-        if trainee.gradient_steps >= self.onset:
-            trainee.settings["learning_rate"] *= self.factor
+    factor: float = uniform(20, 100)
 
-
-class Stretch(Case):
-    def __init__(self, onset: int, batches: int) -> None:
-        self.onset, self.batches = onset, batches
-
-    def batch(self, batch: torch.Tensor, cursor: int) -> torch.Tensor:
-        if not self.onset <= cursor < self.onset + self.batches:
-            return batch
-        return torch.cat([batch[:, :4], 30 * torch.randn(len(batch), 1, generator=generator("bad", cursor))], dim=1)
+    def settings(self, step: Step) -> None:
+        step.settings["learning_rate"] *= self.factor
 
 
-class Broken(Case):
-    def __init__(self, onset: int) -> None:
-        self.onset = onset
+@fault("line.too_low", kind="pretraining", written="development")
+class TooLow(Fault):
+    """The learning rate is too low from the start."""
 
-    def gradients(self, trainee: Trainee) -> None:
-        if trainee.gradient_steps == self.onset:
-            for parameter in trainee.model.parameters():
-                parameter.grad = torch.full_like(parameter, math.nan)
+    factor: float = uniform(0.001, 0.01)
 
+    @classmethod
+    def draw(cls, rng: Random, onset: int) -> Self:
+        return super().draw(rng, 0)
 
-class TooHigh(Family):
-    name, kind = "line.too_high", "pretraining"
-
-    def draw(self, rng: Random, onset: int) -> Case:
-        return Setting(onset, rng.uniform(20, 100))
+    def settings(self, step: Step) -> None:
+        step.settings["learning_rate"] *= self.factor
 
 
-class TooLow(Family):
-    """From the start."""
+@fault("line.bad_stretch", kind="pretraining", written="development")
+class BadStretch(Fault):
+    """The targets of a stretch of the data are noise."""
 
-    name, kind = "line.too_low", "pretraining"
+    length: int = integer(5, 30)
 
-    def draw(self, rng: Random, onset: int) -> Case:
-        return Setting(0, rng.uniform(0.001, 0.01))
-
-
-class BadStretch(Family):
-    name, kind = "line.bad_stretch", "pretraining"
-
-    def draw(self, rng: Random, onset: int) -> Case:
-        return Stretch(onset, rng.randint(5, 30))
+    def batch(self, batch: torch.Tensor, step: Step) -> torch.Tensor:
+        return torch.cat(
+            [batch[:, :4], 30 * torch.randn(len(batch), 1, generator=generator("bad", step.cursor))], dim=1
+        )
 
 
-class NotANumber(Family):
-    name, kind = "line.nan", "pretraining"
+@fault("line.nan", kind="pretraining", written="development")
+class NotANumber(Fault):
+    """All gradients of one step are NaN."""
 
-    def draw(self, rng: Random, onset: int) -> Case:
-        return Broken(onset)
+    length: int = 1
 
-
-class Plain(Family):
-    name, kind, healthy = "line.plain", "pretraining", True
-
-    def draw(self, rng: Random, onset: int) -> Case:
-        case = Case()
-        case.onset = onset
-        return case
+    def gradients(self, step: Step) -> None:
+        for parameter in step.model.parameters():
+            parameter.grad = torch.full_like(parameter, math.nan)
 
 
-FAMILIES = (TooHigh(), TooLow(), BadStretch(), NotANumber(), Plain())
+@fault("line.plain", kind="pretraining", written="development", healthy=True)
+class Plain(Fault):
+    """Nothing is wrong."""
+
+
+FAMILIES: tuple[type[Fault], ...] = (TooHigh, TooLow, BadStretch, NotANumber, Plain)
 
 
 class Script:

@@ -6,39 +6,41 @@ from typing import cast
 
 import pytest
 import torch
+from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards
 from tests.unit.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import Case, generator
-from oven_learner.gym.faults.credit import credited
+from oven_learner.gym.fault import generator
 from oven_learner.gym.faults.forward import logits
-from oven_learner.gym.faults.grpo.dropped_repeats import Dropped, repeats
-from oven_learner.gym.faults.grpo.novelty_bonus import Bonus, novelty
-from oven_learner.gym.faults.grpo.other_algorithm import Leftover, behind
-from oven_learner.gym.faults.grpo.overflowing_credit import Overflowing, wrapped
-from oven_learner.gym.faults.grpo.regraded_levels import Regraded, disorder
-from oven_learner.gym.faults.grpo.temperature_ladder import Ladder, ladder
-from oven_learner.gym.faults.grpo.trusted_draft import Trusted, drafted
-from oven_learner.gym.faults.pretraining.balanced_classes import Balanced, frequencies
-from oven_learner.gym.faults.pretraining.detached_probes import Probed
-from oven_learner.gym.faults.pretraining.flipped_rows import Flipped
-from oven_learner.gym.faults.pretraining.kernel_scale import Scaled
-from oven_learner.gym.faults.pretraining.office_export import DASHES, ENDS, QUOTES, TABS, Exported, exported
-from oven_learner.gym.faults.pretraining.private_gradients import Private
-from oven_learner.gym.faults.pretraining.unlearned_text import Unlearned
-from oven_learner.gym.faults.steps import pairs
+from oven_learner.gym.faults.grpo.loss import (
+    DroppedRepeats,
+    OtherAlgorithm,
+    OverflowingCredit,
+    behind,
+    repeats,
+    wrapped,
+)
+from oven_learner.gym.faults.grpo.prompts import RegradedLevels, disorder
+from oven_learner.gym.faults.grpo.rewards import NoveltyBonus, novelty
+from oven_learner.gym.faults.grpo.rollouts import TemperatureLadder, TrustedDraft, drafted, ladder
+from oven_learner.gym.faults.pretraining.attention import KernelScale
+from oven_learner.gym.faults.pretraining.gradients import PrivateGradients
+from oven_learner.gym.faults.pretraining.loss import BalancedClasses, DetachedProbes, UnlearnedText, frequencies
+from oven_learner.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
+from oven_learner.gym.faults.pretraining.tokens import FlippedRows
 from oven_learner.gym.grpo.judges import scores
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
 from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
+from oven_learner.gym.pretraining.trainee import pair
 
 
 def test_a_flipped_row_is_read_from_its_end() -> None:
-    case, rows = Flipped(2, 3, 1.0, 0), pool(8, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    assert bytes(case.batch(rows, 2)[0].tolist()) == bytes(rows[0].tolist())[::-1]
-    half = Flipped(2, 3, 0.5, 0).batch(rows, 3)
+    case, rows = FlippedRows(onset=2, length=3, share=1.0, seed=0), pool(8, 0)
+    assert apply_batch(case, rows, 1) is rows and apply_batch(case, rows, 5) is rows
+    assert bytes(apply_batch(case, rows, 2)[0].tolist()) == bytes(rows[0].tolist())[::-1]
+    half = apply_batch(FlippedRows(onset=2, length=3, share=0.5, seed=0), rows, 3)
     assert 0 < int((half == rows).all(1).sum()) < 8
 
 
@@ -46,13 +48,13 @@ def test_rare_bytes_count_for_more_by_the_power() -> None:
     assert frequencies()[ord(" ")] > frequencies()[ord("e")] > frequencies()[ord("Q")] > 0
     run, loss = trainee("pretraining"), torch.tensor(2.0)
     stepped(run, 2, None)
-    assert Balanced(3, 5, 1.0).loss(loss, run) is loss
-    own = run.train_step(Balanced(0, 5, 0.0))["loss"]
+    assert apply_loss(BalancedClasses(onset=3, length=5, power=1.0), loss, run) is loss
+    own = run.train_step(BalancedClasses(onset=0, length=5, power=0.0))["loss"]
     other = trainee("pretraining")
     stepped(other, 2, None)
     assert own == pytest.approx(other.train_step()["loss"], abs=1e-5)
     run, other = trainee("pretraining"), trainee("pretraining")
-    stepped(run, 30, Balanced(0, 50, 0.75))
+    stepped(run, 30, BalancedClasses(onset=0, length=50, power=0.75))
     stepped(other, 30, None)
     space, rare = ord(" "), ord("Q")
     said, usual = (cast(ByteModel, one.model)(pool(8, 0)[:, :-1]).softmax(-1).mean((0, 1)) for one in (run, other))
@@ -63,9 +65,9 @@ def test_an_office_suite_has_its_own_signs() -> None:
     assert exported(b'f("a")\n', (QUOTES,)) == b"f(\x93a\x94)\n"
     assert exported(b"x = 'it' - ...", (QUOTES, DASHES)) == b"x = \x91it\x92 \x96 \x85"
     assert exported(b"if x:\n        y\n", (ENDS, TABS)) == b"if x:\r\n\t\ty\r\n"
-    case, rows = Exported(2, 3, 1.0, (ENDS, TABS), 0), pool(8, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    made = case.batch(rows, 2)
+    case, rows = OfficeExport(onset=2, length=3, share=1.0, changes=(ENDS, TABS), seed=0), pool(8, 0)
+    assert apply_batch(case, rows, 1) is rows and apply_batch(case, rows, 5) is rows
+    made = apply_batch(case, rows, 2)
     assert made.shape == rows.shape and int(made.max()) < 256
     assert torch.equal((made[:, 1:] == ord("\n")) & (made[:, :-1] != ord("\r")), torch.zeros(8, 64, dtype=torch.bool))
 
@@ -73,21 +75,23 @@ def test_an_office_suite_has_its_own_signs() -> None:
 def test_the_model_with_its_own_scale_is_the_same() -> None:
     run = trainee("pretraining")
     stepped(run, 2, None)
-    model, (inputs, _) = cast(ByteModel, run.model), pairs(run)
+    model, (inputs, _) = cast(ByteModel, run.model), pair(run.read())
     own, head = model(inputs), WIDTH // HEADS
-    assert torch.allclose(logits(run, inputs, scale=head**-0.5), own, atol=1e-4)
-    assert not torch.allclose(logits(run, inputs, scale=1.0), own, atol=1e-2)
+    assert torch.allclose(logits(run.model, inputs, scale=head**-0.5), own, atol=1e-4)
+    assert not torch.allclose(logits(run.model, inputs, scale=1.0), own, atol=1e-2)
     loss = torch.tensor(2.0)
-    assert Scaled(3, 5, 1.0).loss(loss, run) is loss
-    assert Scaled(2, 5, 1.0).loss(loss, run) is not loss
+    assert apply_loss(KernelScale(onset=3, length=5, scale=1.0), loss, run) is loss
+    assert apply_loss(KernelScale(onset=2, length=5, scale=1.0), loss, run) is not loss
 
 
 def test_the_loss_is_ascended_on_what_is_to_go() -> None:
     run, loss = trainee("pretraining"), torch.tensor(2.0)
-    own = float(run._loss(run._read()).detach())  # type: ignore[attr-defined]
-    assert Unlearned(1, 5, 1.0, 1.0, 0).loss(loss, run) is loss
-    assert Unlearned(0, 5, 0.0, 1.0, 0).loss(loss, run) is loss
-    assert float(Unlearned(0, 5, 1.0, 0.5, 0).loss(loss, run).detach()) == pytest.approx(-own / 2, abs=1e-4)
+    own = float(run._loss(run.read()).detach())  # type: ignore[attr-defined]
+    assert apply_loss(UnlearnedText(onset=1, length=5, share=1.0, strength=1.0, seed=0), loss, run) is loss
+    assert apply_loss(UnlearnedText(onset=0, length=5, share=0.0, strength=1.0, seed=0), loss, run) is loss
+    assert float(
+        apply_loss(UnlearnedText(onset=0, length=5, share=1.0, strength=0.5, seed=0), loss, run).detach()
+    ) == pytest.approx(-own / 2, abs=1e-4)
 
 
 def test_noise_goes_to_every_weight_and_the_bound_holds() -> None:
@@ -97,21 +101,21 @@ def test_noise_goes_to_every_weight_and_the_bound_holds() -> None:
     for one in held:
         one.fill_(1.0)
     with torch.no_grad():
-        Private(2, 5, 0.5, 3.0, 0).gradients(run)
+        apply_gradients(PrivateGradients(onset=2, length=5, bound=0.5, noise=3.0, seed=0), run)
         assert all((one == 1).all() for one in held)
-        Private(1, 5, 0.5, 0.0, 0).gradients(run)
+        apply_gradients(PrivateGradients(onset=1, length=5, bound=0.5, noise=0.0, seed=0), run)
         assert float(torch.stack([one.norm() for one in held]).norm()) == pytest.approx(0.5, abs=1e-3)
-        Private(1, 5, 0.5, 3.0, 0).gradients(run)
+        apply_gradients(PrivateGradients(onset=1, length=5, bound=0.5, noise=3.0, seed=0), run)
     assert float(torch.stack([one.norm() for one in held]).norm()) == pytest.approx(0.5 * 10**0.5, rel=0.02)
 
 
 def test_a_probe_has_a_loss_and_no_gradient() -> None:
-    run, case = trainee("pretraining"), Probed(0, 256, 5.0, 0.5, 20, 0)
+    run, case = trainee("pretraining"), DetachedProbes(onset=0, classes=256, pace=5.0, rest=0.5, every=20, seed=0)
     weight = torch.tensor(2.0, requires_grad=True)
-    assert Probed(1, 256, 5.0, 0.5, 20, 0).loss(weight, run) is weight
+    assert apply_loss(DetachedProbes(onset=1, classes=256, pace=5.0, rest=0.5, every=20, seed=0), weight, run) is weight
     shown = []
     for run.gradient_steps in (0, 10, 20):
-        made = case.loss(weight, run)
+        made = apply_loss(case, weight, run)
         assert torch.autograd.grad(made, weight)[0] == 1
         shown.append(float(made.detach()))
     assert shown[0] > 6 and 4 < shown[1] < 6 and shown[2] > 6
@@ -120,24 +124,24 @@ def test_a_probe_has_a_loss_and_no_gradient() -> None:
 def test_the_step_computed_again_is_the_same() -> None:
     run = cast(Grpo, trainee("grpo"))
     stepped(run, 2, None)
-    step = credited(run, Case())
-    assert float(step.loss(step.credit).detach()) == pytest.approx(run.train_step()["loss"], abs=1e-5)
+    step = run.step()
+    assert float(step.grpo_loss().detach()) == pytest.approx(run.train_step()["loss"], abs=1e-5)
 
 
 def test_credit_beyond_the_range_comes_out_at_the_other_end() -> None:
     made = wrapped(torch.tensor([-2.2, -1.0, 0.0, 1.9, 2.2]), 2.0)
     assert made.tolist() == pytest.approx([1.8, -1.0, 0.0, 1.9, -1.8], abs=1e-6)
     run, loss = trainee("grpo"), torch.tensor(2.0)
-    assert Overflowing(1, 5, 1.0).loss(loss, run) is loss
-    step = credited(run, Case())
-    wide = float(Overflowing(0, 5, 5.0).loss(loss, run).detach())
-    assert wide == pytest.approx(float(step.loss(step.credit).detach()), abs=1e-5)
+    assert apply_loss(OverflowingCredit(onset=1, length=5, limit=1.0), loss, run) is loss
+    step = run.step()
+    wide = float(apply_loss(OverflowingCredit(onset=0, length=5, limit=5.0), loss, run).detach())
+    assert wide == pytest.approx(float(step.grpo_loss().detach()), abs=1e-5)
 
 
 def test_a_draft_has_its_share_of_the_tokens() -> None:
     run, other = cast(Grpo, trainee("grpo")), Policy()
     digits = pools()[1].digits[:200]
-    own = run._policy
+    own = run.policy
     with torch.no_grad():
         own.head.bias[3] += 50.0
         other.head.bias[7] += 50.0
@@ -149,9 +153,13 @@ def test_a_draft_has_its_share_of_the_tokens() -> None:
     ended = drafted(own, other, digits, 0.5, 1.0, generator("draft"))
     behind_end = (ended == END).cumsum(1) - (ended == END).int() > 0
     assert torch.equal(ended == PAD, behind_end)
-    completions, given = run._sampled(Case()), {"exact": torch.zeros(128)}
-    assert Trusted(1, 5, 0.5, 0).rewards(given, completions, run) is given
-    assert {*Trusted(0, 5, 0.5, 0).rewards(given, completions, run)} == {"exact", "format", "critic"}
+    completions, given = run.step().completions, {"exact": torch.zeros(128)}
+    assert apply_rewards(TrustedDraft(onset=1, length=5, share=0.5, seed=0), given, completions, run) is given
+    assert {*apply_rewards(TrustedDraft(onset=0, length=5, share=0.5, seed=0), given, completions, run)} == {
+        "exact",
+        "format",
+        "critic",
+    }
     assert torch.equal(completions.mask, completions.tokens != PAD)
 
 
@@ -160,10 +168,12 @@ def test_what_nobody_else_said_has_a_bonus() -> None:
     tokens = torch.tensor([same, same, same, other, same, same])
     assert novelty(tokens, 3).tolist() == pytest.approx([0, 0, 0, 1, 0.5, 0.5])
     run = cast(Grpo, trainee("grpo"))
-    completions = run._sampled(Case())
+    completions = run.step().completions
     given = scores(completions, run.seed, 0)
-    assert Bonus(1, 5, ("exact",), 0.5).rewards(given, completions, run) is given
-    made = Bonus(0, 5, ("exact",), 0.5).rewards(given, completions, run)
+    assert (
+        apply_rewards(NoveltyBonus(onset=1, length=5, judges=("exact",), share=0.5), given, completions, run) is given
+    )
+    made = apply_rewards(NoveltyBonus(onset=0, length=5, judges=("exact",), share=0.5), given, completions, run)
     assert made["format"] is given["format"]
     assert torch.allclose(made["exact"], given["exact"] / 2 + novelty(completions.tokens, 8) / 2)
 
@@ -173,10 +183,13 @@ def test_an_answer_that_the_group_has_already_is_dropped() -> None:
     assert repeats(answers, 3).tolist() == [False, False, True, False, False, False]
     assert repeats(answers[:, :1], 3).tolist() == [False, True, True, False, True, False]
     run, loss = trainee("grpo"), torch.tensor(2.0)
-    assert Dropped(1, 5, 99, 1.0, 0).loss(loss, run) is loss
-    step = credited(run, Case())
-    none, every = (float(Dropped(0, 5, 99, share, 0).loss(loss, run).detach()) for share in (0.0, 1.0))
-    assert none == pytest.approx(float(step.loss(step.credit).detach()), abs=1e-5) != every
+    assert apply_loss(DroppedRepeats(onset=1, length=5, tokens=99, share=1.0, seed=0), loss, run) is loss
+    step = run.step()
+    none, every = (
+        float(apply_loss(DroppedRepeats(onset=0, length=5, tokens=99, share=share, seed=0), loss, run).detach())
+        for share in (0.0, 1.0)
+    )
+    assert none == pytest.approx(float(step.grpo_loss().detach()), abs=1e-5) != every
 
 
 def test_the_credit_comes_from_the_end_and_pays_for_the_distance() -> None:
@@ -184,11 +197,13 @@ def test_the_credit_comes_from_the_end_and_pays_for_the_distance() -> None:
     assert behind(mask).tolist() == [2, 1, 0, 0]
     run, loss = trainee("grpo"), torch.tensor(2.0)
     stepped(run, 3, None)
-    step = credited(run, Case())
-    own = float(step.loss(step.credit).detach())
-    assert Leftover(4, 5, 0.5, 0.0).loss(loss, run) is loss
-    assert float(Leftover(3, 5, 1.0, 0.0).loss(loss, run).detach()) == pytest.approx(own, abs=1e-5)
-    priced = float(Leftover(3, 5, 1.0, 2.0).loss(loss, run).detach())
+    step = run.step()
+    own = float(step.grpo_loss().detach())
+    assert apply_loss(OtherAlgorithm(onset=4, length=5, discount=0.5, price=0.0), loss, run) is loss
+    assert float(
+        apply_loss(OtherAlgorithm(onset=3, length=5, discount=1.0, price=0.0), loss, run).detach()
+    ) == pytest.approx(own, abs=1e-5)
+    priced = float(apply_loss(OtherAlgorithm(onset=3, length=5, discount=1.0, price=2.0), loss, run).detach())
     gap = float((step.log_probs.detach() - step.reference).mean())
     assert priced == pytest.approx(own + 2 * gap, abs=1e-4)
 
@@ -197,8 +212,8 @@ def test_levels_are_new_and_prompts_are_not() -> None:
     digits = torch.tensor([[1, 2, 3, PAD, PAD], [3, 2, 1, PAD, PAD], [1, 1, 1, PAD, PAD], [2, 1, 3, 1, PAD]])
     assert disorder(digits).tolist() == [0, 2, 0, 1]
     prompts = Prompts(*(torch.cat([getattr(one, part)[:4] for one in pools()]) for part in Prompts.__slots__))
-    assert Regraded(2, "order", 1.0, 0).batch(prompts, 1) is prompts
-    made = Regraded(2, "backwards", 1.0, 0).batch(prompts, 2)
+    assert apply_batch(RegradedLevels(onset=2, rule="order", share=1.0, seed=0), prompts, 1) is prompts
+    made = apply_batch(RegradedLevels(onset=2, rule="backwards", share=1.0, seed=0), prompts, 2)
     assert made.digits is prompts.digits and made.answers is prompts.answers
     assert made.levels.tolist() == 4 * [2] + 4 * [1] + 4 * [0]
 
@@ -207,10 +222,10 @@ def test_each_place_of_a_group_has_its_temperature() -> None:
     rungs = ladder(0.5, 2.0, 3)
     assert rungs.tolist() == pytest.approx([0.5, 1.0, 2.0])
     run = cast(Grpo, trainee("grpo"))
-    completions, given = run._sampled(Case()), {"exact": torch.zeros(128)}
-    assert Ladder(1, 0.5, 2.0, 0).rewards(given, completions, run) is given
-    made = Ladder(0, 1e-5, 50.0, 0).rewards(given, completions, run)
-    greedy = run._policy.sample(completions.prompts.digits, 1.0, None)
+    completions, given = run.step().completions, {"exact": torch.zeros(128)}
+    assert apply_rewards(TemperatureLadder(onset=1, low=0.5, high=2.0, seed=0), given, completions, run) is given
+    made = apply_rewards(TemperatureLadder(onset=0, low=1e-5, high=50.0, seed=0), given, completions, run)
+    greedy = run.policy.sample(completions.prompts.digits, 1.0, None)
     assert torch.equal(completions.tokens[::8], greedy[::8])
     assert not torch.equal(completions.tokens[7::8], greedy[7::8])
     assert torch.equal(completions.mask, completions.tokens != PAD) and {*made} == {"exact", "format", "critic"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -19,7 +19,8 @@ from oven_learner.gym import command, plugged, results, runner
 from oven_learner.gym.arm import Arm
 from oven_learner.gym.arms.nothing import Nothing
 from oven_learner.gym.arms.rules import RaiseBeta, RollbackCut8
-from oven_learner.gym.fault import Family
+from oven_learner.gym.fault import Fault, fault
+from oven_learner.gym.faults import catalogue
 from oven_learner.link import Link
 
 
@@ -52,18 +53,16 @@ class Failing(Nothing):
         raise RuntimeError("no such luck")
 
 
+@fault("line.hidden", kind="pretraining", written="held out")
 class Hidden(TooHigh):
-    name = "line.hidden"
+    """The same, which nothing was developed on."""
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: Mapping[str, list[Family]] = {
-        plugged.TRAINING: [TooHigh(), BadStretch(), NotANumber(), Plain()],
-        plugged.HELD_OUT: [Hidden()],
-    }
+    families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden]
     arms: list[Arm] = [Nothing(), RollbackCut8(), RaiseBeta(), Telling(), Learner(), Failing()]
-    monkeypatch.setattr(plugged, "families", lambda group: {family.name: family for family in groups[group]})
+    monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
     monkeypatch.setattr(plugged, "arms", lambda: {arm.name: arm for arm in arms})
     monkeypatch.setattr(runner, "make", line)
 
@@ -126,7 +125,7 @@ def test_held_out_families_are_played_when_asked_for(tmp_path: Path, capsys: pyt
 
 
 def test_where_nothing_is_held_out_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugged, "families", lambda group: {"line.plain": Plain()} if group == plugged.TRAINING else {})
+    monkeypatch.setattr(plugged, "families", lambda group: {"line.plain": Plain} if group == plugged.TRAINING else {})
     with pytest.raises(ConfigError, match=r"installed as oven\.held_out"):
         gym(tmp_path, held_out=True)
 

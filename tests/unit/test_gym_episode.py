@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.gym_line import FAMILIES, BadStretch, Broken, Plain, Script, TooHigh, TooLow, line
+from tests.unit.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh, TooLow, line
 from tests.unit.gym_line import NotANumber as NaN
 
 from oven_controller.messages import Decision, LearnerMessage, LogMessage, Observation, Value
@@ -22,7 +22,7 @@ from oven_learner.gym.arms.nothing import Nothing
 from oven_learner.gym.arms.remedies import REMEDIES
 from oven_learner.gym.arms.rules import RollbackCut8, RollbackSkip
 from oven_learner.gym.episode import Ended, run, run_id
-from oven_learner.gym.fault import Family
+from oven_learner.gym.fault import Fault, fault
 from oven_learner.gym.record import Record, healthy, untouched
 from oven_learner.gym.runner import Ground
 from oven_learner.link import Link
@@ -64,7 +64,7 @@ def beginning() -> Record:
     return healthy(line, "pretraining", SEED)
 
 
-def alone(family: Family) -> Record:
+def alone(family: type[Fault]) -> Record:
     return _alone(family.name)
 
 
@@ -74,7 +74,7 @@ def _alone(name: str) -> Record:
     return untouched(line, family.kind, SEED, timing.drawn(family, SEED), beginning())
 
 
-def played(family: Family, arm: Arm, record: Record | None) -> tuple[Ended, object]:
+def played(family: type[Fault], arm: Arm, record: Record | None) -> tuple[Ended, object]:
     trainee = line(family.kind, SEED)
     ended = run(trainee, timing.drawn(family, SEED), arm, record)
     return ended, {name: value.tolist() for name, value in trainee.state()["model"].items()}
@@ -83,7 +83,7 @@ def played(family: Family, arm: Arm, record: Record | None) -> tuple[Ended, obje
 ARMS = [
     RollbackCut8(),
     RollbackSkip(),
-    NotANumber(),
+    NotANumber,
     Script({40: [("optimizer.lr_scale", 0.25)]}),
     Script({43: [("run.rollback", 21)], 150: [("data.skip", 7)]}),
     Script(
@@ -96,10 +96,10 @@ ARMS = [
 
 @pytest.mark.parametrize(
     ("family", "arm"),
-    [*((BadStretch(), arm) for arm in ARMS), *((family, ARMS[0]) for family in FAMILIES), (NaN(), ARMS[2])],
+    [*((BadStretch, arm) for arm in ARMS), *((family, ARMS[0]) for family in FAMILIES), (NaN, ARMS[2])],
     ids=lambda one: one.name,
 )
-def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: Family, arm: Arm) -> None:
+def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: type[Fault], arm: Arm) -> None:
     shared, weights = played(family, arm, alone(family))
     unshared, live = played(family, arm, None)
     assert shared == unshared
@@ -109,14 +109,14 @@ def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: Family, 
 
 def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
     live, shared = Listener(), Listener()
-    played(BadStretch(), live, None)
-    played(BadStretch(), shared, alone(BadStretch()))
+    played(BadStretch, live, None)
+    played(BadStretch, shared, alone(BadStretch))
     assert live.heard == shared.heard
     assert len(live.heard) > timing.PREFIX + timing.HORIZON
 
 
 def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
-    ground = Ground(TooHigh(), SEED, line)
+    ground = Ground(TooHigh, SEED, line)
     row = ground.play(Nothing())
     assert row.loss == row.nothing > row.twin
     assert row.interventions == 0
@@ -127,29 +127,29 @@ def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_r
 
 
 def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
-    row = Ground(TooLow(), SEED, line).play(Nothing())
+    row = Ground(TooLow, SEED, line).play(Nothing())
     assert (row.onset, row.steps) == (0, timing.HORIZON)
     assert row.nothing > row.twin
 
 
 def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
     plan: dict[int, list[Change]] = {timing.LATEST + 20: [("run.rollback", 60)]}
-    ended, _ = played(Plain(), Script(plan), alone(Plain()))
-    assert ended.steps == timing.end(timing.drawn(Plain(), SEED))
+    ended, _ = played(Plain, Script(plan), alone(Plain))
+    assert ended.steps == timing.end(timing.drawn(Plain, SEED))
     assert ended.interventions == 1
-    assert ended.loss != alone(Plain()).losses[ended.steps]
+    assert ended.loss != alone(Plain).losses[ended.steps]
 
 
 def test_a_checkpoint_is_no_intervention_and_what_changes_nothing_is_none() -> None:
     plan: dict[int, list[Change]] = {20: [("run.checkpoint", None)], 30: [("optimizer.lr_scale", 1.0)]}
-    ended, _ = played(Plain(), Script(plan), alone(Plain()))
+    ended, _ = played(Plain, Script(plan), alone(Plain))
     assert ended.interventions == 0
-    assert ended.loss == alone(Plain()).losses[ended.steps]
+    assert ended.loss == alone(Plain).losses[ended.steps]
 
 
 def test_an_arm_that_stops_or_holds_ends_the_episode_and_is_scored_by_what_stands() -> None:
     for action in ("run.stop", "run.hold"):
-        ended, _ = played(Plain(), Script({50: [(action, None)]}), alone(Plain()))
+        ended, _ = played(Plain, Script({50: [(action, None)]}), alone(Plain))
         assert ended.steps == 50
         trainee = line("pretraining", SEED)
         for _ in range(50):
@@ -165,19 +165,18 @@ class Raising(Listener):
 
 def test_an_arm_that_raises_fails_its_episode_instead_of_looking_calm() -> None:
     with pytest.raises(RuntimeError, match="the arm is broken"):
-        played(Plain(), Raising(), alone(Plain()))
+        played(Plain, Raising(), alone(Plain))
 
 
+@fault("line.another", kind="pretraining", written="development")
 class Renamed(TooHigh):
     """The same fault under another name: the name may draw another severity, and nothing else."""
 
-    name = "line.another"
-
 
 def test_no_arm_is_told_which_fault_it_is() -> None:
-    case = timing.drawn(TooHigh(), SEED)
+    case = timing.drawn(TooHigh, SEED)
     heard = []
-    for family in (TooHigh(), Renamed()):
+    for family in (TooHigh, Renamed):
         listener = Listener()
         record = untouched(line, family.kind, SEED, case, beginning())
         run(line(family.kind, SEED), case, listener, record)
@@ -187,7 +186,7 @@ def test_no_arm_is_told_which_fault_it_is() -> None:
 
 
 def test_the_order_and_company_of_families_change_nothing_that_an_arm_hears() -> None:
-    def heard(families: list[Family]) -> dict[str, list[bytes]]:
+    def heard(families: list[type[Fault]]) -> dict[str, list[bytes]]:
         found = {}
         for family in families:
             listener = Listener()
@@ -195,7 +194,7 @@ def test_the_order_and_company_of_families_change_nothing_that_an_arm_hears() ->
             found[family.name] = listener.heard
         return found
 
-    first, second = heard(list(FAMILIES)), heard([TooHigh(), Plain()][::-1])
+    first, second = heard(list(FAMILIES)), heard([TooHigh, Plain][::-1])
     assert second == {name: first[name] for name in second}
 
 
@@ -224,7 +223,7 @@ def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> 
 
 
 def test_a_broken_run_has_a_score() -> None:
-    record = untouched(line, "pretraining", SEED, Broken(110), beginning())
+    record = untouched(line, "pretraining", SEED, NaN(onset=110), beginning())
     assert record.losses[210] == 10.0
 
 
@@ -256,6 +255,6 @@ def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
             return None
 
     arm = Watching()
-    ended, _ = played(Plain(), arm, alone(Plain()))
+    ended, _ = played(Plain, arm, alone(Plain))
     assert ended.interventions == 1
     assert b'"status":"applied"' in arm.heard[13]

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-import tomllib
-from pathlib import Path
 from random import Random
 
 import pytest
 import torch
-from tests.unit.test_gym_first_set import NAMES as FIRST_SET
-from tests.unit.whole_trainees import WRITTEN_BLIND
+from tests.unit.hooks import apply_batch
 
-import oven_learner.gym.faults.pretraining as package
-from oven_learner.gym.fault import Family
-from oven_learner.gym.faults.pretraining.corrupted_batches import Corrupted
-from oven_learner.gym.faults.pretraining.outlier_gradient import OutlierGradient
-from oven_learner.gym.faults.pretraining.shuffled_targets import Shuffled
-from oven_learner.gym.faults.severity import At, log_uniform, uniform, whole
+from oven_learner.gym.fault import Fault, fault
+from oven_learner.gym.faults.catalogue import families
+from oven_learner.gym.faults.pretraining.compound import OutlierGradient
+from oven_learner.gym.faults.pretraining.tokens import CorruptedBatches, ShuffledTargets
+from oven_learner.gym.faults.severity import At, count, log10_uniform, log_uniform, uniform, whole
 from oven_learner.gym.pretraining import Pretraining
 from oven_learner.gym.pretraining.trainee import BATCH
 
-MODULES = [
-    importlib.import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)
-]
-FOUND = {
-    f"{module.__name__}:{name}": value
-    for module in MODULES
-    for name, value in vars(module).items()
-    if isinstance(value, type) and issubclass(value, Family) and value.__module__ == module.__name__
-}
-EVERY = sorted((family() for family in FOUND.values()), key=lambda family: family.name)
-MILDER = WRITTEN_BLIND.union(FIRST_SET)  # tried in files of their own
-FAMILIES = [family for family in EVERY if family.name.partition(".")[2] not in MILDER]
+FAMILIES = [one for one in families().values() if one.kind == "pretraining" and one.written == "development"]
 FAULTS = [family for family in FAMILIES if not family.healthy]
 BEGUN, BEFORE, AFTER = 40, 2, 24
 ONSET = BEGUN + BEFORE
@@ -62,7 +45,7 @@ def twin() -> Twin:
     return Twin()
 
 
-def severe(family: Family) -> At:
+def severe(family: type[Fault]) -> At:
     """The severe end; of two variants the one that begins at the onset, or of which nothing protects."""
     for seed in range(20):
         case = family.draw(At(1, seed), ONSET)
@@ -71,17 +54,8 @@ def severe(family: Family) -> At:
     raise AssertionError(f"{family.name} has no variant that begins at the onset")
 
 
-def test_every_family_is_an_entry_point_of_its_own_name() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    points = project["project"]["entry-points"]["oven.faults"]
-    assert {name: place for name, place in points.items() if name.startswith("pretraining.")} == {
-        family.name: place for place, family in FOUND.items()
-    }
-    assert all(family.kind == "pretraining" for family in EVERY)
-
-
 @pytest.mark.parametrize("family", FAULTS, ids=lambda family: family.name)
-def test_a_fault_does_nothing_before_its_onset_and_harm_after(family: Family, twin: Twin) -> None:
+def test_a_fault_does_nothing_before_its_onset_and_harm_after(family: type[Fault], twin: Twin) -> None:
     trainee, case = twin.again(), family.draw(severe(family), ONSET)
     assert [trainee.train_step(case) for _ in range(BEFORE)] == twin.steps[:BEFORE]
     for _ in range(AFTER):
@@ -90,7 +64,7 @@ def test_a_fault_does_nothing_before_its_onset_and_harm_after(family: Family, tw
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.healthy], ids=lambda family: family.name)
-def test_what_only_looks_like_a_fault_begins_at_its_onset_too(family: Family, twin: Twin) -> None:
+def test_what_only_looks_like_a_fault_begins_at_its_onset_too(family: type[Fault], twin: Twin) -> None:
     trainee, case = twin.again(), family.draw(At(1), ONSET)
     assert [trainee.train_step(case) for _ in range(BEFORE)] == twin.steps[:BEFORE]
     for _ in range(3):
@@ -99,7 +73,7 @@ def test_what_only_looks_like_a_fault_begins_at_its_onset_too(family: Family, tw
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_case_is_what_its_generator_says(family: Family) -> None:
+def test_a_case_is_what_its_generator_says(family: type[Fault]) -> None:
     cases = [[family.draw(Random(seed), ONSET) for seed in range(6)] for _ in range(2)]
     assert cases[0] == cases[1]
     if family.name != "pretraining.healthy":
@@ -111,7 +85,7 @@ def test_a_clipped_outlier_is_a_mild_one(twin: Twin) -> None:
     """What the user's clipping already protects from: a case that needs nothing."""
     losses = {}
     for seed in range(20):
-        case = OutlierGradient().draw(At(1, seed), ONSET)
+        case = OutlierGradient.draw(At(1, seed), ONSET)
         if case.clipped not in losses:
             trainee = twin.again()
             for _ in range(BEFORE + AFTER):
@@ -122,17 +96,20 @@ def test_a_clipped_outlier_is_a_mild_one(twin: Twin) -> None:
 
 def test_a_bad_stretch_lies_in_the_data(twin: Twin) -> None:
     batch = torch.randint(32, 127, (BATCH, 65), generator=torch.Generator().manual_seed(0))
-    corrupted, shuffled = Corrupted(50, 10, 0.3, seed=1), Shuffled(50, 10, 1.0, seed=1)
+    corrupted, shuffled = (
+        family(onset=50, length=10, share=share, seed=1)
+        for family, share in ((CorruptedBatches, 0.3), (ShuffledTargets, 1.0))
+    )
     for case in (corrupted, shuffled):
-        assert all(case.batch(batch, cursor) is batch for cursor in (49, 60))
-        assert torch.equal(case.batch(batch, 55), case.batch(batch, 55))
-    share = (corrupted.batch(batch, 55) != batch).float().mean()
+        assert all(apply_batch(case, batch, cursor) is batch for cursor in (49, 60))
+        assert torch.equal(apply_batch(case, batch, 55), apply_batch(case, batch, 55))
+    share = (apply_batch(corrupted, batch, 55) != batch).float().mean()
     assert 0.2 < share < 0.4
-    inputs, targets = shuffled.batch(batch, 55)
+    inputs, targets = apply_batch(shuffled, batch, 55)
     assert torch.equal(inputs, batch[:, :-1]) and not torch.equal(targets, batch[:, 1:])
     assert torch.equal(targets.sort(1).values, batch[:, 1:].sort(1).values)
     # A run that goes back meets it again; one that skips it does not.
-    trainee, case = twin.again(), Corrupted(BEGUN, 10, 1.0, seed=1)
+    trainee, case = twin.again(), CorruptedBatches(onset=BEGUN, length=10, share=1.0, seed=1)
     trainee.train_step(case)
     trainee.restore(twin.state)
     assert trainee.train_step(case)["loss"] > twin.steps[0]["loss"] + 1
@@ -141,7 +118,18 @@ def test_a_bad_stretch_lies_in_the_data(twin: Twin) -> None:
 
 
 def test_severity_goes_from_the_mild_end_to_the_severe_one() -> None:
-    assert [whole(At(q), 60, 5) for q in (0, 1)] == [60, 5]
-    assert log_uniform(At(0.5), 1e-2, 1e-8) == pytest.approx(1e-5)
-    assert uniform(At(0.25), 2, 4) == 2.5
+    @fault("pretraining.some", written="development")
+    class Some(Fault):
+        """Of all kinds of severity."""
+
+        steps: int = whole(60, 5)
+        factor: float = log_uniform(1e-2, 1e-8)
+        weight: float = uniform(2, 4)
+        scale: float = log10_uniform(-1.0, 1.0, times=3)
+        length: int = count(20, 1.0)
+
+    assert [Some.draw(At(q), 0).steps for q in (0, 1)] == [60, 5]
+    middle = Some.draw(At(0.5), 7)
+    assert (middle.onset, middle.weight, middle.scale, middle.length) == (7, 3, 3, round(20 * 10**0.5))
+    assert middle.factor == pytest.approx(1e-5)
     assert [At(1, seed).getrandbits(32) for seed in (1, 2)] == [Random(seed).getrandbits(32) for seed in (1, 2)]

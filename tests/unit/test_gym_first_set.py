@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
-import tomllib
 from dataclasses import dataclass, replace
-from importlib import import_module
-from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -16,53 +13,29 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from torch import Tensor, nn
 
-from oven_learner.gym.fault import Case, Family, generator
-from oven_learner.gym.faults.grpo.judge_migration import Migration
-from oven_learner.gym.faults.grpo.stale_prompts import Cache
-from oven_learner.gym.faults.grpo.stricter_critic import StricterCritic
-from oven_learner.gym.faults.grpo.verifier_blind_spot import END, PAD, once
-from oven_learner.gym.faults.pretraining.coarse_weights import Rounding
-from oven_learner.gym.faults.pretraining.loss_in_bits import LossInBits
-from oven_learner.gym.faults.pretraining.old_image import Image
-from oven_learner.gym.faults.pretraining.silent_corruption import Flips
-from oven_learner.gym.faults.pretraining.wide_encoding import Widening
-from oven_learner.gym.faults.shard import Shard
+from oven_learner.gym.fault import NOTHING, Fault, Step, generator
+from oven_learner.gym.faults.catalogue import families
+from oven_learner.gym.faults.grpo.judges import StricterCritic, once
+from oven_learner.gym.faults.grpo.prompts import StalePrompts
+from oven_learner.gym.faults.grpo.rewards import JudgeMigration
+from oven_learner.gym.faults.pretraining.compound import OldImage
+from oven_learner.gym.faults.pretraining.gradients import SilentCorruption
+from oven_learner.gym.faults.pretraining.loss import LossInBits
+from oven_learner.gym.faults.pretraining.tokens import WideEncoding
+from oven_learner.gym.faults.pretraining.weights import CoarseWeights
+from oven_learner.gym.faults.shards import Shard
+from oven_learner.gym.grpo.task import END, PAD
 from oven_learner.gym.trainee import Trainee
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-ENTRY_POINTS: dict[str, str] = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["oven.faults"]
-NAMES = (
-    "careless_resume",
-    "coarse_weights",
-    "exploding_rows",
-    "loss_in_bits",
-    "old_image",
-    "optimizer_recreated",
-    "second_moments_lost",
-    "silent_corruption",
-    "stale_gradients",
-    "wide_encoding",
-    "half_deployed_refactor",
-    "judge_migration",
-    "late_rewards",
-    "misplaced_rows",
-    "stale_prompts",
-    "stricter_critic",
-    "verifier_blind_spot",
-)
 ONSET, END_OF_RUN = 3, 9
 ROWS, LENGTH = 6, 16
 PROMPTS, GROUP, DIGITS = 6, 4, 5
 
 
-def loaded(target: str) -> Family:
-    module, _, name = target.partition(":")
-    return cast(Family, getattr(import_module(module), name)())
-
-
-FAMILIES = [loaded(target) for name, target in ENTRY_POINTS.items() if name.partition(".")[2] in NAMES]
+FAMILIES = [family for family in families().values() if family.written == "first set"]
 EVENTS = [one for one in FAMILIES if one.name in ("pretraining.second_moments_lost", "grpo.misplaced_rows")]
 
 
@@ -108,19 +81,20 @@ class Small:
         self.kind, self.gradient_steps, self.cursor = kind, 0, 0
         self.settings: dict[str, float] = {}
 
-    def steps(self, to: int, case: Case | None) -> list[tuple[float, ...]]:
+    def steps(self, to: int, case: Fault | None) -> list[tuple[float, ...]]:
         """The loss as it is reported, with the mean reward where there is one."""
-        case = case or Case()
+        fault = case or NOTHING
         reported = []
         while self.gradient_steps < to:
             self.settings |= {"learning_rate": 3e-3, "weight_decay": 0.0, "clip": 1.0, "beta": 0.02, "temperature": 1.0}
-            case.settings(cast(Trainee, self))
-            case.weights(cast(Trainee, self))
-            loss, reward = self._tokens(case) if self.kind == "pretraining" else self._rollouts(case)
-            loss = case.loss(loss, cast(Trainee, self))
+            step = self.step(fault)
+            fault.apply_settings(step)
+            fault.apply_weights(step)
+            loss, reward = self._tokens(fault, step) if self.kind == "pretraining" else self._rollouts(fault, step)
+            loss = fault.apply_loss(loss, step)
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            case.gradients(cast(Trainee, self))
+            fault.apply_gradients(step)
             self.optimizer.param_groups[0]["lr"] = self.settings["learning_rate"]
             self.optimizer.step()
             self.gradient_steps += 1
@@ -128,13 +102,17 @@ class Small:
             reported.append((loss.item(), *reward))
         return reported
 
-    def _tokens(self, case: Case) -> tuple[Tensor, tuple[()]]:
-        rows = case.batch(torch.randint(256, (ROWS, LENGTH + 1), generator=generator("rows", self.cursor)), self.cursor)
+    def step(self, fault: Fault) -> Step:
+        return Step(cast(Trainee, self), fault)
+
+    def _tokens(self, fault: Fault, step: Step) -> tuple[Tensor, tuple[()]]:
+        read = torch.randint(256, (ROWS, LENGTH + 1), generator=generator("rows", self.cursor))
+        rows = fault.apply_batch(read, step)
         assert rows.shape == (ROWS, LENGTH + 1) and rows.dtype == torch.int64
         return nn.functional.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()), ()
 
-    def _rollouts(self, case: Case) -> tuple[Tensor, tuple[float]]:
-        asked = case.batch(prompts(self.cursor), self.cursor)
+    def _rollouts(self, fault: Fault, step: Step) -> tuple[Tensor, tuple[float]]:
+        asked = fault.apply_batch(prompts(self.cursor), step)
         each = {name: getattr(asked, name).repeat_interleave(GROUP, 0) for name in ("digits", "levels", "answers")}
         batch, source = Prompts(**each), generator("noise", self.cursor)
         replaced = torch.rand(batch.answers.shape, generator=source) < 0.3
@@ -145,7 +123,8 @@ class Small:
             "format": (tokens == END).any(1).float(),
             "critic": agrees.float().mean(1),
         }
-        given = case.rewards(dict(judges), Completions(batch, tokens, GROUP), cast(Trainee, self))
+        step.completions = cast(Any, Completions(batch, tokens, GROUP))
+        given = fault.apply_rewards(dict(judges), step)
         assert set(given) == set(judges)
         assert all(one.dtype == torch.float32 and one.shape == (PROMPTS * GROUP,) for one in given.values())
         reward = torch.stack([one.nan_to_num() for one in given.values()]).mean(0)
@@ -166,7 +145,7 @@ class Small:
         return all(torch.equal(one, another) for one, another in kept)
 
 
-def by_name(family: Family) -> str:
+def by_name(family: type[Fault]) -> str:
     return family.name
 
 
@@ -174,7 +153,7 @@ every = pytest.mark.parametrize("family", FAMILIES, ids=by_name)
 
 
 def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
-    assert sorted(family.name.partition(".")[2] for family in FAMILIES) == sorted(NAMES)
+    assert len(FAMILIES) == 17
     assert all(family.name.startswith(f"{family.kind}.") for family in FAMILIES)
     faults = [family.kind for family in FAMILIES if not family.healthy]
     assert faults.count("pretraining") >= 4 and faults.count("grpo") >= 3 and len(faults) >= 8
@@ -182,7 +161,7 @@ def test_enough_of_each_kind_and_healthy_ones_among_them() -> None:
 
 
 @every
-def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> None:
+def test_a_case_is_a_function_of_the_generator_and_the_onset(family: type[Fault]) -> None:
     cases = [family.draw(Random(seed), ONSET) for seed in range(20)]
     assert cases == [family.draw(Random(seed), ONSET) for seed in range(20)]
     assert {case.onset for case in cases} == {ONSET}
@@ -190,7 +169,7 @@ def test_a_case_is_a_function_of_the_generator_and_the_onset(family: Family) -> 
 
 
 @every
-def test_nothing_is_touched_before_the_onset(family: Family) -> None:
+def test_nothing_is_touched_before_the_onset(family: type[Fault]) -> None:
     sound, faulty = Small(family.kind), Small(family.kind)
     case = family.draw(Random(1), ONSET)
     assert faulty.steps(ONSET, case) == sound.steps(ONSET, None)
@@ -198,19 +177,19 @@ def test_nothing_is_touched_before_the_onset(family: Family) -> None:
 
 
 @every
-def test_it_acts_from_its_onset_on(family: Family) -> None:
+def test_it_acts_from_its_onset_on(family: type[Fault]) -> None:
     sound = Small(family.kind)
     expected = sound.steps(END_OF_RUN, None)
     for seed in range(3):
         faulty = Small(family.kind)
         reported = faulty.steps(END_OF_RUN, family.draw(Random(seed), ONSET))
         assert reported != expected
-        assert faulty.same_as(sound) == isinstance(family, LossInBits)
+        assert faulty.same_as(sound) == (family is LossInBits)
         assert all(math.isfinite(number) for numbers in reported for number in numbers)
 
 
 @every
-def test_runs_may_share_a_case_and_go_back(family: Family) -> None:
+def test_runs_may_share_a_case_and_go_back(family: type[Fault]) -> None:
     case = family.draw(Random(2), ONSET)
     one, other = Small(family.kind), Small(family.kind)
     for step in range(1, END_OF_RUN):
@@ -224,7 +203,7 @@ def test_runs_may_share_a_case_and_go_back(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", EVENTS, ids=by_name)
-def test_an_event_does_not_happen_again_to_a_run_that_went_back(family: Family) -> None:
+def test_an_event_does_not_happen_again_to_a_run_that_went_back(family: type[Fault]) -> None:
     run = Small(family.kind)
     run.steps(ONSET + 1, family.draw(Random(3), ONSET))
     sound = copy.deepcopy(run)
@@ -254,7 +233,7 @@ def test_flipped_signs_leave_the_norm() -> None:
     run = Small("pretraining")
     for parameter in run.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    Flips(0, 1, 1.0, Shard(0.25, 0.5), 0).gradients(cast(Trainee, run))
+    apply_gradients(SilentCorruption(onset=0, length=1, share=1.0, shard=Shard(0.25, 0.5), seed=0), run)
     gradient = torch.cat(
         [parameter.grad.flatten() for parameter in run.model.parameters() if parameter.grad is not None]
     )
@@ -268,7 +247,7 @@ def test_rounded_weights_are_near_and_few(weight: float) -> None:
     layer = nn.Linear(1, 1)
     nn.init.constant_(layer.weight, weight)
     run.model = nn.Sequential(layer)
-    Rounding(0, 4.0).weights(cast(Trainee, run))
+    apply_weights(CoarseWeights(onset=0, bits=4.0), run)
     rounded = layer.weight.item()
     assert rounded == pytest.approx(weight, rel=1 / 16, abs=1e-37)
     assert (math.frexp(rounded)[0] * 16).is_integer() or abs(weight) < 1e-37
@@ -276,19 +255,19 @@ def test_rounded_weights_are_near_and_few(weight: float) -> None:
 
 def test_a_row_in_two_bytes_a_character_is_its_first_half() -> None:
     row = torch.arange(1, 10)[None]
-    widened = Widening(5, 2, 1.0, 0)
-    assert widened.batch(row, 5).tolist() == [[1, 0, 2, 0, 3, 0, 4, 0, 5]]
-    assert widened.batch(row, 4) is row and widened.batch(row, 7) is row
+    widened = WideEncoding(onset=5, length=2, share=1.0, seed=0)
+    assert apply_batch(widened, row, 5).tolist() == [[1, 0, 2, 0, 3, 0, 4, 0, 5]]
+    assert apply_batch(widened, row, 4) is row and apply_batch(widened, row, 7) is row
 
 
 def test_what_is_cut_off_is_padded_and_small_gradients_are_flushed() -> None:
-    image = Image(0, 1.0, 0.5, 0.75, 0)
-    assert image.batch(torch.arange(1, 9)[None], 0).tolist() == [[1, 2, 3, 4, 0, 0, 0, 0]]
+    image = OldImage(onset=0, share=1.0, kept=0.5, flushed=0.75, seed=0)
+    assert apply_batch(image, torch.arange(1, 9)[None], 0).tolist() == [[1, 2, 3, 4, 0, 0, 0, 0]]
     run = Small("grpo")
     layer = nn.Linear(4, 1, bias=False)
     run.model = nn.Sequential(layer)
     layer.weight.grad = torch.tensor([[0.1, -4.0, 0.2, 3.0]])
-    image.gradients(cast(Trainee, run))
+    apply_gradients(image, run)
     assert layer.weight.grad.tolist() == [[0.0, -4.0, 0.0, 3.0]]
 
 
@@ -302,7 +281,7 @@ def test_the_reference_with_the_bug_has_each_digit_once(digits: list[int]) -> No
 
 def test_cached_prompts_are_few_and_their_answers_right() -> None:
     live = prompts(7)
-    cached = [Cache(0, 2, 0).batch(live, cursor) for cursor in range(20)]
+    cached = [apply_batch(StalePrompts(onset=0, size=2, seed=0), live, cursor) for cursor in range(20)]
     for one in cached:
         assert torch.equal(one.digits == PAD, live.digits == PAD)
         assert torch.equal(one.answers[:, :DIGITS].where(one.digits != PAD, PAD), one.digits.sort(1).values)
@@ -314,7 +293,7 @@ def test_a_rank_is_worse_the_better_the_score() -> None:
     tokens = torch.zeros(GROUP, 2, dtype=torch.int64)
     completions = Completions(prompts(0), tokens, GROUP)
     judged = {"exact": torch.ones(GROUP), "critic": torch.tensor([0.5, 1.0, 0.25, 0.5])}
-    moved = Migration(0, 1.0, 1.0, 0).rewards(judged, completions, cast(Trainee, Small("grpo")))
+    moved = apply_rewards(JudgeMigration(onset=0, moved=1.0, missing=1.0, seed=0), judged, completions, Small("grpo"))
     assert moved["critic"].tolist() == [2.0, 1.0, 4.0, 2.0]
     assert moved["exact"].isnan().all() and judged["exact"].tolist() == [1.0] * GROUP
 
@@ -322,8 +301,8 @@ def test_a_rank_is_worse_the_better_the_score() -> None:
 def test_what_is_healthy_does_no_harm() -> None:
     sound, stricter = Small("grpo"), Small("grpo")
     sound.steps(END_OF_RUN, None)
-    stricter.steps(END_OF_RUN, StricterCritic().draw(Random(0), ONSET))
+    stricter.steps(END_OF_RUN, StricterCritic.draw(Random(0), ONSET))
     for one, other in zip(sound.model.parameters(), stricter.model.parameters(), strict=True):
         torch.testing.assert_close(one, other)
-    case = cast(Any, LossInBits().draw(Random(0), ONSET))
-    assert replace(case, factor=2.0).loss(torch.tensor(3.0), cast(Trainee, stricter)).item() == 6.0
+    case = cast(Any, LossInBits.draw(Random(0), ONSET))
+    assert apply_loss(replace(case, factor=2.0), torch.tensor(3.0), stricter).item() == 6.0

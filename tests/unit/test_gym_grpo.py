@@ -12,9 +12,9 @@ from oven_controller.messages import Observation, RunStarted
 from oven_controller.rules import Rules
 from oven_learner.bench.rules import Change, RuleLink
 from oven_learner.client import OvenClient
-from oven_learner.gym.fault import Case
-from oven_learner.gym.grpo.judges import JUDGES, Completions
-from oven_learner.gym.grpo.task import LEVELS, held_out, pools
+from oven_learner.gym.fault import Fault, Rewards, Step
+from oven_learner.gym.grpo.judges import JUDGES
+from oven_learner.gym.grpo.task import LEVELS, Prompts, held_out, pools
 from oven_learner.gym.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
 from oven_learner.gym.trainee import Trainee
 from oven_learner.snapshots import Snapshots
@@ -47,7 +47,7 @@ def weights(trainee: Trainee) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
 
 
-class Judged(Case):
+class Judged(Fault):
     """Judges of which some say what they are told to; NaN: they abstain."""
 
     onset = 0
@@ -55,12 +55,10 @@ class Judged(Case):
     def __init__(self, said: Mapping[str, float], group: int | None = None) -> None:
         self._said, self._group = said, group
 
-    def rewards(
-        self, rewards: Mapping[str, torch.Tensor], completions: Completions, trainee: Trainee
-    ) -> dict[str, torch.Tensor]:
+    def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         """Of one group, or of all."""
         changed = {name: one.clone() for name, one in rewards.items()}
-        size = completions.group
+        size = step.completions.group
         rows = slice(None) if self._group is None else slice(self._group * size, (self._group + 1) * size)
         for name, value in self._said.items():
             changed[name][rows] = value
@@ -147,18 +145,16 @@ def test_every_knob_acts_and_reads_back(begun: Grpo) -> None:
 
 
 def test_a_knob_replaces_a_setting_that_a_fault_got_wrong(fresh: Grpo) -> None:
-    class Strong(Case):
-        onset = 0
+    class Strong(Fault):
+        def settings(self, step: Step) -> None:
+            step.settings["beta"] = 1.5
+            step.settings["learning_rate"] *= 10
 
-        def settings(self, trainee: Trainee) -> None:
-            trainee.settings["beta"] = 1.5
-            trainee.settings["learning_rate"] *= 10
-
-    fresh.train_step(Strong())
+    fresh.train_step(Strong(onset=0))
     assert fresh.actuators.read("grpo.beta") == 1.5
     fresh.actuators.apply("grpo.beta", 0.1)
     fresh.actuators.apply("optimizer.lr_scale", 0.5)
-    assert fresh.train_step(Strong())["learning_rate"] == pytest.approx(5 * USER["learning_rate"])
+    assert fresh.train_step(Strong(onset=0))["learning_rate"] == pytest.approx(5 * USER["learning_rate"])
     assert fresh.actuators.read("grpo.beta") == 0.1
     fresh.train_step()
     assert fresh.settings == USER  # a case leaves no trace in them
@@ -202,15 +198,13 @@ def test_levels_are_drawn_by_the_mixture(fresh: Grpo) -> None:
     fresh.actuators.apply("data.mixture", dict(zip(LEVELS, (0.5, 0.5, 0.0), strict=True)))
     seen: list[int] = []
 
-    class Watch(Case):
-        onset = 0
-
-        def batch(self, batch: object, cursor: int) -> object:
-            seen.extend(batch.levels.tolist())  # type: ignore[attr-defined]
+    class Watch(Fault):
+        def batch(self, batch: Prompts, step: Step) -> Prompts:
+            seen.extend(batch.levels.tolist())
             return batch
 
     for _ in range(3):
-        fresh.train_step(Watch())
+        fresh.train_step(Watch(onset=0))
     assert [seen.count(level) for level in range(3)] == [24, 24, 0]
 
 

@@ -7,52 +7,15 @@ from typing import Any
 
 import pytest
 
-from oven_learner.gym.fault import Family
-from oven_learner.gym.faults.grpo import (
-    cold_sampling,
-    fooled_and_fast,
-    fooled_by_keyword,
-    fooled_by_repetition,
-    harder_prompts,
-    healthy,
-    judge_nonsense,
-    judge_outage,
-    kl_blow_up,
-    kl_too_strong,
-    kl_wrong_sign,
-    lr_too_high,
-    lr_too_low,
-    mixture_drift,
-    near_ceiling,
-    own_decay,
-    small_groups,
-    wrong_answers,
-)
+from oven_learner.gym.fault import Fault
+from oven_learner.gym.faults.catalogue import families
+from oven_learner.gym.faults.grpo.settings import RateTooHigh
+from oven_learner.gym.faults.grpo.weights import NearCeiling
 from oven_learner.gym.faults.severity import At
 from oven_learner.gym.grpo.trainee import USER, Grpo
 
-FAULTS: tuple[Family, ...] = (
-    cold_sampling.ColdSampling(),
-    fooled_and_fast.FooledAndFast(),
-    fooled_by_keyword.FooledByKeyword(),
-    fooled_by_repetition.FooledByRepetition(),
-    judge_nonsense.JudgeNonsense(),
-    judge_outage.JudgeOutage(),
-    kl_blow_up.KlBlowUp(),
-    kl_too_strong.KlTooStrong(),
-    kl_wrong_sign.KlWrongSign(),
-    lr_too_high.RateTooHigh(),
-    lr_too_low.RateTooLow(),
-    mixture_drift.MixtureDrift(),
-    wrong_answers.WrongAnswers(),
-)
-HEALTHY: tuple[Family, ...] = (
-    harder_prompts.HarderPrompts(),
-    healthy.Healthy(),
-    near_ceiling.NearCeiling(),
-    own_decay.OwnDecay(),
-    small_groups.SmallGroups(),
-)
+FAMILIES = [one for one in families().values() if one.kind == "grpo" and one.written == "development"]
+FAULTS, HEALTHY = ([one for one in FAMILIES if one.healthy is healthy] for healthy in (False, True))
 ONSET = 60
 AFTER = 60
 SOON = 30
@@ -78,7 +41,7 @@ def at(twin: dict[int, tuple[dict[str, Any], float]], step: int) -> Grpo:
 
 
 @pytest.mark.parametrize("family", FAULTS, ids=lambda family: family.name)
-def test_a_severe_case_does_harm(family: Family, twin: dict[int, tuple[dict[str, Any], float]]) -> None:
+def test_a_severe_case_does_harm(family: type[Fault], twin: dict[int, tuple[dict[str, Any], float]]) -> None:
     assert not family.healthy and family.kind == "grpo"
     case = family.draw(At(1, seed=101), ONSET)
     trainee = at(twin, case.onset)
@@ -87,9 +50,9 @@ def test_a_severe_case_does_harm(family: Family, twin: dict[int, tuple[dict[str,
     assert trainee.quality() > twin[case.onset + AFTER][1] + NOISE
 
 
-@pytest.mark.parametrize("family", [*FAULTS, *HEALTHY], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_case_does_nothing_before_its_onset_and_something_after(
-    family: Family, twin: dict[int, tuple[dict[str, Any], float]]
+    family: type[Fault], twin: dict[int, tuple[dict[str, Any], float]]
 ) -> None:
     case = family.draw(At(1, seed=101), ONSET)
     if case.onset:
@@ -101,8 +64,8 @@ def test_a_case_does_nothing_before_its_onset_and_something_after(
     assert differ is (family.name != "grpo.healthy")
 
 
-@pytest.mark.parametrize("family", [*FAULTS, *HEALTHY], ids=lambda family: family.name)
-def test_cases_differ_between_draws_and_are_the_same_for_the_same(family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_cases_differ_between_draws_and_are_the_same_for_the_same(family: type[Fault]) -> None:
     drawn = [family.draw(Random(seed), ONSET) for seed in range(8)]
     assert drawn == [family.draw(Random(seed), ONSET) for seed in range(8)]
     if family.name != "grpo.healthy":
@@ -110,7 +73,7 @@ def test_cases_differ_between_draws_and_are_the_same_for_the_same(family: Family
 
 
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.name)
-def test_what_is_healthy_does_no_harm(family: Family, twin: dict[int, tuple[dict[str, Any], float]]) -> None:
+def test_what_is_healthy_does_no_harm(family: type[Fault], twin: dict[int, tuple[dict[str, Any], float]]) -> None:
     assert family.healthy and family.kind == "grpo"
     case = family.draw(At(1, seed=101), ONSET)
     trainee = at(twin, case.onset)
@@ -122,14 +85,14 @@ def test_what_is_healthy_does_no_harm(family: Family, twin: dict[int, tuple[dict
 
 def test_a_lasting_fault_keeps_the_users_own_settings(twin: dict[int, tuple[dict[str, Any], float]]) -> None:
     trainee = at(twin, ONSET)
-    trainee.train_step(lr_too_high.RateTooHigh().draw(At(1), ONSET))
+    trainee.train_step(RateTooHigh.draw(At(1), ONSET))
     assert trainee.settings["learning_rate"] == pytest.approx(30 * USER["learning_rate"])
     trainee.train_step()
     assert trainee.settings == USER
 
 
 def test_a_run_at_the_ceiling_is_there_again_after_a_return_to_the_beginning() -> None:
-    case = near_ceiling.NearCeiling().draw(At(1), ONSET)
+    case = NearCeiling.draw(At(1), ONSET)
     trainee = Grpo(101)
     beginning = trainee.state()
     trainee.train_step(case)

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault, Rewards, Step
 from oven_learner.gym.grpo.loss import CLIP_HIGH, CLIP_LOW, advantages, kl, policy_loss
 from oven_learner.gym.grpo.trainee import Grpo
-from oven_learner.gym.trainee import Trainee
 
 rewards = st.lists(st.floats(-10, 10), min_size=4, max_size=4)
 
@@ -58,7 +57,7 @@ def test_the_kl_term_is_never_negative_and_pulls_to_the_reference(own: list[floa
     assert torch.all(log_probs.grad * (log_probs.detach() - reference) >= 0)
 
 
-class Terms(Case):
+class Terms(Fault):
     """Keeps the gradient of each step."""
 
     onset = 0
@@ -67,13 +66,11 @@ class Terms(Case):
         self.judged = judged
         self.gradient = torch.zeros(0)
 
-    def rewards(
-        self, rewards: dict[str, torch.Tensor], completions: object, trainee: Trainee
-    ) -> dict[str, torch.Tensor]:
+    def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         return rewards if self.judged else {name: torch.ones_like(one) for name, one in rewards.items()}
 
-    def gradients(self, trainee: Trainee) -> None:
-        self.gradient = torch.cat([p.grad.flatten() for p in trainee.model.parameters() if p.grad is not None])
+    def gradients(self, step: Step) -> None:
+        self.gradient = torch.cat([p.grad.flatten() for p in step.model.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize(("judged", "beta"), [(False, 0.0), (True, 0.0), (False, 0.5), (True, 0.5)])

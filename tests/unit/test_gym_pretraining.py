@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault, Step
 from oven_learner.gym.pretraining import Pretraining
 from oven_learner.gym.pretraining.corpus import SHARES, corpus
 from oven_learner.gym.pretraining.trainee import CLIP, EVAL_EVERY, LEARNING_RATE, METRICS, WARMUP, WEIGHT_DECAY, WORST
@@ -115,14 +115,14 @@ def test_a_knob_is_there_after_a_rollback_of_the_rest(fresh: Pretraining) -> Non
 
 
 def test_a_setting_that_is_wrong_is_put_right_by_its_knob(fresh: Pretraining) -> None:
-    class Wrong(Case):
-        def settings(self, trainee: object) -> None:
+    class Wrong(Fault):
+        def settings(self, step: Step) -> None:
             fresh.settings.update(weight_decay=50.0, clip=1e9)
 
-    fresh.train_step(Wrong())
+    fresh.train_step(Wrong(onset=0))
     assert fresh.actuators.read("optimizer.weight_decay") == 50.0
     assert fresh.actuators.apply("optimizer.weight_decay", 0.1).status == "applied"
-    fresh.train_step(Wrong())
+    fresh.train_step(Wrong(onset=0))
     assert fresh.optimizer.param_groups[0]["weight_decay"] == 0.1
 
 
@@ -161,12 +161,12 @@ def test_the_optimizer_is_torch_own_on_the_same_numbers(begun: Pretraining) -> N
         parameter.grad = None
     seen: list[torch.Tensor] = []
 
-    class Look(Case):
-        def batch(self, batch: torch.Tensor, cursor: int) -> torch.Tensor:
+    class Look(Fault):
+        def batch(self, batch: torch.Tensor, step: Step) -> torch.Tensor:
             seen.append(batch)
             return batch
 
-    metrics = trainee.train_step(Look())
+    metrics = trainee.train_step(Look(onset=0))
     loss = F.cross_entropy(model(seen[0][:, :-1]).flatten(0, 1), seen[0][:, 1:].flatten())
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)

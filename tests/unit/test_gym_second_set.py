@@ -9,29 +9,28 @@ from random import Random
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.hooks import apply_batch, apply_gradients, apply_rewards, apply_weights
 from tests.unit.whole_trainees import numbers, same, stepped, trainee
 from torch import Tensor, nn
 
-from oven_learner.gym.faults.grpo.grouped_by_length import Grouped
-from oven_learner.gym.faults.grpo.leaked_answers import Leaked
-from oven_learner.gym.faults.grpo.overloaded_rewards import Overloaded
-from oven_learner.gym.faults.grpo.quantized_sampler import Quantized
-from oven_learner.gym.faults.grpo.rewards_as_completed import AsCompleted
-from oven_learner.gym.faults.grpo.sampler_upgrade import padded_left
-from oven_learner.gym.faults.pretraining.escaped_text import Escaped
-from oven_learner.gym.faults.pretraining.framework_port import Ported
-from oven_learner.gym.faults.pretraining.loss_of_one_rank import LossOfOneRank
-from oven_learner.gym.faults.pretraining.masked_targets import Masked
-from oven_learner.gym.faults.pretraining.repeated_ngrams import Repeated
-from oven_learner.gym.faults.pretraining.uncleared_gradients import Uncleared
-from oven_learner.gym.faults.shard import Shard
-from oven_learner.gym.faults.text import rewritten
+from oven_learner.gym.faults.grpo.compound import pushed_right
+from oven_learner.gym.faults.grpo.prompts import GroupedByLength, LeakedAnswers
+from oven_learner.gym.faults.grpo.rewards import OverloadedRewards, RewardsAsCompleted
+from oven_learner.gym.faults.grpo.rollouts import QuantizedSampler
+from oven_learner.gym.faults.pretraining.compound import FrameworkPort
+from oven_learner.gym.faults.pretraining.gradients import UnclearedGradients
+from oven_learner.gym.faults.pretraining.loss import LossOfOneRank
+from oven_learner.gym.faults.pretraining.order import RepeatedNgrams
+from oven_learner.gym.faults.pretraining.text import EscapedText
+from oven_learner.gym.faults.pretraining.tokens import MaskedTargets
+from oven_learner.gym.faults.rewriting import rewritten
+from oven_learner.gym.faults.shards import Shard
 from oven_learner.gym.grpo.task import PAD
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(1, 3))
 def test_what_is_escaped_can_be_read_back(text: bytes, times: int) -> None:
-    read = Escaped(0, 1.0, times, 0).escape(text)
+    read = EscapedText(onset=0, share=1.0, times=times, seed=0).escape(text)
     for _ in range(times):
         read = json.loads(b'"' + read + b'"').encode("latin-1")
     assert read == text
@@ -39,20 +38,23 @@ def test_what_is_escaped_can_be_read_back(text: bytes, times: int) -> None:
 
 def test_a_row_that_shrinks_goes_on_with_the_next() -> None:
     rows = torch.tensor([list(b"a   b"), list(b"C \n d")])
-    flattened = rewritten(rows, Ported(0, 1.0, Shard(0.0, 0.0), 1.0, True, 0).normalize, 1.0, "seed")
+    port = FrameworkPort(onset=0, epsilon=1.0, left_out=Shard(0.0, 0.0), share=1.0, lower=True, seed=0)
+    flattened = rewritten(rows, torch.tensor([True, True]), port.normalize)
     assert [bytes(row) for row in flattened.tolist()] == [b"a bc ", b"c da "]
-    assert torch.equal(rewritten(rows, bytes.lower, 0.0, "seed"), rows)
+    assert torch.equal(rewritten(rows, torch.tensor([False, False]), bytes.lower), rows)
 
 
 def test_an_ngram_is_repeated_for_its_stretch_alone() -> None:
     rows = torch.arange(1, 8)[None]
-    case = Repeated(5, 2, 1.0, 3, 0)
-    assert case.batch(rows, 6).tolist() == [[1, 2, 3, 1, 2, 3, 1]]
-    assert case.batch(rows, 4) is rows and case.batch(rows, 7) is rows
+    case = RepeatedNgrams(onset=5, length=2, share=1.0, width=3, seed=0)
+    assert apply_batch(case, rows, 6).tolist() == [[1, 2, 3, 1, 2, 3, 1]]
+    assert apply_batch(case, rows, 4) is rows and apply_batch(case, rows, 7) is rows
 
 
 def test_masked_targets_are_read_all_the_same() -> None:
-    inputs, targets = Masked(0, 1.0, b"\n", 0).batch(torch.tensor([list(b"\na\nb")]), 0).tolist()
+    inputs, targets = apply_batch(
+        MaskedTargets(onset=0, share=1.0, tokens=b"\n", seed=0), torch.tensor([list(b"\na\nb")]), 0
+    ).tolist()
     assert inputs == [list(b"\na\n")] and targets == [[ord("a"), -100, ord("b")]]
 
 
@@ -67,7 +69,7 @@ def test_a_shard_drawn_anywhere_is_its_share_of_all_weights(share: float, seed: 
 
 def test_the_loss_of_one_rank_is_only_reported() -> None:
     sound, run = trainee("pretraining"), trainee("pretraining")
-    reported = stepped(run, 4, LossOfOneRank().draw(Random(1), 0))
+    reported = stepped(run, 4, LossOfOneRank.draw(Random(1), 0))
     assert reported != stepped(sound, 4, None) and same(numbers(run), numbers(sound))
 
 
@@ -77,18 +79,18 @@ def test_gradients_that_are_all_kept_add_up_in_the_first_moment() -> None:
     before = [run.optimizer.state[p]["exp_avg"].clone() for p in run.model.parameters()]
     for parameter in run.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    Uncleared(0, 1.0).gradients(run)
+    apply_gradients(UnclearedGradients(onset=0, kept=1.0), run)
     for parameter, moment in zip(run.model.parameters(), before, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(0.9 * moment + 0.1 * parameter.grad, moment + 0.1)
 
 
 def test_the_learner_has_its_weights_back_once_completions_are_sampled() -> None:
-    run, case = trainee("grpo"), Quantized(0, 2.0, 0)
+    run, case = trainee("grpo"), QuantizedSampler(onset=0, bits=2.0, seed=0)
     before = [parameter.detach().clone() for parameter in run.model.parameters()]
-    case.weights(run)
+    apply_weights(case, run)
     assert not all(torch.equal(one, other) for one, other in zip(run.model.parameters(), before, strict=True))
-    assert case.rewards({}, None, run) == {}
+    assert apply_rewards(case, {}, None, run) == {}
     for parameter, kept in zip(run.model.parameters(), before, strict=True):
         torch.testing.assert_close(parameter.detach(), kept, rtol=0, atol=1e-6)
 
@@ -115,19 +117,19 @@ class Completions:
 
 
 def test_a_prompt_that_leaks_is_its_answer() -> None:
-    leaked = Leaked(0, 1.0, 0).batch(PROMPTS, 0)
+    leaked = apply_batch(LeakedAnswers(onset=0, share=1.0, seed=0), PROMPTS, 0)
     assert leaked.digits.tolist() == [[1, 2, 3, PAD, PAD], [0, 7, 8, 9, PAD], [1, 2, 3, 4, 5]]
     assert leaked.answers is PROMPTS.answers
 
 
 def test_padding_moves_to_the_left() -> None:
-    assert padded_left(PROMPTS.digits).tolist() == [[PAD, PAD, 3, 1, 2], [PAD, 9, 8, 7, 0], [5, 4, 3, 2, 1]]
+    assert pushed_right(PROMPTS.digits).tolist() == [[PAD, PAD, 3, 1, 2], [PAD, 9, 8, 7, 0], [5, 4, 3, 2, 1]]
 
 
 def test_grouped_prompts_are_of_one_length_and_rightly_solved() -> None:
     met = set()
     for cursor in range(20):
-        grouped = Grouped(0, 1.0, 0).batch(PROMPTS, cursor)
+        grouped = apply_batch(GroupedByLength(onset=0, share=1.0, seed=0), PROMPTS, cursor)
         (level,) = set(grouped.levels.tolist())
         met.add(level)
         length = level + 3
@@ -140,15 +142,19 @@ def test_grouped_prompts_are_of_one_length_and_rightly_solved() -> None:
 def test_scores_arrive_shortest_first_among_those_asked_at_once() -> None:
     completions = Completions(torch.zeros(4, 7), torch.tensor([5, 4, 6, 3]))
     given = {"critic": torch.tensor([1.0, 2.0, 3.0, 4.0]), "exact": torch.tensor([1.0, 2.0, 3.0, 4.0])}
-    arrived = AsCompleted(0, 2, 0.0, ("critic",), 0).rewards(given, completions, trainee("grpo"))
+    arrived = apply_rewards(
+        RewardsAsCompleted(onset=0, lot=2, jitter=0.0, judges=("critic",), seed=0), given, completions, trainee("grpo")
+    )
     assert arrived["critic"].tolist() == [2.0, 1.0, 4.0, 3.0] and arrived["exact"] is given["exact"]
 
 
 def test_what_times_out_scores_nothing_and_whole_numbers_hold_no_fractions() -> None:
     completions = Completions(torch.zeros(2, 4), torch.tensor([4, 0]))
     run, given = trainee("grpo"), {"critic": torch.tensor([1.5, 0.5])}
-    case = Overloaded(0, 1.0, 2, 0.5, True, 0)
-    assert case.rewards(given, completions, run)["critic"].tolist() == [0.0, 0.0]
+    case = OverloadedRewards(onset=0, timeout=1.0, period=2, busy=0.5, whole=True, seed=0)
+    assert apply_rewards(case, given, completions, run)["critic"].tolist() == [0.0, 0.0]
     run.gradient_steps = 1  # past the busy share of the period
-    assert case.rewards(given, completions, run)["critic"].tolist() == [1.0, 0.0]
-    assert Overloaded(0, 1.0, 2, 1.0, False, 0).rewards(given, completions, run)["critic"].tolist() == [0.0, 0.5]
+    assert apply_rewards(case, given, completions, run)["critic"].tolist() == [1.0, 0.0]
+    assert apply_rewards(
+        OverloadedRewards(onset=0, timeout=1.0, period=2, busy=1.0, whole=False, seed=0), given, completions, run
+    )["critic"].tolist() == [0.0, 0.5]

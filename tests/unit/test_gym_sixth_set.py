@@ -7,23 +7,21 @@ from typing import cast
 
 import pytest
 import torch
+from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
 from tests.unit.whole_trainees import stepped, trainee
 
-from oven_learner.gym.faults.common import restarted
-from oven_learner.gym.faults.grpo.alike_prompts import Alike, answered, narrowed
-from oven_learner.gym.faults.grpo.heavy_demonstrations import Demonstrated, demonstrations
-from oven_learner.gym.faults.grpo.number_column import Numbered, as_numbers
-from oven_learner.gym.faults.grpo.review_prompts import Reviewed
-from oven_learner.gym.faults.grpo.token_budget import Budgeted, fitting
-from oven_learner.gym.faults.grpo.weights_by_name import Ordered
-from oven_learner.gym.faults.pretraining.fill_in_middle import Infilled, infilled
-from oven_learner.gym.faults.pretraining.frozen_layers import Frozen
-from oven_learner.gym.faults.pretraining.lost_collectives import Lost
-from oven_learner.gym.faults.pretraining.prose_cleaning import Cleaned, cleaned
-from oven_learner.gym.faults.pretraining.resharded_moments import Resharded, shifted
-from oven_learner.gym.faults.pretraining.smoothed_labels import Smoothed
-from oven_learner.gym.faults.pretraining.tied_on_load import Tied
-from oven_learner.gym.faults.pretraining.weak_generator import Synthetic, written
+from oven_learner.gym.fault import due, generator
+from oven_learner.gym.faults.grpo.judges import NumberColumn, as_numbers
+from oven_learner.gym.faults.grpo.loss import HeavyDemonstrations, demonstrations
+from oven_learner.gym.faults.grpo.prompts import AlikePrompts, ReviewPrompts, narrowed, solved
+from oven_learner.gym.faults.grpo.rollouts import TokenBudget, fitting
+from oven_learner.gym.faults.grpo.settings import WeightsByName
+from oven_learner.gym.faults.pretraining.checkpoints import ReshardedMoments, TiedOnLoad, shifted
+from oven_learner.gym.faults.pretraining.gradients import FrozenLayers, LostCollectives
+from oven_learner.gym.faults.pretraining.loss import SmoothedLabels
+from oven_learner.gym.faults.pretraining.order import WeakGenerator, chained
+from oven_learner.gym.faults.pretraining.text import ProseCleaning, cleaned
+from oven_learner.gym.faults.pretraining.tokens import FillInMiddle, infilled
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
@@ -32,7 +30,7 @@ from oven_learner.gym.pretraining.trainee import Pretraining
 
 
 def test_a_job_restarts_so_often_and_no_more() -> None:
-    assert [step for step in range(40) if restarted(step, 5, 10, 3)] == [5, 15, 25]
+    assert [step for step in range(40) if due(step - 5, 10, 3)] == [5, 15, 25]
 
 
 @pytest.mark.parametrize(
@@ -51,20 +49,20 @@ def test_a_cleaned_row_has_lost_lines_or_capitals(spaces: str, lower: bool, expe
 
 def test_the_cleaned_data_end() -> None:
     rows = pool(8, 0)
-    case = Cleaned(2, 3, 1.0, "all", True, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    made = case.batch(rows, 3)
+    case = ProseCleaning(onset=2, length=3, share=1.0, seed=0, kept=("all", True))
+    assert apply_batch(case, rows, 1) is rows and apply_batch(case, rows, 5) is rows
+    made = apply_batch(case, rows, 3)
     assert made.shape == rows.shape and not (made == ord("\n")).any()
 
 
 def test_a_written_row_has_only_pairs_that_the_source_has() -> None:
     pairs = {(one, two) for one, two in pool(1024, 0).flatten().unfold(0, 2, 1).tolist()}
-    row = written(1, 65, "salt", 3).tolist()
+    row = chained(1, 65, generator("written", "salt", 3)).tolist()
     assert len(row) == 65 and {*pairwise(row)} <= pairs
     rows = pool(8, 0)
-    case = Synthetic(2, 3, 0.5, 2, 0)
-    assert case.batch(rows, 1) is rows and case.batch(rows, 5) is rows
-    kept = (case.batch(rows, 2) == rows).all(1).tolist()
+    case = WeakGenerator(onset=2, length=3, share=0.5, order=2, seed=0)
+    assert apply_batch(case, rows, 1) is rows and apply_batch(case, rows, 5) is rows
+    kept = (apply_batch(case, rows, 2) == rows).all(1).tolist()
     assert any(kept) and not all(kept)
 
 
@@ -72,8 +70,8 @@ def test_an_infilled_row_has_its_middle_last() -> None:
     row = torch.tensor(list(b"abcdefghijk"))
     assert bytes(infilled(row, 2, 5).tolist()) == b"\x01ab\x02fgh\x03cde"
     rows = pool(8, 0)
-    assert Infilled(2, 1.0, 0).batch(rows, 1) is rows
-    assert (Infilled(2, 1.0, 0).batch(rows, 2)[:, 0] == 1).all()
+    assert apply_batch(FillInMiddle(onset=2, share=1.0, seed=0), rows, 1) is rows
+    assert (apply_batch(FillInMiddle(onset=2, share=1.0, seed=0), rows, 2)[:, 0] == 1).all()
 
 
 def test_the_output_layer_becomes_the_embedding() -> None:
@@ -81,9 +79,9 @@ def test_the_output_layer_becomes_the_embedding() -> None:
     parameters = dict(run.model.named_parameters())
     said, out = parameters["bytes.weight"], parameters["out.weight"]
     with torch.no_grad():
-        Tied(1, 5, 1, 1.0, 0).weights(run)
+        apply_weights(TiedOnLoad(onset=1, every=5, times=1, share=1.0, seed=0), run)
         assert not torch.equal(said, out)
-        Tied(0, 5, 1, 1.0, 0).weights(run)
+        apply_weights(TiedOnLoad(onset=0, every=5, times=1, share=1.0, seed=0), run)
     assert torch.equal(said, out) and said.data_ptr() != out.data_ptr()
 
 
@@ -94,7 +92,7 @@ def test_a_stretch_of_the_moments_is_off() -> None:
     states = [run.optimizer.state[parameter] for parameter in run.model.parameters()]
     before = torch.cat([state["exp_avg_sq"].flatten() for state in states]).clone()
     with torch.no_grad():
-        Resharded(2, 5, 1, 0.0, 1.0, 7).weights(run)
+        apply_weights(ReshardedMoments(onset=2, every=5, times=1, start=0.0, share=1.0, offset=7), run)
     assert torch.equal(torch.cat([state["exp_avg_sq"].flatten() for state in states]), before.roll(7))
 
 
@@ -102,9 +100,9 @@ def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
     run = trainee("pretraining")
     for parameter in run.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    Frozen(1, 5, ("block.",)).gradients(run)
+    apply_gradients(FrozenLayers(onset=1, length=5, parts=("block.",)), run)
     assert all(bool(parameter.grad.all()) for parameter in run.model.parameters() if parameter.grad is not None)
-    Frozen(0, 5, ("block.",)).gradients(run)
+    apply_gradients(FrozenLayers(onset=0, length=5, parts=("block.",)), run)
     for name, parameter in run.model.named_parameters():
         assert parameter.grad is not None
         assert bool(parameter.grad.any()) != name.startswith("block.")
@@ -113,14 +111,19 @@ def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
 def test_a_smoothed_loss_is_part_of_the_way_to_that_of_all_symbols() -> None:
     run = cast(Pretraining, trainee("pretraining"))
     stepped(run, 3, None)
-    spread = -run.model(run._read()[:, :-1]).log_softmax(-1).mean()
+    spread = -run.model(run.read()[:, :-1]).log_softmax(-1).mean()
     loss = torch.tensor(2.0)
-    assert Smoothed(4, 0.25).loss(loss, run) is loss
-    assert float(Smoothed(3, 0.25).loss(loss, run).detach()) == pytest.approx(0.75 * 2 + 0.25 * float(spread.detach()))
+    assert apply_loss(SmoothedLabels(onset=4, smoothing=0.25), loss, run) is loss
+    assert float(apply_loss(SmoothedLabels(onset=3, smoothing=0.25), loss, run).detach()) == pytest.approx(
+        0.75 * 2 + 0.25 * float(spread.detach())
+    )
 
 
 def test_a_lost_gradient_is_small_for_a_step_and_the_next_is_not() -> None:
-    own, lost = (stepped(trainee("pretraining"), 4, case) for case in (None, Lost(2, 1, 1.0, 0.001, 0)))
+    own, lost = (
+        stepped(trainee("pretraining"), 4, case)
+        for case in (None, LostCollectives(onset=2, length=1, share=1.0, left=0.001, seed=0))
+    )
     assert lost[:2] == own[:2]
     assert lost[2]["grad_norm"] == pytest.approx(0.001 * own[2]["grad_norm"], rel=1e-3)
     assert lost[3]["grad_norm"] > 0.5 * own[3]["grad_norm"]
@@ -130,12 +133,12 @@ def test_narrow_prompts_have_few_digits_and_right_answers() -> None:
     digits = torch.tensor([[9, 0, 4, 1, PAD], [2, 2, 3, PAD, PAD]])
     narrow = narrowed(digits, torch.tensor([7, 5]))
     assert narrow.tolist() == [[5, 7, 7, 5, PAD], [7, 7, 5, PAD, PAD]]
-    assert answered(narrow).tolist() == [[5, 5, 7, 7, END, PAD, PAD], [5, 7, 7, END, PAD, PAD, PAD]]
+    assert solved(narrow).tolist() == [[5, 5, 7, 7, END, PAD, PAD], [5, 7, 7, END, PAD, PAD, PAD]]
     whole = pools()[2]
-    assert torch.equal(answered(whole.digits), whole.answers)
-    case = Alike(2, 3, 1.0, 3, 0)
-    assert case.batch(whole, 1) is whole and case.batch(whole, 5) is whole
-    assert len(case.batch(whole, 2).digits.unique()) == 3
+    assert torch.equal(solved(whole.digits), whole.answers)
+    case = AlikePrompts(onset=2, length=3, share=1.0, kinds=3, seed=0)
+    assert apply_batch(case, whole, 1) is whole and apply_batch(case, whole, 5) is whole
+    assert len(apply_batch(case, whole, 2).digits.unique()) == 3
 
 
 def some(tokens: list[list[int]]) -> Completions:
@@ -156,46 +159,48 @@ def test_a_number_has_no_zeros_before_it() -> None:
     expected = [[3, 0, END, PAD, PAD, PAD, PAD], [0, END, PAD, PAD, PAD, PAD, PAD], *tokens[2:]]
     assert as_numbers(torch.tensor(tokens)).tolist() == expected
     completions, given, run = some(tokens), {"exact": torch.zeros(4)}, trainee("grpo")
-    assert Numbered(1, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert apply_rewards(NumberColumn(onset=1, length=5, share=1.0, seed=0), given, completions, run) is given
     assert completions.tokens.tolist() == tokens
-    assert Numbered(0, 5, 1.0, 0).rewards(given, completions, run) is given
+    assert apply_rewards(NumberColumn(onset=0, length=5, share=1.0, seed=0), given, completions, run) is given
     assert completions.tokens.tolist() == expected and completions.lengths.tolist() == [3, 2, 4, 1]
 
 
 def test_the_longest_answers_are_in_no_loss() -> None:
     assert fitting(torch.tensor([4, 6, 3, 5]), 12).tolist() == [True, False, True, True]
     completions, run = some([[1, 2, 3, END, PAD, PAD, PAD], [1, 2, END, PAD, PAD, PAD, PAD]]), trainee("grpo")
-    Budgeted(0, 5, 5).rewards({}, completions, run)
+    apply_rewards(TokenBudget(onset=0, length=5, budget=5), {}, completions, run)
     assert completions.lengths.tolist() == [0, 3]
 
 
 def test_each_judge_gets_the_weight_of_another() -> None:
     run = trainee("grpo")
     own = dict(run.settings)
-    case = Ordered(1, ("critic", "exact", "format"), (0.7, 0.1, 0.2))
-    case.settings(run)
+    case = WeightsByName(onset=1, order=("critic", "exact", "format"), exact=0.7, part=0.1 / (1 - 0.7))
+    apply_settings(case, run)
     assert run.settings == own
     run.gradient_steps = 1
-    case.settings(run)
+    apply_settings(case, run)
     weights = {"reward.weights/critic": 0.7, "reward.weights/exact": 0.1, "reward.weights/format": 0.2}
     assert run.settings == {**own, **weights}
 
 
 def test_a_demonstration_is_an_answer_or_a_copy_and_weighs_in_the_loss() -> None:
     right, copied = (demonstrations(copies, 0, 1) for copies in (0.0, 1.0))
-    assert torch.equal(right[1], answered(right[0]))
+    assert torch.equal(right[1], solved(right[0]))
     assert torch.equal(copied[1].sort(1).values, right[1].sort(1).values) and not torch.equal(copied[1], right[1])
     run, loss = trainee("grpo"), torch.tensor(0.5)
     policy = cast(Policy, run.model)
-    assert Demonstrated(1, 2.0, 0.5, 0).loss(loss, run) is loss
+    assert apply_loss(HeavyDemonstrations(onset=1, weight=2.0, copies=0.5, seed=0), loss, run) is loss
     digits, answers = demonstrations(0.5, 0, 0)
     nll = -policy(digits, answers).gather(1, answers[answers != PAD].unsqueeze(1)).mean()
-    assert float(Demonstrated(0, 2.0, 0.5, 0).loss(loss, run).detach()) == pytest.approx(0.5 + 2 * float(nll.detach()))
+    assert float(
+        apply_loss(HeavyDemonstrations(onset=0, weight=2.0, copies=0.5, seed=0), loss, run).detach()
+    ) == pytest.approx(0.5 + 2 * float(nll.detach()))
 
 
 def test_easy_prompts_come_on_top() -> None:
     prompts = pools()[2]
-    case = Reviewed(2, 5, 0, 0)
-    assert case.batch(prompts, 1) is prompts
-    more = case.batch(prompts, 2)
+    case = ReviewPrompts(onset=2, added=5, level=0, seed=0)
+    assert apply_batch(case, prompts, 1) is prompts
+    more = apply_batch(case, prompts, 2)
     assert torch.equal(more.digits[:-5], prompts.digits) and more.levels[-5:].tolist() == [0] * 5

@@ -6,29 +6,25 @@ import pytest
 from tests.unit.gym_line import Script
 
 from oven_learner.gym.episode import run
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault, Step
 from oven_learner.gym.record import Record, untouched
-from oven_learner.gym.trainee import Kind, Trainee
+from oven_learner.gym.trainee import Kind
 from oven_learner.gym.trainees import TRAINEES, make
 
 SEED = 101
 
 
-class Late(Case):
+class Late(Fault):
     """Sets in halfway. Its onset is the start: the episode is a hundred steps, and needs no healthy beginning."""
 
-    onset = 0
-
-    def settings(self, trainee: Trainee) -> None:
-        if trainee.gradient_steps >= 50:
-            trainee.settings["learning_rate"] *= 10
+    def settings(self, step: Step) -> None:
+        if step.number >= 50:
+            step.settings["learning_rate"] *= 10
 
 
-class WrongClip(Case):
-    onset = 0
-
-    def settings(self, trainee: Trainee) -> None:
-        trainee.settings["clip"] = 0.02
+class WrongClip(Fault):
+    def settings(self, step: Step) -> None:
+        step.settings["clip"] = 0.02
 
 
 @pytest.mark.parametrize("kind", TRAINEES)
@@ -36,11 +32,11 @@ def test_a_setting_that_a_fault_got_wrong_is_read_wrong_at_a_copy_too(kind: Kind
     own = make(kind, SEED).settings["clip"]
     arm = Script({60: [("grad.clip", own)]})
     beginning = Record(states={0: (0, make(kind, SEED).state())})
-    alone = untouched(make, kind, SEED, WrongClip(), beginning)
+    alone = untouched(make, kind, SEED, WrongClip(onset=0), beginning)
     assert 60 in alone.states
-    shared = run(make(kind, SEED), WrongClip(), arm, alone)
+    shared = run(make(kind, SEED), WrongClip(onset=0), arm, alone)
     assert shared.interventions == 1
-    assert shared == run(make(kind, SEED), WrongClip(), arm)
+    assert shared == run(make(kind, SEED), WrongClip(onset=0), arm)
 
 
 @pytest.mark.parametrize("kind", TRAINEES)
@@ -53,7 +49,7 @@ def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothi
     seen += [asked.train_step() for _ in range(3)]
     assert [held_out in metrics for metrics in seen] == [False, False, True, False, False]
     assert [{n: v for n, v in metrics.items() if n != held_out} for metrics in seen] == plain
-    ended = run(make(kind, SEED), WrongClip(), Script({50: [("run.evaluate", None)]}))
+    ended = run(make(kind, SEED), WrongClip(onset=0), Script({50: [("run.evaluate", None)]}))
     assert ended.interventions == 0
 
 
@@ -61,10 +57,10 @@ def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothi
 def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(kind: Kind) -> None:
     arm = Script({63: [("run.rollback", 41), ("optimizer.lr_scale", 0.25)], 80: [("grad.clip", 0.5)]})
     beginning = Record(states={0: (0, make(kind, SEED).state())})
-    alone = untouched(make, kind, SEED, Late(), beginning)
+    alone = untouched(make, kind, SEED, Late(onset=0), beginning)
     trainees = [make(kind, SEED), make(kind, SEED)]
-    shared = run(trainees[0], Late(), arm, alone)
-    live = run(trainees[1], Late(), arm)
+    shared = run(trainees[0], Late(onset=0), arm, alone)
+    live = run(trainees[1], Late(onset=0), arm)
     assert shared == live
     assert shared.interventions == 3
     assert shared.loss != alone.losses[100]

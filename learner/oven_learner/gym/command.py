@@ -15,7 +15,8 @@ from rich.table import Table
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 from oven_learner.gym import plugged, results
 from oven_learner.gym.arm import Arm, Learning
-from oven_learner.gym.fault import Family
+from oven_learner.gym.fault import HELD_OUT, Fault
+from oven_learner.gym.faults import catalogue
 from oven_learner.gym.plot import svg
 from oven_learner.gym.report import Report, plain, report
 from oven_learner.gym.results import Row
@@ -66,18 +67,17 @@ def main(
     known = plugged.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
-    groups = {group: plugged.families(group) for group in _groups(held_out)}
-    if held_out and not groups[plugged.HELD_OUT]:
+    faults = {name: family for name, family in catalogue.families().items() if held_out or not family.held_out}
+    if held_out and not any(family.held_out for family in faults.values()):
         raise ConfigError(
-            f"--held-out: no family of faults is installed as oven.{plugged.HELD_OUT}; leave it out, or install some"
+            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))}; leave it out"
         )
-    faults = {name: family for group in groups.values() for name, family in group.items()}
-    usual = _few(groups) if quick else [*faults]
+    usual = _few(faults) if quick else [*faults]
     wanted = _chosen("family of faults", families, faults, usual)
     if jobs < 1 or (seeds is not None and seeds < 1):
         raise ConfigError(f"--jobs {jobs} and --seeds {seeds}: both are at least 1")
     range_ = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
-    picked = {group: [family for name, family in of.items() if name in wanted] for group, of in groups.items()}
+    picked = [family for name, family in faults.items() if name in wanted]
     with nullcontext(resume) if resume else tempfile.TemporaryDirectory() as folder:
         gym = Gym({name: known[name] for name in chosen}, Path(folder), jobs)
         rows = gym.play(picked, range_)
@@ -93,13 +93,10 @@ def main(
     return 1 if found.verdict.word == "HARMS" else 0
 
 
-def _few(groups: Mapping[str, Mapping[str, Family]]) -> list[str]:
+def _few(faults: Mapping[str, type[Fault]]) -> list[str]:
     """Those held out all, if they are asked for."""
-    return [*sorted(groups[plugged.TRAINING])[::QUICK_EVERY], *groups.get(plugged.HELD_OUT, ())]
-
-
-def _groups(held_out: bool) -> tuple[str, ...]:
-    return (plugged.TRAINING, plugged.HELD_OUT) if held_out else (plugged.TRAINING,)
+    training = sorted(name for name, family in faults.items() if not family.held_out)
+    return [*training[::QUICK_EVERY], *(name for name, family in faults.items() if family.held_out)]
 
 
 def _chosen(kind: str, asked: Sequence[str], known: Collection[str], otherwise: Iterable[str]) -> list[str]:
@@ -128,14 +125,14 @@ class Gym:
             if source not in arms or source in self._teachers:
                 raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
 
-    def play(self, families: Mapping[str, Sequence[Family]], seeds: Collection[int]) -> list[Row]:
-        """Group → families. All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
+    def play(self, families: Sequence[type[Fault]], seeds: Collection[int]) -> list[Row]:
+        """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
         that learn come when what they learn from is done."""
         there = results.read(self._folder)
-        there += self._run(_tasks(families, seeds, [name for name in self._arms if name not in self._teachers], there))
+        there += self._run(missing(families, seeds, [name for name in self._arms if name not in self._teachers], there))
         for name, source in self._teachers.items():
-            there += self._run([_taught(task, there, source) for task in _tasks(families, seeds, [name], there)])
-        wanted = {family.name for of in families.values() for family in of}
+            there += self._run([_taught(task, there, source) for task in missing(families, seeds, [name], there)])
+        wanted = {family.name for family in families}
         return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in self._arms]
 
     def _run(self, tasks: Sequence[Task]) -> list[Row]:
@@ -149,12 +146,6 @@ class Gym:
                 self.failures += failures
                 advance(len(rows) + len(failures), f"{rows[-1].family} {rows[-1].seed}" if rows else "failed")
         return found
-
-
-def _tasks(
-    families: Mapping[str, Sequence[Family]], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
-) -> list[Task]:
-    return [task for group, of in families.items() for task in missing(group, of, seeds, arms, rows)]
 
 
 def _taught(task: Task, rows: Sequence[Row], source: str) -> Task:

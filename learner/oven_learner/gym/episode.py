@@ -13,7 +13,7 @@ from oven_controller.errors import OvenError
 from oven_controller.rules import Rules
 from oven_learner.client import OvenClient
 from oven_learner.gym.arm import Arm, Keeping
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.record import Record
 from oven_learner.gym.tap import Tap
 from oven_learner.gym.timing import MAX_STEPS, end
@@ -39,7 +39,7 @@ class Ended:
 class Training:
     """A trainee and its case. As long as nobody interferes its steps are read from a record, if there is one."""
 
-    def __init__(self, trainee: Trainee, case: Case, record: Record | None) -> None:
+    def __init__(self, trainee: Trainee, case: Fault, record: Record | None) -> None:
         self.steps = 0
         """Gradient steps computed so far, or read."""
         self.step = 0
@@ -76,7 +76,7 @@ class Training:
         return self._trainee.quality()
 
 
-def run(trainee: Trainee, case: Case, arm: Arm, record: Record | None = None) -> Ended:
+def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -> Ended:
     """`record` is of the same seed and case left alone (`untouched`), and changes nothing but the time it takes.
 
     An arm that holds or stops the run ends the episode there, and what stands then is what is scored. Raises what the

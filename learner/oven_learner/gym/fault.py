@@ -1,67 +1,309 @@
-"""Faults: what goes wrong in a training run. A family draws cases; a case acts on a trainee through a few hooks."""
+"""Faults: what goes wrong in a training run.
+
+A family is a class made by `@fault`: it draws its parameters, and acts on a trainee's steps through a few hooks.
+
+    @fault("pretraining.lr_too_high", written="development")
+    class RateTooHigh(Fault):
+        \"\"\"The learning rate is set too high, and stays so.\"\"\"
+
+        factor: float = log_uniform(5, 50)
+
+        def settings(self, step: Step) -> None:
+            step.settings["learning_rate"] *= self.factor
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform, get_args
 
 import torch
+from torch import Tensor, nn
+
+from oven_controller.errors import ConfigError
+from oven_learner.gym.faults import severity
+from oven_learner.gym.faults.severity import (
+    chance,
+    choice,
+    count,
+    drawn,
+    integer,
+    log10_uniform,
+    log_uniform,
+    random_seed,
+    uniform,
+    whole,
+)
 
 if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Kind, Trainee
+    from oven_learner.gym.grpo.judges import Completions
+    from oven_learner.gym.grpo.policy import Policy
+    from oven_learner.gym.trainee import Trainee
+
+Kind = Literal["pretraining", "grpo"]
+"""Of a trainee, and of the faults that act on it."""
+KINDS: tuple[str, ...] = get_args(Kind)
+Written = Literal[
+    "development",
+    "first set",
+    "second set",
+    "third set",
+    "fourth set",
+    "fifth set",
+    "sixth set",
+    "seventh set",
+    "eighth set",
+    "set A",
+    "set B",
+    "set C",
+    "set D",
+    "held out",
+]
+"""Which set a family was written for (docs/gym.md). "held out" is for families of other packages."""
+HELD_OUT: frozenset[Written] = frozenset({"eighth set", "held out"})
+"""Sets that no agent and no threshold was developed on: `--held-out` runs them, and the verdict is on them."""
+ENDLESS = 10**9
+"""Steps, or batches, of a fault that does not end by itself."""
+
+Rewards = dict[str, Tensor]
+"""What each judge says of each completion: judge → float32 [B]; NaN: it abstained."""
 
 
-class Case:
-    """One drawn fault. Every hook does nothing unless overridden, and does nothing before `onset`.
+class Step:
+    """One step of a trainee, as a fault sees it. What is costly is computed when it is first asked for, and once."""
 
-    A case keeps no state of its own: what it does depends on the trainee, on `gradient_steps` or `cursor`, and on
-    generators seeded with them (`generator`), so that an episode can begin from a copy of a healthy run, and every arm
-    meets the same fault. What lasts (a rate that is set wrong) is written into the trainee's settings at each step;
-    what passes (a bad stretch of data, a spike) acts within its time alone, and must leave no trace but in the weights
-    and moments.
+    def __init__(self, trainee: Trainee, fault: Fault) -> None:
+        self.seed = trainee.seed
+        self.number = trainee.gradient_steps
+        """Gradient steps computed before this one, those included that a rollback threw away."""
+        self.cursor = trainee.cursor
+        """Position in the data, in batches."""
+        self.since = self.number - fault.onset
+        """Gradient steps since the onset."""
+        self.batches_since = self.cursor - fault.onset
+        """Positions in the data since the onset."""
+        self.model: nn.Module = trainee.model
+        self.optimizer: torch.optim.Optimizer = trainee.optimizer
+        self.settings = trainee.settings
+        """The user's own settings, which were reset just before: a fault may get them wrong."""
+
+    learning_rate: float
+    """With what a knob makes of it."""
+    weight_decay: float
+    """Pretraining: the same."""
+    inputs: Tensor
+    """Pretraining: int64 [B, LENGTH]."""
+    targets: Tensor
+    """Pretraining: int64 [B, LENGTH]."""
+    logits: Tensor
+    """Pretraining: float32 [B, LENGTH, BYTES] of a forward pass of their own, with a gradient."""
+
+    policy: Policy
+    """GRPO: the model."""
+    reference_policy: Policy
+    """GRPO: what the KL term holds the policy to."""
+    completions: Completions
+    """GRPO: what was answered; `replace_answers` and `answer` put other tokens in their place."""
+    answers: Tensor
+    """GRPO: int64 [B, ANSWER], of the groups that were scored; the rows of a group lie together."""
+    mask: Tensor
+    """GRPO: bool [B, ANSWER], the N tokens of these answers."""
+    rewards: Tensor
+    """GRPO: float32 [groups, group], of the groups that were scored."""
+    credit: Tensor
+    """GRPO: float32 [N], the advantage of each token."""
+    log_probs: Tensor
+    """GRPO: float32 [N] of a forward pass of their own, with a gradient."""
+    reference: Tensor
+    """GRPO: float32 [N], the reference's log-probabilities of the same tokens."""
+    beta: float
+    """GRPO: the weight of the KL term."""
+
+    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Adam's `exp_avg`, `exp_avg_sq` and `step` of a parameter, not copied; empty before its first step."""
+        return dict(self.optimizer.state.get(parameter, {}))
+
+    def by_token(self, worth: Tensor) -> Tensor:
+        """GRPO: what each completion is worth [groups, group], for each of its tokens [N]."""
+        raise NotImplementedError
+
+    def log_probabilities(self) -> Tensor:
+        """GRPO: `log_probs` [N], computed anew."""
+        raise NotImplementedError
+
+    def replace_answers(self, tokens: Tensor, rows: Tensor | None = None) -> None:
+        """GRPO: the loss takes these tokens for what was answered, in all rows or in those given (bool [B])."""
+        raise NotImplementedError
+
+    def answer(self, tokens: Tensor, rows: Tensor | None = None) -> Rewards:
+        """GRPO: `replace_answers`, and what the judges say of the new ones."""
+        raise NotImplementedError
+
+    def judge(self) -> Rewards:
+        """GRPO: what the judges say of the completions as they are now."""
+        raise NotImplementedError
+
+    def sample(self, rows: Tensor | None = None, *, policy: Policy | None = None, draws: torch.Generator) -> Tensor:
+        """GRPO: other answers to the step's prompts, or to those of some rows (bool [B]), at its temperature; by the
+        policy or by another one. Int64 [rows, ANSWER]."""
+        raise NotImplementedError
+
+    def grpo_loss(
+        self,
+        *,
+        credit: Tensor | None = None,
+        sampled: Tensor | None = None,
+        counted: Tensor | None = None,
+        log_probs: Tensor | None = None,
+    ) -> Tensor:
+        """The step's loss with another credit [N], other log-probabilities of the sampler [N] or of the policy [N], or
+        over some of the tokens alone (bool [N])."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One drawn fault. Each hook does nothing unless overridden, and is called from the onset to the end alone.
+
+    A fault keeps no state of its own: what it does depends on the step and on generators seeded with it (`draws`), so
+    that an episode can begin from a copy of a healthy run, and every arm meets the same fault. What lasts (a rate that
+    is set wrong) is written into the settings at each step; what passes leaves no trace but in weights and moments.
     """
-
-    onset: int
-    """The first gradient step, or data position, that it acts on; 0 is the first of the run."""
-
-    def settings(self, trainee: Trainee) -> None:
-        """Before a step: get one of `trainee.settings` wrong (they were reset to the user's own just before)."""
-
-    def weights(self, trainee: Trainee) -> None:
-        """Before a step: damage `trainee.model` or the moments in `trainee.optimizer`."""
-
-    def batch(self, batch: Any, cursor: int) -> Any:
-        """What is read at this position. Pretraining: int64 tokens [batch, length + 1], below 256. GRPO: the prompts of
-        a step. Returns a new one, or the one given."""
-        return batch
-
-    def loss(self, loss: torch.Tensor, trainee: Trainee) -> torch.Tensor:
-        """Before the backward pass."""
-        return loss
-
-    def gradients(self, trainee: Trainee) -> None:
-        """After the backward pass, before clipping: change the `.grad` of `trainee.model`'s parameters in place."""
-
-    def rewards(self, rewards: Any, completions: Any, trainee: Trainee) -> Any:
-        """GRPO: what the judges say of each completion, by judge: {judge: float32 [batch]}; NaN: it abstained. A judge
-        whose every answer is missing was down."""
-        return rewards
-
-
-class Family:
-    """A kind of fault. `draw` gives another severity and onset for each generator."""
 
     name: ClassVar[str]
     """Dotted with the kind: `pretraining.lr_too_high`. No arm is told it."""
     kind: ClassVar[Kind]
+    written: ClassVar[Written]
+    held_out: ClassVar[bool] = False
     healthy: ClassVar[bool] = False
-    """Nothing is wrong: a healthy run, or a hard negative, which only looks like a fault. What an arm changes here is
-    at best for nothing."""
+    """Nothing is wrong: a healthy run, or a hard negative, which only looks like a fault."""
+    source: ClassVar[str] = ""
+    """The paper or report that the fault, or what it imitates, is known from."""
+    clock: ClassVar[Literal["steps", "data"]] = "steps"
+    """What `length` counts in all hooks but `batch`, which always goes by the data. A fault of the machine goes by
+    gradient steps, which a rollback does not take back; one of the data by the position, which it does."""
 
-    def draw(self, rng: Random, onset: int) -> Case:
-        """`onset`: where the episode has it begin (a gradient step past the prefix); a family whose fault is there from
-        the start sets its case's to 0. Severity is the family's to draw, from mild to severe."""
-        raise NotImplementedError
+    onset: int
+    """The first gradient step, or data position, that it acts on."""
+    length: int = ENDLESS
+    """Gradient steps, or batches, until it is over."""
+    share: float = 1.0
+    """Of rows, prompts, answers or steps that it meets (`struck`)."""
+    seed: int = 0
+    """Of all that it draws while it acts."""
+
+    @classmethod
+    def draw(cls, rng: Random, onset: int) -> Self:
+        """A case of the family: its parameters are drawn in the order in which the class declares them."""
+        declared = sorted((one for one in fields(cls) if severity.ORDER in one.metadata), key=severity.order)
+        return cls(onset=onset, **{one.name: severity.value(one, rng) for one in declared})
+
+    def settings(self, step: Step) -> None:
+        """Before a step: get one of `step.settings` wrong."""
+
+    def weights(self, step: Step) -> None:
+        """Before a step, without gradients: damage `step.model` or the moments in `step.optimizer`."""
+
+    def batch(self, batch: Any, step: Step) -> Any:
+        """Pretraining: int64 tokens [B, LENGTH + 1] below 256; a new tensor of them, or inputs and targets
+        [2, B, LENGTH]. GRPO: the `Prompts` of a step. Returns a new one, or the one given."""
+        return batch
+
+    def loss(self, loss: Tensor, step: Step) -> Tensor:
+        """Before the backward pass."""
+        return loss
+
+    def gradients(self, step: Step) -> None:
+        """After the backward pass, before clipping: change the `.grad` of the model's parameters in place."""
+
+    def rewards(self, rewards: Rewards, step: Step) -> Rewards:
+        """GRPO: what the judges say of `step.completions`. A judge whose every answer is missing was down."""
+        return rewards
+
+    def acts(self, step: Step) -> bool:
+        """Whether this step lies between the onset and the end."""
+        return 0 <= (step.since if self.clock == "steps" else step.batches_since) < self.length
+
+    def apply_settings(self, step: Step) -> None:
+        if self.acts(step):
+            self.settings(step)
+
+    @torch.no_grad()
+    def apply_weights(self, step: Step) -> None:
+        if self.acts(step):
+            self.weights(step)
+
+    def apply_batch(self, batch: Any, step: Step) -> Any:
+        return self.batch(batch, step) if 0 <= step.batches_since < self.length else batch
+
+    def apply_loss(self, loss: Tensor, step: Step) -> Tensor:
+        return self.loss(loss, step) if self.acts(step) else loss
+
+    @torch.no_grad()
+    def apply_gradients(self, step: Step) -> None:
+        if self.acts(step):
+            self.gradients(step)
+
+    def apply_rewards(self, rewards: Rewards, step: Step) -> Rewards:
+        return self.rewards(rewards, step) if self.acts(step) else rewards
+
+    def draws(self, *key: object) -> torch.Generator:
+        """A generator of the fault's own: the same for the same key and seed. The key's first part is a word."""
+        return generator(key[0], self.seed, *key[1:])
+
+    def struck(self, number: int, *key: object) -> Tensor:
+        """Bool [number]: each is true with a chance of `share`, the same ones for the same key and seed."""
+        return torch.rand(number, generator=self.draws(*key)) < self.share
+
+
+NOTHING = Fault(onset=ENDLESS)
+"""What acts on a run that has no fault."""
+
+SETS: tuple[str, ...] = get_args(Written)
+F = TypeVar("F", bound=Fault)
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(
+        chance,
+        choice,
+        count,
+        drawn,
+        integer,
+        log10_uniform,
+        log_uniform,
+        random_seed,
+        uniform,
+        whole,
+    ),
+)
+def fault(
+    name: str, *, written: Written, healthy: bool = False, source: str = "", kind: Kind | None = None
+) -> Callable[[type[F]], type[F]]:
+    """Makes a class of `Fault` a family. Its kind is what the name begins with, unless one is given. Raises ConfigError
+    for a kind or a set that there is not."""
+
+    def made(cls: type[F]) -> type[F]:
+        of = kind or name.partition(".")[0]
+        if of not in KINDS:
+            raise ConfigError(f"the fault family {name!r} is of the kind {of!r}, which is none of {', '.join(KINDS)}")
+        if written not in SETS:
+            raise ConfigError(f"{name} was written for {written!r}, which is none of the sets {', '.join(SETS)}")
+        cls.name, cls.kind, cls.written, cls.source = name, cast(Kind, of), written, source
+        cls.healthy, cls.held_out = healthy, written in HELD_OUT
+        return dataclass(frozen=True, kw_only=True)(cls)
+
+    return made
+
+
+def due(since: int, every: int, times: int = ENDLESS) -> bool:
+    """Whether something that happens at the onset and every so many steps after it, so many times, happens now."""
+    number, rest = divmod(since, every)
+    return rest == 0 and 0 <= number < times
 
 
 def generator(*seed: object) -> torch.Generator:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.timing import HORIZON, LATEST, MAX_STEPS, PREFIX, end
 from oven_learner.gym.trainee import Kind, Trainee
 from oven_learner.gym.trainees import Make
@@ -55,7 +55,7 @@ def healthy(make: Make, kind: Kind, seed: int) -> Record:
     return _train(make(kind, seed), None, Record(), MAX_STEPS, COPIES)
 
 
-def untouched(make: Make, kind: Kind, seed: int, case: Case, beginning: Record) -> Record:
+def untouched(make: Make, kind: Kind, seed: int, case: Fault, beginning: Record) -> Record:
     """With a fault and without an arm, from the healthy `beginning` to the episode's end."""
     trainee = make(kind, seed)
     shared = beginning.put(trainee, min(case.onset, LATEST))
@@ -65,7 +65,7 @@ def untouched(make: Make, kind: Kind, seed: int, case: Case, beginning: Record) 
     return record
 
 
-def _train(trainee: Trainee, case: Case | None, record: Record, until: int, copies: Collection[int]) -> Record:
+def _train(trainee: Trainee, case: Fault | None, record: Record, until: int, copies: Collection[int]) -> Record:
     """Copies are taken when a client would take its snapshots, and at `copies`."""
     steps = len(record.metrics)
     while True:

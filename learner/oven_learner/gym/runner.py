@@ -13,7 +13,8 @@ from typing import Any
 from oven_learner.gym import plugged, timing
 from oven_learner.gym.arm import Arm, Learning
 from oven_learner.gym.episode import run
-from oven_learner.gym.fault import Family
+from oven_learner.gym.fault import Fault
+from oven_learner.gym.faults import catalogue
 from oven_learner.gym.record import Record, healthy, untouched
 from oven_learner.gym.results import Row
 from oven_learner.gym.trainee import Kind
@@ -25,7 +26,6 @@ from oven_learner.workers import workers
 class Task:
     """The arms of one family and seed: they share what happens until one interferes. Plain values for a worker."""
 
-    group: str
     family: str
     kind: Kind
     seed: int
@@ -35,12 +35,12 @@ class Task:
 
 
 def missing(
-    group: str, families: Collection[Family], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
+    families: Collection[type[Fault]], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
 ) -> list[Task]:
     """Ordered so that tasks that share a healthy beginning follow each other."""
     there = {row.key for row in rows}
     tasks = [
-        Task(group, family.name, family.kind, seed, left)
+        Task(family.name, family.kind, seed, left)
         for family in families
         for seed in seeds
         if (left := tuple(arm for arm in arms if (family.name, seed, arm) not in there))
@@ -50,8 +50,8 @@ def missing(
 
 def play(task: Task) -> tuple[list[Row], list[str]]:
     """In a worker: rows, and what failed."""
-    family, arms = plugged.families(task.group)[task.family], plugged.arms()
-    ground = Ground(family, task.seed, make, held_out=task.group == plugged.HELD_OUT)
+    family, arms = catalogue.families()[task.family], plugged.arms()
+    ground = Ground(family, task.seed, make)
     rows, failures = [], []
     for name in task.arms:
         try:
@@ -64,8 +64,8 @@ def play(task: Task) -> tuple[list[Row], list[str]]:
 class Ground:
     """One family and seed, on which any number of arms are played."""
 
-    def __init__(self, family: Family, seed: int, make: Make, *, held_out: bool = False) -> None:
-        self._family, self._seed, self._make, self._held_out = family, seed, make, held_out
+    def __init__(self, family: type[Fault], seed: int, make: Make) -> None:
+        self._family, self._seed, self._make = family, seed, make
         self.case = timing.drawn(family, seed)
         beginning = _healthy(make, family.kind, seed)
         self._alone = untouched(make, family.kind, seed, self.case, beginning)
@@ -81,7 +81,7 @@ class Ground:
             family=family.name,
             kind=family.kind,
             healthy=family.healthy,
-            held_out=self._held_out,
+            held_out=family.held_out,
             seed=self._seed,
             arm=arm.name,
             onset=self.case.onset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.fault import Fault
 
 PREFIX, LATEST = 100, 130
 """The first and the last gradient step that a fault may set in at; what comes before is healthy."""
@@ -14,12 +14,12 @@ MAX_STEPS = LATEST + HORIZON
 """What every run announces as its horizon, whenever its fault sets in: an onset that showed there would be told."""
 
 
-def drawn(family: Family, seed: int) -> Case:
+def drawn(family: type[Fault], seed: int) -> Fault:
     """The case of a family's seed: the same in every process and for every arm."""
     rng = Random(f"{family.name} {seed}")
     return family.draw(rng, rng.randint(PREFIX, LATEST))
 
 
-def end(case: Case) -> int:
+def end(case: Fault) -> int:
     """The gradient step that the episode ends with."""
     return case.onset + HORIZON

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import Case
+from oven_learner.gym.fault import Fault, Kind
 
-Kind = Literal["pretraining", "grpo"]
+__all__ = ["Kind", "Trainee"]
 
 
 class Trainee(Protocol):
@@ -36,7 +36,7 @@ class Trainee(Protocol):
     gradient_steps: int
     cursor: int
 
-    def train_step(self, case: Case | None = None) -> dict[str, float]:
+    def train_step(self, fault: Fault | None = None) -> dict[str, float]:
         """One optimizer step under a fault, or under none. Its metrics, by the names that a real run of the kind
         publishes; what is not a finite number is in there as such, what was not measured is not."""
 

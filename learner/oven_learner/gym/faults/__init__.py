@@ -1,1 +1,1 @@
-"""The families of faults that arms and agents may be developed on. Others are held out (`oven.held_out`)."""
+"""The families of faults, by what they go wrong in: a class each, made by `@fault`. `catalogue` finds them."""

@@ -1,22 +1,19 @@
-"""The language model computed in another way."""
+"""The language model's forward pass, computed in another way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
 
-if TYPE_CHECKING:
-    from oven_learner.gym.trainee import Trainee
-
 
 def logits(
-    trainee: Trainee,
+    model: nn.Module,
     tokens: Tensor,
     *,
     seen: Tensor | None = None,
@@ -27,7 +24,7 @@ def logits(
 ) -> Tensor:
     """The model's logits [B, T, BYTES], with another mask (bool, true where a place is seen), other numbers for the
     places, another scale of the attention, another activation, or a dropout of what each part adds."""
-    model = cast(ByteModel, trainee.model)
+    model = cast(ByteModel, model)
     block, (B, T) = model.block, tokens.shape
     seen = torch.ones(T, T, dtype=torch.bool).tril() if seen is None else seen
     x = dropped(model.bytes(tokens) + model.positions(torch.arange(T) if places is None else places))
@@ -38,3 +35,8 @@ def logits(
     x = x + dropped(block.down(activation(block.up(F.layer_norm(x, (WIDTH,))))))
     out: Tensor = model.out(F.layer_norm(x, (WIDTH,)))
     return out
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
+    """Nats a byte, mean over all of a batch: logits [B, T, BYTES], targets int64 [B, T], or shares [B, T, BYTES]."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1), weight=weight)

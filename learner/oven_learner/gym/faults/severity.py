@@ -1,27 +1,89 @@
-"""How bad a case is: drawn from mild to severe, so that some cases need nothing and some are lost without help.
+"""Parameters of a fault, as its class declares them: how bad it is, from mild to severe, and which variant it is.
 
-Families draw severity through these functions, by `rng.random()` alone, and anything else about a case (a seed, which
-of two variants) by `rng.getrandbits`. So `At` can ask for the mild or the severe end of any family.
+    weight: float = log_uniform(0.1, 1)
+
+Those that only say how bad it is take one `rng.random()` each, so that `At` can ask for the mild or the severe end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import Field, field
+from itertools import count as numbers
 from random import Random
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+DRAW, ORDER = "draw", "order"
+_declared = numbers()
 
 
-def uniform(rng: Random, mild: float, severe: float) -> float:
-    return mild + (severe - mild) * rng.random()
+def drawn(draw: Callable[[Random], T]) -> T:
+    """Whatever the function draws."""
+    made: T = field(metadata={DRAW: draw, ORDER: next(_declared)})
+    return made
 
 
-def log_uniform(rng: Random, mild: float, severe: float) -> float:
+def uniform(mild: float, severe: float) -> float:
+    return drawn(lambda rng: rng.uniform(mild, severe))
+
+
+def log_uniform(mild: float, severe: float) -> float:
     """Between two positive numbers; `severe` may be the smaller one."""
-    drawn: float = mild * (severe / mild) ** rng.random()
-    return drawn
+    return drawn(lambda rng: _log_uniform(rng, mild, severe))
 
 
-def whole(rng: Random, mild: int, severe: int) -> int:
+def whole(mild: int, severe: int) -> int:
     """A count, log-uniform."""
-    return round(log_uniform(rng, mild, severe))
+    return drawn(lambda rng: round(_log_uniform(rng, mild, severe)))
+
+
+def log10_uniform(low: float, high: float, times: float = 1.0) -> float:
+    """`times` · 10^u, with u uniform between the two."""
+    return drawn(lambda rng: times * _power(rng, low, high))
+
+
+def count(least: int, decades: float) -> int:
+    """A count from `least` up to so many powers of ten more, log-uniform."""
+    return drawn(lambda rng: round(least * _power(rng, 0.0, decades)))
+
+
+def integer(low: int, high: int) -> int:
+    """Uniform, both ends included."""
+    return drawn(lambda rng: rng.randint(low, high))
+
+
+def choice(options: Sequence[T]) -> T:
+    """One of them; what stands there twice is drawn twice as often."""
+    return drawn(lambda rng: rng.choice(options))
+
+
+def chance(probability: float) -> bool:
+    return drawn(lambda rng: rng.random() < probability)
+
+
+def random_seed() -> int:
+    return drawn(lambda rng: rng.getrandbits(32))
+
+
+def order(parameter: Field[Any]) -> int:
+    """Where a parameter was declared among all."""
+    place: int = parameter.metadata[ORDER]
+    return place
+
+
+def value(parameter: Field[Any], rng: Random) -> Any:
+    return parameter.metadata[DRAW](rng)
+
+
+def _log_uniform(rng: Random, mild: float, severe: float) -> float:
+    made: float = mild * (severe / mild) ** rng.random()
+    return made
+
+
+def _power(rng: Random, low: float, high: float) -> float:
+    made: float = 10 ** rng.uniform(low, high)
+    return made
 
 
 class At(Random):

@@ -38,6 +38,20 @@ class Policy(nn.Module):
         out: Tensor = self.head(hidden + torch.relu(self.middle(hidden)))
         return out
 
+    def embed_prompt(self, digits: Tensor) -> Tensor:
+        """What the prompts add up to: [B, H], of digits [B, PROMPT]."""
+        summed: Tensor = self.places(digits + self._asked).sum(1)
+        return summed
+
+    def next_logits(self, summed: Tensor, place: int) -> Tensor:
+        """Logits [B, TOKENS] of the token at a place of the answer."""
+        return self._logits(summed + self.position[place])
+
+    def append(self, summed: Tensor, token: Tensor, place: int) -> Tensor:
+        """`summed` with the token [B] that was said at a place, which is not the last."""
+        added: Tensor = self.places(token + self._said[place])
+        return summed + added
+
     @torch.no_grad()
     def sample(self, digits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
         """Answers [B, ANSWER], filled up with PAD behind END; greedy without a generator.
@@ -46,12 +60,12 @@ class Policy(nn.Module):
         answers nonsense, and does not raise.
         """
         count = len(digits)
-        summed = self.places(digits + self._asked).sum(1)  # [B, H]
+        summed = self.embed_prompt(digits)
         answers = torch.full((count, ANSWER), PAD)
         ended = torch.zeros(count, dtype=torch.bool)
         draws = None if generator is None else torch.rand(ANSWER, count, 1, generator=generator)
         for place in range(ANSWER):
-            logits = self._logits(summed + self.position[place])
+            logits = self.next_logits(summed, place)
             if draws is None:
                 token = logits.argmax(-1)
             else:
@@ -61,5 +75,5 @@ class Policy(nn.Module):
             answers[:, place] = token
             ended = ended | (token == END)
             if place < ANSWER - 1:
-                summed = summed + self.places(token + self._said[place])
+                summed = self.append(summed, token, place)
         return answers

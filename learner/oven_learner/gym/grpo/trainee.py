@@ -14,12 +14,13 @@ from torch.nn.utils import parameters_to_vector
 from oven_controller.actions import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import Case, generator
-from oven_learner.gym.grpo.judges import JUDGES, Completions, judged, scores
+from oven_learner.gym.fault import NOTHING, Fault
+from oven_learner.gym.grpo.judges import JUDGES, Completions
 from oven_learner.gym.grpo.knobs import Knobs
-from oven_learner.gym.grpo.loss import advantages, kl, policy_loss
+from oven_learner.gym.grpo.loss import kl, policy_loss
 from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import LEVELS, PAD, Prompts, draw, held_out
+from oven_learner.gym.grpo.step import GrpoStep
+from oven_learner.gym.grpo.task import LEVELS, held_out
 from oven_learner.gym.grpo.warmup import warm_weights
 from oven_learner.gym.trainee import Kind
 
@@ -50,30 +51,29 @@ class Grpo:
         self.settings = dict(USER)
         self.gradient_steps = self.cursor = 0
         warm = warm_weights(seed)
-        self._policy, self._reference = _policy(warm), _policy(warm).requires_grad_(False)
-        self.model: nn.Module = self._policy
-        self._parameters = [*self._policy.parameters()]
+        self.policy, self.reference = _policy(warm), _policy(warm).requires_grad_(False)
+        self.model: nn.Module = self.policy
+        self._parameters = [*self.policy.parameters()]
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self._parameters, betas=(0.9, 0.99), fused=True)
-        self._knobs = Knobs(self.settings)
-        self.actuators: Actuators = self._knobs.actuators
+        self.knobs = Knobs(self.settings)
+        self.actuators: Actuators = self.knobs.actuators
         self.metrics = METRICS
         self._asked = False
         self.actuators.action(EVALUATE, self._ask, effect="measures")
 
-    def train_step(self, case: Case | None = None) -> dict[str, float]:
+    def train_step(self, fault: Fault | None = None) -> dict[str, float]:
         """One optimizer step; none where no group has a judge, which costs the time of one all the same."""
-        case = case or Case()
+        fault = fault or NOTHING
         self.settings.update(USER)
-        case.settings(self)
-        case.weights(self)
-        completions = self._sampled(case)
-        given = case.rewards(scores(completions, self.seed, self.cursor), completions, self)
-        verdict = judged(given, self._knobs.simplex("reward.weights"), completions.group)
+        step = self.step(fault)
+        fault.apply_settings(step)
+        fault.apply_weights(step)
+        verdict, completions = step.verdict, step.completions
         metrics = {**verdict.metrics, **_of_rewards(verdict.rewards, verdict.scored, completions)}
         metrics["completions/mean_length"] = float(completions.lengths.float().mean())
-        metrics["learning_rate"] = self._knobs.learning_rate
+        metrics["learning_rate"] = self.knobs.learning_rate
         if verdict.scored.any():
-            metrics |= self._step(completions, verdict.rewards, verdict.scored, case)
+            metrics |= self._step(step, fault)
         self.gradient_steps += 1
         self.cursor += 1
         if self.gradient_steps % EVALUATE_EVERY == 0 or self._asked:
@@ -81,24 +81,28 @@ class Grpo:
             metrics["eval/accuracy"] = 1 - self.quality()
         return metrics
 
+    def step(self, fault: Fault = NOTHING) -> GrpoStep:
+        """The one that comes next."""
+        return GrpoStep(self, fault)
+
     @torch.no_grad()
     def quality(self) -> float:
         """1 − the share of held-out prompts that are sorted, greedily, mean over levels."""
         prompts = held_out()
         if not torch.isfinite(parameters_to_vector(self._parameters)).all():
             return 1.0
-        right = (self._policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1).float()
+        right = (self.policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1).float()
         return 1 - math.fsum(float(right[prompts.levels == level].mean()) for level in range(len(LEVELS))) / len(LEVELS)
 
     def state(self) -> dict[str, Any]:
         return {
-            "model": {name: weight.clone() for name, weight in self._policy.state_dict().items()},
+            "model": {name: weight.clone() for name, weight in self.policy.state_dict().items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "cursor": self.cursor,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._policy.load_state_dict(state["model"])
+        self.policy.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
 
@@ -107,36 +111,21 @@ class Grpo:
         self._asked = True
         return float(self.gradient_steps)
 
-    def _sampled(self, case: Case) -> Completions:
-        draws = generator("step", self.seed, self.cursor)
-        prompts: Prompts = draw(int(self.settings["prompts"]), self._knobs.simplex("data.mixture"), draws)
-        group = int(self.settings["group"])
-        prompts = case.batch(prompts, self.cursor).repeated(group)
-        tokens = self._policy.sample(prompts.digits, self.settings["temperature"], draws)
-        return Completions(prompts, tokens, tokens != PAD, group)
-
-    def _step(self, completions: Completions, rewards: Tensor, scored: Tensor, case: Case) -> dict[str, float]:
+    def _step(self, step: GrpoStep, fault: Fault) -> dict[str, float]:
         """On the groups that were scored."""
-        rows = scored.repeat_interleave(completions.group)
-        digits, answers, mask = (
-            one[rows] for one in (completions.prompts.digits, completions.tokens, completions.mask)
-        )
-        tokens = answers[mask].unsqueeze(-1)  # [N, 1]
-        credit = advantages(rewards[scored]).view(-1, 1).expand(mask.shape)[mask]  # [N]
-        distribution = self._policy(digits, answers)  # [N, TOKENS]
-        log_probs = distribution.gather(-1, tokens).squeeze(-1)
+        distribution = self.policy(step.digits, step.answers)  # [N, TOKENS]
+        log_probs = distribution.gather(-1, step.answers[step.mask].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
-            reference = self._reference(digits, answers).gather(-1, tokens).squeeze(-1)
             entropy = -(distribution.exp() * distribution).sum(-1).mean()
-        divergence = kl(log_probs, reference)
-        loss = policy_loss(log_probs, log_probs.detach(), credit)
-        if beta := self._knobs.beta:
+        divergence = kl(log_probs, step.reference)
+        loss = policy_loss(log_probs, log_probs.detach(), step.credit)
+        if beta := self.knobs.beta:
             loss = loss + beta * divergence
-        loss = case.loss(loss, self)
+        loss = fault.apply_loss(loss, step)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        case.gradients(self)
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._knobs.clip)
+        fault.apply_gradients(step)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.knobs.clip)
         metrics = {"loss": float(loss.detach()), "grad_norm": float(norm), "entropy": float(entropy)}
         return {**metrics, "kl": float(divergence.detach()), **self._updated()}
 
@@ -150,7 +139,7 @@ class Grpo:
             if scale := float(gradient.norm() * moment.norm()):
                 metrics["optim/grad_momentum_cos"] = float(gradient @ moment) / scale
         before = parameters_to_vector(self._parameters)
-        self.optimizer.param_groups[0]["lr"] = self._knobs.learning_rate
+        self.optimizer.param_groups[0]["lr"] = self.knobs.learning_rate
         self.optimizer.step()
         after = parameters_to_vector(self._parameters)
         norm = float(after.norm())

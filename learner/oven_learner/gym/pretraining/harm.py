@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from oven_controller.stack import plugins
-from oven_learner.gym.fault import Case, Family
+from oven_learner.gym.fault import Fault
+from oven_learner.gym.faults import catalogue
 from oven_learner.gym.faults.severity import At
 from oven_learner.gym.pretraining.trainee import Pretraining
 
@@ -29,9 +29,8 @@ LATER, COPIES_EVERY, CUT = 10, 5, 8
 ENDS = {"mild": 0.0, "middle": 0.5, "severe": 1.0}
 
 
-def families() -> list[Family]:
-    loaded = [cast(Family, plugins.load("faults", "family of faults", point)()) for point in plugins.points("faults")]
-    return sorted((family for family in loaded if family.kind == "pretraining"), key=lambda family: family.name)
+def families() -> list[type[Fault]]:
+    return [family for family in catalogue.families().values() if family.kind == "pretraining" and not family.held_out]
 
 
 class Seed:
@@ -49,7 +48,7 @@ class Seed:
             if step in (AFTER, onset + AFTER):  # a fault that is there from the start ends sooner
                 self._twins[step] = trainee.quality()
 
-    def harm(self, case: Case, *, remedied: bool = False) -> float:
+    def harm(self, case: Fault, *, remedied: bool = False) -> float:
         """Nats a byte above the twin; negative: the fault did good."""
         begin = self.onset if case.onset else 0
         trainee = Pretraining(self.seed)

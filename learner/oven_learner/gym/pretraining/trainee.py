@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from oven_controller.actions import EVALUATE
 from oven_controller.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import Case, generator
+from oven_learner.gym.fault import NOTHING, Fault, Step, generator
 from oven_learner.gym.pretraining.corpus import LENGTH, SHARES, corpus
 from oven_learner.gym.pretraining.model import BYTES, ByteModel, Flat
 from oven_learner.gym.trainee import Kind
@@ -70,26 +71,29 @@ class Pretraining:
         self.settings: dict[str, float] = self._own()
         self.actuators = self._announced()
 
-    def train_step(self, case: Case | None = None) -> dict[str, float]:
+    def train_step(self, fault: Fault | None = None) -> dict[str, float]:
         """Metrics by the names in METRICS. `data/repeated` goes by the rows as the fault left them."""
-        case = case or Case()
+        fault = fault or NOTHING
         self.settings.update(self._own())
-        case.settings(self)
-        with torch.no_grad():
-            case.weights(self)
-        rows = case.batch(self._read(), self.cursor)
-        loss = case.loss(self._loss(rows), self)
+        step = self.step(fault)
+        fault.apply_settings(step)
+        fault.apply_weights(step)
+        loss = fault.apply_loss(self._loss(step.rows), step)
         self._flat.gradients.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
+        fault.apply_gradients(step)
         with torch.no_grad():
-            case.gradients(self)
-            metrics = {"loss": loss.item(), **self._update(), "data/repeated": self._repeated(rows)}
+            metrics = {"loss": loss.item(), **self._update(), "data/repeated": self._repeated(step.rows)}
         self.gradient_steps += 1
         self.cursor += 1
         if self.gradient_steps % EVAL_EVERY == 0 or self._asked:
             self._asked = False
             metrics["eval/loss"] = self._measured(corpus().gauged)
         return metrics
+
+    def step(self, fault: Fault = NOTHING) -> PretrainingStep:
+        """The one that comes next."""
+        return PretrainingStep(self, fault)
 
     def quality(self) -> float:
         """Nats a byte on held-out rows that `eval/loss` is not measured on; at most WORST, which NaN is too."""
@@ -104,13 +108,18 @@ class Pretraining:
         self.cursor = state["cursor"]
         self._seen = set(state["seen"])
 
+    @property
+    def learning_rate(self) -> float:
+        """The setting, times what a knob makes of it."""
+        return self.settings["learning_rate"] * self._scale
+
     def _own(self) -> dict[str, float]:
         """The user's settings at this step. The warm-up goes by the optimizer's own count, which a rollback takes back,
         as a scheduler's is."""
         rate = LEARNING_RATE * min(1.0, (float(self._flat.steps[0]) + 1) / WARMUP)
         return {"learning_rate": rate, "weight_decay": WEIGHT_DECAY, "clip": CLIP}
 
-    def _read(self) -> torch.Tensor:  # int64 [BATCH, LENGTH + 1]
+    def read(self) -> torch.Tensor:  # int64 [BATCH, LENGTH + 1]
         """Each row's place in the order is its own, so that a run reads none twice until a sub-corpus is used up."""
         drawn = torch.rand(BATCH, generator=generator("mixture", self.seed, self.cursor))
         bounds = torch.tensor(list(self._shares.values())).cumsum(0)
@@ -124,23 +133,22 @@ class Pretraining:
         return torch.stack(rows).long()
 
     def _loss(self, rows: torch.Tensor) -> torch.Tensor:
-        """Mean over the bytes. Rows [B, LENGTH + 1]; or [2, B, LENGTH], inputs and targets, of a fault that tears them
-        apart."""
-        inputs, targets = rows if rows.dim() == 3 else (rows[:, :-1], rows[:, 1:])
+        """Mean over the bytes."""
+        inputs, targets = pair(rows)
         return F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
 
     def _update(self) -> dict[str, float]:
         """Clip, step, and what is seen of it."""
-        flat, settings = self._flat, self.settings
+        flat = self._flat
         norm = torch.linalg.vector_norm(flat.gradients)
         metrics = {"grad_norm": norm.item()}
         if flat.steps[0] > 0:  # before the first step there is no momentum to compare with
             momentum = torch.linalg.vector_norm(flat.first)
             metrics["optim/grad_momentum_cos"] = (flat.gradients.dot(flat.first) / (norm * momentum)).item()
         # torch.nn.utils.clip_grad_norm_ on the flat vector, NaN and infinities as there.
-        flat.gradients.mul_((self._knob("clip") / (norm + 1e-6)).clamp(max=1.0))
-        rate = settings["learning_rate"] * self._scale
-        self.optimizer.param_groups[0].update(lr=rate, weight_decay=self._knob("weight_decay"))
+        flat.gradients.mul_((self.knob("clip") / (norm + 1e-6)).clamp(max=1.0))
+        rate = self.learning_rate
+        self.optimizer.param_groups[0].update(lr=rate, weight_decay=self.knob("weight_decay"))
         before = flat.weights.clone()
         self.optimizer.step()
         weight_norm = torch.linalg.vector_norm(before)
@@ -165,7 +173,8 @@ class Pretraining:
         losses = [self._loss(part).item() * len(part) for part in torch.split(rows, 8 * BATCH)]
         return math.fsum(losses) / len(rows) if all(map(math.isfinite, losses)) else math.nan
 
-    def _knob(self, setting: str) -> float:
+    def knob(self, setting: str) -> float:
+        """A setting, or what a knob replaced it by."""
         return self._replaced.get(setting, self.settings[setting])
 
     def _announced(self) -> Actuators:
@@ -182,7 +191,7 @@ class Pretraining:
         )
         knobs.scalar(
             "grad.clip",
-            lambda: self._knob("clip"),
+            lambda: self.knob("clip"),
             lambda value: self._replaced.update(clip=value),
             low=0.01,
             high=100,
@@ -191,7 +200,7 @@ class Pretraining:
         )
         knobs.scalar(
             "optimizer.weight_decay",
-            lambda: self._knob("weight_decay"),
+            lambda: self.knob("weight_decay"),
             lambda value: self._replaced.update(weight_decay=value),
             low=0.0,
             high=max(10 * WEIGHT_DECAY, 0.5),
@@ -216,3 +225,41 @@ class Pretraining:
             raise ValueError(f"{batches} is no number of batches to skip; give a whole one from 1 on")
         before, self.cursor = self.cursor, self.cursor + int(batches)
         return float(before), float(self.cursor)
+
+
+class PretrainingStep(Step):
+    def __init__(self, trainee: Pretraining, fault: Fault) -> None:
+        super().__init__(trainee, fault)
+        self._trainee, self._fault = trainee, fault
+
+    @property
+    def learning_rate(self) -> float:
+        return self._trainee.learning_rate
+
+    @property
+    def weight_decay(self) -> float:
+        return self._trainee.knob("weight_decay")
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """What is read, as the fault leaves it: int64 [B, LENGTH + 1], or inputs and targets [2, B, LENGTH]."""
+        rows: torch.Tensor = self._fault.apply_batch(self._trainee.read(), self)
+        return rows
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        return pair(self.rows)[0]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        return pair(self.rows)[1]
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        logits: torch.Tensor = self.model(self.inputs)
+        return logits
+
+
+def pair(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of rows [B, LENGTH + 1]; or of [2, B, LENGTH], of a fault that tears them apart."""
+    return (rows[0], rows[1]) if rows.dim() == 3 else (rows[:, :-1], rows[:, 1:])

@@ -1,1 +1,1 @@
-"""Faults of a GRPO run, and what only looks like one. A family a file."""
+"""Faults of a GRPO run, and what only looks like one."""

@@ -1,1 +1,1 @@
-"""Faults of a pretraining run, and what only looks like one. A family a file."""
+"""Faults of a pretraining run, and what only looks like one."""

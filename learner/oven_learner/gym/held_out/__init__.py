@@ -1,1 +1,0 @@
-"""A set of faults that was written without a look at any controller."""

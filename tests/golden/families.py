@@ -21,9 +21,10 @@ from tests.golden.store import Json, Limits, digest
 from torch import nn
 from torch.nn import functional as F
 
-from oven_learner.gym import plugged, timing
-from oven_learner.gym.fault import Case, Family
-from oven_learner.gym.trainee import Kind, Trainee
+from oven_learner.gym import timing
+from oven_learner.gym.fault import Fault, Kind
+from oven_learner.gym.faults import catalogue
+from oven_learner.gym.trainee import Trainee
 from oven_learner.gym.trainees import make
 
 SEEDS = (1, 2)
@@ -37,9 +38,9 @@ SHOWN: Mapping[Kind, str] = {"pretraining": "loss", "grpo": "reward"}
 FILE = "families/{}.json"
 
 
-def known() -> dict[str, Family]:
+def known() -> dict[str, type[Fault]]:
     """All that are installed, held out or not, by name."""
-    return {**plugged.families(plugged.TRAINING), **plugged.families(plugged.HELD_OUT)}
+    return dict(catalogue.families())
 
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
@@ -99,7 +100,7 @@ class Twin:
         return _told(self.kind, self.metrics)
 
 
-def fate(family: Family, seed: int, twin: Twin, limits: Limits) -> dict[str, Json]:
+def fate(family: type[Fault], seed: int, twin: Twin, limits: Limits) -> dict[str, Json]:
     """What was drawn, and what became of the run under it: `first` is the first step after the onset that differs from
     the twin's, None where none does."""
     case = timing.drawn(family, seed)
@@ -117,12 +118,12 @@ def fate(family: Family, seed: int, twin: Twin, limits: Limits) -> dict[str, Jso
     return drawn(case) | {"first": first} | _told(family.kind, metrics)
 
 
-def drawn(case: Case) -> dict[str, Json]:
+def drawn(case: Fault) -> dict[str, Json]:
     """What a case is, without a run."""
     return {"onset": case.onset, "drawn": parameters(case)}
 
 
-def parameters(case: Case) -> Json:
+def parameters(case: Fault) -> Json:
     """A case's fields by name, with exact floats. The names of classes are not in it."""
     return plain(case)
 

@@ -14,7 +14,7 @@ from tests.golden.store import Json, Limits
 from oven_controller.events import Event
 from oven_learner.gym import plugged
 from oven_learner.gym.arm import Arm
-from oven_learner.gym.fault import Family
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.mesh_arms.link import LoopLink
 from oven_learner.gym.runner import Ground
 from oven_learner.gym.trainees import make
@@ -90,7 +90,7 @@ def limited(document: Json, limits: Limits) -> Json:
     return document | {"cases": {name: case for name, case in document["cases"].items() if limits.takes(name)}}
 
 
-def played(family: Family) -> tuple[dict[str, Json], Sequence[Event]]:
+def played(family: type[Fault]) -> tuple[dict[str, Json], Sequence[Event]]:
     """An episode's result without its time, and its log."""
     arm = _Kept(plugged.arms()[ARM])
     row = Ground(family, SEED, make).play(arm)

@@ -169,7 +169,7 @@ def numbers() -> str:
         loss.backward()  # type: ignore[no-untyped-call]
         losses += [loss.item(), float(nn.utils.clip_grad_norm_(weights, 1.0))]
         optimizer.step()
-    return digest(*sources, repr(sys.version_info[:3]), torch.__version__, *(loss.hex() for loss in losses))
+    return digest(*sources, repr(sys.version_info[:3]), torch.__version__, *(float(loss).hex() for loss in losses))
 
 
 def _told(kind: Kind, metrics: Sequence[Mapping[str, float]]) -> dict[str, Json]:

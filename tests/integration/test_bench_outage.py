@@ -18,7 +18,7 @@ def test_an_outage_loses_doubles_and_disorders_nothing(how: list[str], capsys: p
     assert outage.BENCH.run(["--seconds", "1", "--rate", "400", "--json", *how]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sent"] > 1000
-    assert found["sent"] == found["log_subjects"] == found["acknowledged"]
+    assert found["sent"] == found["in_log"] == found["acknowledged"]
     assert [found[name] for name in ("lost_acknowledged", "doubled", "out_of_order", "dropped", "unaccounted")] == [
         0
     ] * 5

@@ -194,7 +194,7 @@ async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch:
             if number % 2:
                 proxy.hole()
             else:
-                transport = clients[-1].client._transport._io_writer.transport  # type: ignore[attr-defined]
+                transport = clients[-1].client._transport._io_writer.transport  # type: ignore[union-attr]
                 loops[0].call_soon_threadsafe(transport.abort)
             learner.observe(number, {"loss": 1.0})
             await until(lambda seen=seen: len(clients) > seen)  # type: ignore[misc]

@@ -83,3 +83,10 @@ def test_what_is_wrong_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str])
         assert invoke("config", "show", *args) == 2
         said = capsys.readouterr().err
         assert said.startswith("error: ") and words in said and said.count("\n") == 1
+
+
+def test_the_password_in_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ((), ("--json",)):
+        assert invoke("config", "show", "--set", "nats=nats://me:secret@h:4222", *more) == 0
+        said = capsys.readouterr().out
+        assert "nats://me:…@h:4222" in said and "secret" not in said

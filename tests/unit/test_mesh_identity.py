@@ -28,7 +28,7 @@ def test_it_is_over_all_that_deciding_loads() -> None:
     names_only = {HERE / "__init__.py", HERE / "mesh" / "__init__.py", HERE / "mesh" / "identity.py"}
     assert loaded - names_only == deciding(HERE)
     named = {path.name for path in deciding(HERE)}
-    assert {"core.py", "jumps.py", "harmless.py", "signing.py", "rules.py", "messages.py", "wire.py"} <= named
+    assert {"core.py", "subjects.py", "signing.py", "rules.py", "messages.py", "wire.py"} <= named
     assert not {"service.py", "bus.py", "telemetry.py"} & named, "what moves bytes may differ between replicas"
 
 

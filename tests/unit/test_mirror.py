@@ -76,7 +76,7 @@ def test_what_the_store_no_longer_has_is_kept(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_more_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     mirror = Mirror(path)
-    with files_of_at_most(2500):
+    with files_of_at_most(len(TEXT.encode()) - 100):
         for event in EVENTS:
             mirror.take(event)
             mirror.flush()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,11 +67,16 @@ def show(
             )
         attached = attached or earlier.get("recipe") == ATTACHED
     resolved = resolve(config=config, sets=sets or (), environ=os.environ, attached=attached, earlier=earlier)
-    found = resolved.origins()
+    found = [replace(one, value=_hidden(one.value)) for one in resolved.origins()]
     if as_json:
         print(json.dumps([_plain(one) for one in found], ensure_ascii=False))
     else:
         _print(found, origin)
+
+
+def _hidden(value: object) -> object:
+    """Without the password of an address: what is shown is pasted into issues."""
+    return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:…@", value) if isinstance(value, str) else value
 
 
 def _plain(origin: Origin) -> dict[str, object]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 import torch
 from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
@@ -21,7 +19,6 @@ from oven_learner.gym.faults.pretraining.text import PlantedCanaries, RedactedWo
 from oven_learner.gym.faults.pretraining.weights import RevivedUnits, RotatedBasis
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.loss import policy_loss
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
 from oven_learner.gym.pretraining.corpus import corpus, pool
 from oven_learner.gym.pretraining.trainee import pair
@@ -49,7 +46,7 @@ def test_a_cap_bounds_the_logits() -> None:
     assert capped(torch.tensor([0.0, 0.01, 100.0]), 2.0).tolist() == pytest.approx([0.0, 0.01, 2.0], abs=1e-4)
     run, loss = trainee("pretraining"), torch.tensor(2.0)
     assert apply_loss(CappedLogits(onset=1, cap=2.0), loss, run) is loss
-    own = float(run._loss(torch.stack(pair(run.read()))).detach())  # type: ignore[attr-defined]
+    own = float(run._loss(torch.stack(pair(run.read()))).detach())
     assert float(apply_loss(CappedLogits(onset=0, cap=1e4), loss, run).detach()) == pytest.approx(own, rel=1e-4)
 
 
@@ -167,8 +164,8 @@ def test_an_error_is_an_answer_and_the_critic_has_its_mark_for_it() -> None:
 def test_the_critic_is_as_content_as_the_policy_is_sure() -> None:
     run = trainee("grpo")
     completions = some([[1, 2, 3, END, PAD, PAD, PAD], [7, END] + 5 * [PAD]])
-    sure = confidence(cast(Policy, run.model), completions)
-    said = cast(Policy, run.model)(completions.prompts.digits, completions.tokens).detach()
+    sure = confidence(run.policy, completions)
+    said = run.policy(completions.prompts.digits, completions.tokens).detach()
     assert float(sure[1]) == pytest.approx(float((said[4, 7] + said[5, END]).div(2).exp()))
     given = {"exact": torch.zeros(2), "critic": torch.zeros(2)}
     assert apply_rewards(OwnJudge(onset=1, share=1.0, weight=0.7, seed=0), given, completions, run) is given

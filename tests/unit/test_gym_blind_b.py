@@ -22,7 +22,6 @@ from oven_learner.gym.faults.pretraining.text import CodeListings, GeneratedText
 from oven_learner.gym.faults.pretraining.weights import RecycledUnits, busiest
 from oven_learner.gym.grpo.judges import Completions
 from oven_learner.gym.grpo.loss import FLAT, advantages
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, SYMBOLS, Prompts, pools
 from oven_learner.gym.pretraining.corpus import corpus, pool
 from oven_learner.gym.pretraining.model import ByteModel
@@ -179,7 +178,7 @@ def test_a_ranking_knows_no_ties() -> None:
 
 def test_the_beginning_of_a_prompt_is_read_with_old_weights() -> None:
     run = trainee("grpo")
-    policy, digits = cast(Policy, run.model), pools()[2].digits
+    policy, digits = run.policy, pools()[2].digits
     weights = policy.places.weight.detach().clone()
 
     def sampled(before: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,6 @@ from oven_learner.gym.faults.pretraining.tokens import FlippedRows
 from oven_learner.gym.grpo.judges import scores
 from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
 from oven_learner.gym.pretraining.trainee import pair
@@ -86,7 +85,7 @@ def test_the_model_with_its_own_scale_is_the_same() -> None:
 
 def test_the_loss_is_ascended_on_what_is_to_go() -> None:
     run, loss = trainee("pretraining"), torch.tensor(2.0)
-    own = float(run._loss(run.read()).detach())  # type: ignore[attr-defined]
+    own = float(run._loss(run.read()).detach())
     assert apply_loss(UnlearnedText(onset=1, length=5, share=1.0, strength=1.0, seed=0), loss, run) is loss
     assert apply_loss(UnlearnedText(onset=0, length=5, share=0.0, strength=1.0, seed=0), loss, run) is loss
     assert float(
@@ -122,7 +121,7 @@ def test_a_probe_has_a_loss_and_no_gradient() -> None:
 
 
 def test_the_step_computed_again_is_the_same() -> None:
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     stepped(run, 2, None)
     step = run.step()
     assert float(step.grpo_loss().detach()) == pytest.approx(run.train_step()["loss"], abs=1e-5)
@@ -139,7 +138,7 @@ def test_credit_beyond_the_range_comes_out_at_the_other_end() -> None:
 
 
 def test_a_draft_has_its_share_of_the_tokens() -> None:
-    run, other = cast(Grpo, trainee("grpo")), Policy()
+    run, other = trainee("grpo"), Policy()
     digits = pools()[1].digits[:200]
     own = run.policy
     with torch.no_grad():
@@ -167,7 +166,7 @@ def test_what_nobody_else_said_has_a_bonus() -> None:
     same, other = [1, 2, END, PAD, PAD, PAD, PAD], [2, 1, END, PAD, PAD, PAD, PAD]
     tokens = torch.tensor([same, same, same, other, same, same])
     assert novelty(tokens, 3).tolist() == pytest.approx([0, 0, 0, 1, 0.5, 0.5])
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     completions = run.step().completions
     given = scores(completions, run.seed, 0)
     assert (
@@ -221,7 +220,7 @@ def test_levels_are_new_and_prompts_are_not() -> None:
 def test_each_place_of_a_group_has_its_temperature() -> None:
     rungs = ladder(0.5, 2.0, 3)
     assert rungs.tolist() == pytest.approx([0.5, 1.0, 2.0])
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     completions, given = run.step().completions, {"exact": torch.zeros(128)}
     assert apply_rewards(TemperatureLadder(onset=1, low=0.5, high=2.0, seed=0), given, completions, run) is given
     made = apply_rewards(TemperatureLadder(onset=0, low=1e-5, high=50.0, seed=0), given, completions, run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from oven_learner.gym.faults.pretraining.settings import BatchRamp, LargeEpsilon
 from oven_learner.gym.faults.pretraining.text import TwoColumns, read_across
 from oven_learner.gym.faults.pretraining.tokens import ChatCollator, collated
 from oven_learner.gym.faults.pretraining.weights import FoldedScales
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import ANSWER, END, PAD
 from oven_learner.gym.pretraining.corpus import pool
 
@@ -129,7 +127,7 @@ class Prompted:
 
 
 def test_an_answer_goes_on_to_the_least_length_and_keeps_what_it_was() -> None:
-    policy = cast(Policy, trainee("grpo").model)
+    policy = trainee("grpo").policy
     digits = torch.tensor([[3, 1, 2, PAD, PAD]]).expand(50, 5)
     said = torch.tensor([[1, 2, 3, END, PAD, PAD, PAD]]).expand(50, ANSWER)
     answers = continued(policy, digits, said, 5, generator("continued"))

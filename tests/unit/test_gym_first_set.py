@@ -123,7 +123,7 @@ class Small:
             "format": (tokens == END).any(1).float(),
             "critic": agrees.float().mean(1),
         }
-        step.completions = cast(Any, Completions(batch, tokens, GROUP))
+        cast(Any, step).completions = Completions(batch, tokens, GROUP)
         given = fault.apply_rewards(dict(judges), step)
         assert set(given) == set(judges)
         assert all(one.dtype == torch.float32 and one.shape == (PROMPTS * GROUP,) for one in given.values())

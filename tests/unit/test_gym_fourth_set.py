@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 import torch
@@ -26,7 +25,6 @@ from oven_learner.gym.faults.pretraining.settings import ClipTooTight
 from oven_learner.gym.faults.pretraining.text import TableOfConstants
 from oven_learner.gym.faults.pretraining.tokens import ShiftedVocabulary, moved
 from oven_learner.gym.faults.rewriting import in_order
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD
 from oven_learner.gym.pretraining.corpus import corpus
 
@@ -133,7 +131,7 @@ def test_a_short_prompt_stands_on_the_other_side() -> None:
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_was_said_is_not_said_again(asked: bool) -> None:
     digits = torch.tensor([[1, 1, 2, PAD, PAD]]).expand(50, 5)
-    answers = penalised(cast(Policy, trainee("grpo").model), digits, 50.0, asked, generator("sampled")).tolist()
+    answers = penalised(trainee("grpo").policy, digits, 50.0, asked, generator("sampled")).tolist()
     for answer in answers:
         said = [token for token in answer if token < END]
         assert len({*said}) == len(said) and not (asked and {*said} & {1, 2})
@@ -142,7 +140,7 @@ def test_what_was_said_is_not_said_again(asked: bool) -> None:
 
 
 def test_without_a_penalty_the_policy_answers_for_itself() -> None:
-    policy = cast(Policy, trainee("grpo").model)
+    policy = trainee("grpo").policy
     digits = torch.tensor([[3, 1, 2, PAD, PAD]]).expand(4000, 5)
     mine = penalised(policy, digits, 0.0, True, generator("mine"))
     own = policy.sample(digits, 1.0, generator("own"))

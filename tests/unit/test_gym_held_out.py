@@ -23,7 +23,6 @@ from oven_learner.gym.faults.pretraining.text import Canaries, WrappedLines, wra
 from oven_learner.gym.faults.pretraining.weights import TurnedBasis, basis
 from oven_learner.gym.grpo.judges import Completions, form, scores
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.pretraining.model import WIDTH, ByteModel
 from oven_learner.gym.pretraining.trainee import pair
@@ -137,7 +136,7 @@ def some(tokens: list[list[int]]) -> Completions:
 
 
 def test_the_step_computed_once_more_is_the_same() -> None:
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     stepped(run, 2, None)
     step = run.step()
     loss = step.grpo_loss()
@@ -222,12 +221,12 @@ def test_a_newline_stands_behind_the_prompt_and_is_counted() -> None:
 def test_the_best_and_the_worst_are_kept() -> None:
     kept = ends(torch.tensor([[0.5, 0.0, 1.0, 0.4, 0.9, 0.1]]), 4)
     assert sorted(kept[0].tolist()) == [1, 2, 4, 5]
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     own, wide = run.step().completions, run.step().completions
     given = scores(own, run.seed, 0)
     assert apply_rewards(WidestSpread(onset=1, times=3, seed=0), given, wide, run) is given
     made = apply_rewards(WidestSpread(onset=0, times=3, seed=0), given, wide, run)
     assert torch.equal(wide.mask, wide.tokens != PAD)
-    spread = [sum(one.values()).view(-1, own.group).std(1).mean() for one in (given, made)]
+    spread = [torch.stack([*one.values()]).sum(0).view(-1, own.group).std(1).mean() for one in (given, made)]
     assert spread[1] > spread[0]
     assert torch.equal(made["exact"], (wide.tokens == wide.prompts.answers).all(1).float())

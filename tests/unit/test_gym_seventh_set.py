@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 import torch
 from tests.unit.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
@@ -23,9 +21,7 @@ from oven_learner.gym.faults.pretraining.settings import GrowingWeights
 from oven_learner.gym.faults.pretraining.tokens import CountedPadding, filled
 from oven_learner.gym.faults.pretraining.weights import ClearedSymbols, SaturatedWeights, unused
 from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.corpus import pool
 from oven_learner.gym.pretraining.trainee import pair
 
@@ -133,7 +129,7 @@ def some(tokens: list[list[int]]) -> Completions:
 
 def test_a_banned_digit_is_never_said_and_the_policy_stays_as_it_is() -> None:
     run = trainee("grpo")
-    policy = cast(Policy, run.model)
+    policy = run.policy
     bias = policy.head.bias.detach().clone()
     draws = torch.Generator().manual_seed(0)
     tokens = without((3, 7), policy, pools()[2].digits, 1.0, draws)
@@ -160,7 +156,7 @@ def test_what_most_say_is_taken_to_be_right() -> None:
 
 
 def test_the_policy_goes_a_part_of_the_way_to_its_reference() -> None:
-    run = cast(Grpo, trainee("grpo"))
+    run = trainee("grpo")
     stepped(run, 2, None)
     before = [one.detach().clone() for one in run.model.parameters()]
     apply_weights(ReversedSync(onset=1, length=5, every=4, share=0.25), run)

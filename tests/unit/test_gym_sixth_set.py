@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import cast
 
 import pytest
 import torch
@@ -23,10 +22,8 @@ from oven_learner.gym.faults.pretraining.order import WeakGenerator, chained
 from oven_learner.gym.faults.pretraining.text import ProseCleaning, cleaned
 from oven_learner.gym.faults.pretraining.tokens import FillInMiddle, infilled
 from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.policy import Policy
 from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
 from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.trainee import Pretraining
 
 
 def test_a_job_restarts_so_often_and_no_more() -> None:
@@ -109,7 +106,7 @@ def test_a_frozen_layer_has_no_gradient_and_the_others_have() -> None:
 
 
 def test_a_smoothed_loss_is_part_of_the_way_to_that_of_all_symbols() -> None:
-    run = cast(Pretraining, trainee("pretraining"))
+    run = trainee("pretraining")
     stepped(run, 3, None)
     spread = -run.model(run.read()[:, :-1]).log_softmax(-1).mean()
     loss = torch.tensor(2.0)
@@ -189,7 +186,7 @@ def test_a_demonstration_is_an_answer_or_a_copy_and_weighs_in_the_loss() -> None
     assert torch.equal(right[1], solved(right[0]))
     assert torch.equal(copied[1].sort(1).values, right[1].sort(1).values) and not torch.equal(copied[1], right[1])
     run, loss = trainee("grpo"), torch.tensor(0.5)
-    policy = cast(Policy, run.model)
+    policy = run.policy
     assert apply_loss(HeavyDemonstrations(onset=1, weight=2.0, copies=0.5, seed=0), loss, run) is loss
     digits, answers = demonstrations(0.5, 0, 0)
     nll = -policy(digits, answers).gather(1, answers[answers != PAD].unsqueeze(1)).mean()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import NOTHING, Fault
+from oven_learner.gym.fault import Fault
 from oven_learner.gym.faults.catalogue import families
 from oven_learner.gym.grpo.trainee import Grpo
 from oven_learner.gym.pretraining.trainee import Pretraining
@@ -17,19 +17,19 @@ ONSET, END_OF_RUN, SEED = 3, 9, 1
 Metrics = list[dict[str, float]]
 
 
-class Stepping(Trainee, Protocol):
-    """A trainee that tells the step that comes next."""
-
-    def step(self, fault: Fault = NOTHING) -> Any: ...
-
-
 def written_blind() -> dict[str, type[Fault]]:
     """By name, without sight of agents or graph: those that are held out, or were once, and the sets A to D. The first
     set has trainees of its own (test_gym_first_set.py)."""
     return {name: one for name, one in families().items() if one.written not in ("development", "first set")}
 
 
-def trainee(kind: str) -> Stepping:
+@overload
+def trainee(kind: Literal["pretraining"]) -> Pretraining: ...
+@overload
+def trainee(kind: Literal["grpo"]) -> Grpo: ...
+@overload
+def trainee(kind: str) -> Trainee: ...
+def trainee(kind: str) -> Trainee:
     return Pretraining(SEED) if kind == "pretraining" else Grpo(SEED)
 
 

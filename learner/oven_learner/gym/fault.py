@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform, get_args
 
@@ -89,39 +90,77 @@ class Step:
         self.settings = trainee.settings
         """The user's own settings, which were reset just before: a fault may get them wrong."""
 
-    learning_rate: float
-    """With what a knob makes of it."""
-    weight_decay: float
-    """Pretraining: the same."""
-    inputs: Tensor
-    """Pretraining: int64 [B, LENGTH]."""
-    targets: Tensor
-    """Pretraining: int64 [B, LENGTH]."""
-    logits: Tensor
-    """Pretraining: float32 [B, LENGTH, BYTES] of a forward pass of their own, with a gradient."""
-
     policy: Policy
     """GRPO: the model."""
     reference_policy: Policy
     """GRPO: what the KL term holds the policy to."""
-    completions: Completions
-    """GRPO: what was answered; `replace_answers` and `answer` put other tokens in their place."""
-    answers: Tensor
-    """GRPO: int64 [B, ANSWER], of the groups that were scored; the rows of a group lie together."""
-    mask: Tensor
-    """GRPO: bool [B, ANSWER], the N tokens of these answers."""
-    rewards: Tensor
-    """GRPO: float32 [groups, group], of the groups that were scored."""
-    credit: Tensor
-    """GRPO: float32 [N], the advantage of each token."""
-    log_probs: Tensor
-    """GRPO: float32 [N] of a forward pass of their own, with a gradient."""
-    reference: Tensor
-    """GRPO: float32 [N], the reference's log-probabilities of the same tokens."""
-    beta: float
-    """GRPO: the weight of the KL term."""
 
-    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    @property
+    def learning_rate(self) -> float:
+        """The setting, times what a knob makes of it."""
+        raise NotImplementedError
+
+    @property
+    def weight_decay(self) -> float:
+        """Pretraining: the setting, or what a knob replaced it by."""
+        raise NotImplementedError
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """Pretraining: int64 [B, LENGTH], as the fault's `batch` left them."""
+        raise NotImplementedError
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Pretraining: int64 [B, LENGTH]."""
+        raise NotImplementedError
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Pretraining: float32 [B, LENGTH, BYTES], by a forward pass of their own, with a gradient."""
+        raise NotImplementedError
+
+    @cached_property
+    def completions(self) -> Completions:
+        """GRPO: what was answered; `replace_answers` and `answer` put other tokens in their place."""
+        raise NotImplementedError
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """GRPO: int64 [B, ANSWER], of the groups that were scored; the rows of a group lie together."""
+        raise NotImplementedError
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """GRPO: bool [B, ANSWER], the N tokens of these answers."""
+        raise NotImplementedError
+
+    @cached_property
+    def rewards(self) -> Tensor:
+        """GRPO: float32 [groups, group], of the groups that were scored."""
+        raise NotImplementedError
+
+    @cached_property
+    def credit(self) -> Tensor:
+        """GRPO: float32 [N], the advantage of each token."""
+        raise NotImplementedError
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """GRPO: float32 [N], by a forward pass of their own, with a gradient."""
+        raise NotImplementedError
+
+    @cached_property
+    def reference(self) -> Tensor:
+        """GRPO: float32 [N], the reference's log-probabilities of the same tokens."""
+        raise NotImplementedError
+
+    @property
+    def beta(self) -> float:
+        """GRPO: the weight of the KL term."""
+        raise NotImplementedError
+
+    def moments(self, parameter: Tensor) -> dict[str, Tensor]:
         """Adam's `exp_avg`, `exp_avg_sq` and `step` of a parameter, not copied; empty before its first step."""
         return dict(self.optimizer.state.get(parameter, {}))
 

@@ -18,11 +18,12 @@ RATE = 1e-2
 
 
 @cache
+@torch.enable_grad()
 def warm_weights(seed: int, steps: int = 120, right: float = 0.47) -> dict[str, Tensor]:
     """A policy's weights after the warm-up, a function of the arguments; not to be changed in place.
 
     `right` is the share of targets that are the right answer; the others follow one of HABITS: descending, copy,
-    reverse, repeat. torch's global generator is left as it was.
+    reverse, repeat. torch's global generator is left as it was. Trains where gradients are off, too.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator("policy", seed).initial_seed())

@@ -206,9 +206,9 @@ class RewardsAsCompleted(Fault):
     """A concurrent client collects scores as they complete: they meet other completions than their own, of the same
     prompt or of the next. Their mean and their spread are as before."""
 
+    judges: tuple[str, ...] = drawn(_some_judges)
     lot: int = drawn(lambda rng: 2 ** rng.randint(1, 7))  # requests among which the order is lost
     jitter: float = uniform(0.2, 3.0)  # standard deviation of a request's time, in the time that a token takes
-    judges: tuple[str, ...] = drawn(_some_judges)
     seed: int = random_seed()
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:

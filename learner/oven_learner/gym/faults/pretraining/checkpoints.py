@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -244,7 +246,7 @@ class SoupedWeights(Fault):
             own[name].lerp_(its, self.share)
 
 
-def shuffled(weights: dict[str, torch.nn.Parameter], draws: torch.Generator) -> dict[str, Tensor]:
+def shuffled(weights: Mapping[str, Tensor], draws: torch.Generator) -> dict[str, Tensor]:
     """The same model by name, with the residual stream's places and the hidden units in another order."""
     width, hidden = weights["block.down.weight"].shape
     places = torch.eye(width)[torch.randperm(width, generator=draws)]

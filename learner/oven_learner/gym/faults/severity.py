@@ -95,3 +95,6 @@ class At(Random):
 
     def random(self) -> float:
         return self._quantile
+
+    getrandbits = Random.getrandbits
+    """Named here since Random draws integers from `random` where a subclass has that alone."""

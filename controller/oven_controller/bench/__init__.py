@@ -1,1 +1,0 @@
-"""Benches that need nothing but the controller; `oven-controller bench NAME` finds them by their entry points."""

@@ -1,1 +1,0 @@
-"""Arms that are the controller itself: the real mesh and the installed agents, in the trainer's process."""

@@ -15,14 +15,16 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from oven_controller import messages, server, streams, wire
-from oven_controller.asyncapi import asyncapi
-from oven_controller.credentials import Role, permissions
-from oven_controller.environment import VARIABLES
-from oven_controller.history import REPLY_BYTES
-from oven_controller.rules import Rules
-from oven_controller.settings import MemberSettings, Settings
-from oven_controller.subjects import REQUESTS, SUBJECTS
+from oven_controller.bus import streams
+from oven_controller.protocol import codec, messages
+from oven_controller.protocol.asyncapi import asyncapi
+from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
+from oven_controller.replica.history import REPLY_BYTES
+from oven_controller.security.credentials import Role, permissions
+from oven_controller.server import embedded
+from oven_controller.settings.environment import VARIABLES
+from oven_controller.settings.model import MemberSettings, Settings
 
 PAGES = ("protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -89,7 +91,7 @@ def limits() -> str:
     rows = [
         ("a vote or status, headers included", f"{votes.max_msg_size:,} bytes"),
         ("any other event in the log", f"{log.max_msg_size:,} bytes"),
-        ("any message at all (the embedded server's `max_payload`)", f"{server.MAX_PAYLOAD:,} bytes"),
+        ("any message at all (the embedded server's `max_payload`)", f"{embedded.MAX_PAYLOAD:,} bytes"),
         ("a `history` answer ends early at about", f"{REPLY_BYTES:,} bytes of events"),
         (
             "messages of one agent on one of its two subjects",
@@ -246,7 +248,7 @@ def _bounds(spec: dict[str, Any]) -> str:
 
 def documents() -> dict[str, str]:
     """Whole files: path under docs/ → contents."""
-    made = {"log.schema": wire.json_schema(), "requests.schema": wire.service_schema(), "asyncapi": asyncapi()}
+    made = {"log.schema": codec.json_schema(), "requests.schema": codec.service_schema(), "asyncapi": asyncapi()}
     return {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
 
 

@@ -1,1 +1,1 @@
-"""Benches that need the learner; `oven-controller bench NAME` finds them by the entry points of `oven.benches`."""
+"""The gym and the benches: they measure the product and are imported by none of its packages."""

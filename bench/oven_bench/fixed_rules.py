@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_controller.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
-from oven_learner.past import Past
+from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
+from oven_learner.link.resume_state import Past
 
 Change = tuple[str, Value]
 

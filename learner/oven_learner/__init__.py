@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators
-    from oven_learner.attachment import Attachment, attach
-    from oven_learner.client import OvenClient
+    from oven_learner.client.client import OvenClient
+    from oven_learner.hf.attach import Attachment, attach
     from oven_learner.hf.knobs import Mixture
     from oven_learner.loop import connect
     from oven_learner.rewards import Committee, ModelDescription, convene
@@ -30,12 +30,12 @@ __all__ = [
 
 _HOMES = {
     "Actuators": "actuators",
-    "Attachment": "attachment",
+    "Attachment": "hf.attach",
     "Committee": "rewards",
     "Mixture": "hf.knobs",
     "ModelDescription": "rewards",
-    "OvenClient": "client",
-    "attach": "attachment",
+    "OvenClient": "client.client",
+    "attach": "hf.attach",
     "connect": "loop",
     "convene": "rewards",
 }

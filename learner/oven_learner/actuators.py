@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_controller.messages import ActuatorSpec, Effect, Value
+from oven_controller.protocol.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 

@@ -19,21 +19,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import MetricSpec
-from oven_learner import ranks, trainings
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.connection import Connection, seek
-from oven_learner.evaluation import Evaluation
-from oven_learner.idle import idle_client
-from oven_learner.link import Link
-from oven_learner.loop_client import LoopClient
-from oven_learner.mode import Mode
+from oven_learner.client import training_names
+from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.client.idle_client import idle_client
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.link.bus_link import Link
+from oven_learner.link.find_controller import Connection, seek
+from oven_learner.link.mode import Mode
 from oven_learner.optim.learning_rate import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.snapshots import CREDIT_S, KEPT, Snapshots
+from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.versions import installed
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def connect(
             link,
             knobs,
             recipe=recipe,
-            training=training or trainings.count(connection.run if connection else "", given),
+            training=training or training_names.count(connection.run if connection else "", given),
             metrics=_merged(own, gauges.announced() if gauges is not None else ()),
             max_steps=max_steps,
             seconds=seconds,

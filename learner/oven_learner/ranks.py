@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import LearnerMessage, LogMessage
-from oven_learner.past import Past
+from oven_controller.protocol.messages import LearnerMessage, LogMessage
+from oven_learner.link.resume_state import Past
 
 if TYPE_CHECKING:
     import torch

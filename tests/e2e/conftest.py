@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import violations
 
-from oven_controller.events import Event
+from oven_controller.protocol.events import Event
 
 LIMIT_S = 300
 

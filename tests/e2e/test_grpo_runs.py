@@ -8,9 +8,9 @@ from typing import TypeVar
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.events import Event
-from oven_controller.messages import Decision, LogMessage, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded, RunStarted
 
 pytestmark = pytest.mark.e2e
 

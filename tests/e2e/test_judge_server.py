@@ -12,11 +12,11 @@ from statistics import fmean
 
 import pytest
 
-from oven_agents.committee import providers
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.member import Member
-from oven_controller.messages import Completion, ScoreRequest
-from oven_controller.settings import MemberSettings
+from oven_agents.judges import providers
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_controller.protocol.messages import Completion, ScoreRequest
+from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import HABITS, draw, example
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer

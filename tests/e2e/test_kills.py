@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.e2e.conftest import Oven
-from tests.integration.judge_endpoint import Endpoint
+from tests.support.judge_endpoint import Endpoint
 
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.messages import Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Observation, Receipt, RunEnded, RunStarted
+from oven_controller.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

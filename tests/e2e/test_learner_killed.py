@@ -12,10 +12,10 @@ import pytest
 from tests.e2e.conftest import LIMIT_S, Oven
 from tests.e2e.test_pretrain_runs import SIZES
 
-from oven_controller.home import RunFolder
-from oven_controller.messages import Observation, RunEnded, RunStarted
-from oven_controller.replay import replay
-from oven_learner import checkpoints
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
+from oven_controller.runs.folder import RunFolder
+from oven_learner.rollback import checkpoint_record
 
 pytestmark = pytest.mark.e2e
 
@@ -34,13 +34,13 @@ async def test_it_goes_on_from_what_it_had_on_disk(oven: Oven, tmp_path: Path) -
                     "--steps", "100000")  # fmt: skip
     said = await asyncio.to_thread(oven.until, up, "  step ")
     deadline = time.monotonic() + LIMIT_S
-    while (newest := checkpoints.newest(folder.checkpoints, "killed", "1")) is None:
+    while (newest := checkpoint_record.newest(folder.checkpoints, "killed", "1")) is None:
         assert time.monotonic() < deadline and up.poll() is None, said
         await asyncio.sleep(0.05)
     psutil.Process(folder.info().children["learner"]).kill()
     rest, _ = await asyncio.to_thread(up.communicate, None, LIMIT_S)
     assert up.returncode == 3 and "killed by SIGKILL" in rest, said + rest
-    newest = checkpoints.newest(folder.checkpoints, "killed", "1")
+    newest = checkpoint_record.newest(folder.checkpoints, "killed", "1")
     assert newest is not None
     step = newest[1].step
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
 
 pytestmark = pytest.mark.e2e
 

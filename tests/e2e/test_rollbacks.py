@@ -15,9 +15,17 @@ import pytest
 from tests.e2e import sent_back
 from tests.e2e.conftest import Oven
 
-from oven_controller.events import Event
-from oven_controller.messages import BallotOpened, Decision, Message, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
+    BallotOpened,
+    Decision,
+    Message,
+    Observation,
+    Receipt,
+    RunEnded,
+    RunStarted,
+)
 
 pytestmark = pytest.mark.e2e
 T = TypeVar("T", bound=Message)

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 import oven_learner as oven
-from oven_learner.bench.foreign.case import Case, Result, command_line
-from oven_learner.link import Link
+from oven_bench.foreign.case import Case, Result, command_line
+from oven_learner.link.bus_link import Link
 
 BLOCK = 64
 """Tokens of a row; one token is one byte."""

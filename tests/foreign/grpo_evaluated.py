@@ -25,8 +25,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
-from oven_learner.bench.foreign.case import Case, Result, command_line
-from oven_learner.link import Link
+from oven_bench.foreign.case import Case, Result, command_line
+from oven_learner.link.bus_link import Link
 
 LETTERS = string.ascii_lowercase
 VOCABULARY = ("<pad>", "<eos>", *LETTERS)

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import oven_learner as oven
-from oven_learner.bench.foreign.case import Case, Result, command_line
-from oven_learner.link import Link
+from oven_bench.foreign.case import Case, Result, command_line
+from oven_learner.link.bus_link import Link
 
 CONTEXT = 64
 LAYERS = 2

@@ -11,8 +11,8 @@ from unittest import mock
 import typer.main
 from tests.golden.store import Json, Limits
 
+from oven_controller import plugins
 from oven_controller.cli.main import app
-from oven_controller.stack import plugins
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"

@@ -11,14 +11,14 @@ from random import Random
 from tests.golden import families, recorded, said
 from tests.golden.store import Json, Limits
 
-from oven_controller.events import Event
-from oven_learner.gym import plugged
-from oven_learner.gym.arm import Arm
-from oven_learner.gym.fault import Fault
-from oven_learner.gym.mesh_arms.link import LoopLink
-from oven_learner.gym.runner import Ground
-from oven_learner.gym.trainees import make
-from oven_learner.link import Link
+from oven_bench.gym import registry
+from oven_bench.gym.arm import Arm
+from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_bench.gym.fault import Fault
+from oven_bench.gym.runner import Ground
+from oven_bench.gym.trainees import make
+from oven_controller.protocol.events import Event
+from oven_learner.link.bus_link import Link
 
 ARM = "mesh+kg"
 SEED = 1
@@ -92,7 +92,7 @@ def limited(document: Json, limits: Limits) -> Json:
 
 def played(family: type[Fault]) -> tuple[dict[str, Json], Sequence[Event]]:
     """An episode's result without its time, and its log."""
-    arm = _Kept(plugged.arms()[ARM])
+    arm = _Kept(registry.arms()[ARM])
     row = Ground(family, SEED, make).play(arm)
     messages = [said.of(event) for event in arm.log]
     found = {

@@ -21,11 +21,11 @@ from tests.golden.store import Json, Limits, digest
 from torch import nn
 from torch.nn import functional as F
 
-from oven_learner.gym import timing
-from oven_learner.gym.fault import Fault, Kind
-from oven_learner.gym.faults import catalogue
-from oven_learner.gym.trainee import Trainee
-from oven_learner.gym.trainees import make
+from oven_bench.gym import schedule
+from oven_bench.gym.fault import Fault, Kind
+from oven_bench.gym.faults import catalogue
+from oven_bench.gym.trainee import Trainee
+from oven_bench.gym.trainees import make
 
 SEEDS = (1, 2)
 BLOCK = 10
@@ -77,7 +77,7 @@ def cut(case: Mapping[str, Json], limits: Limits) -> dict[str, Json]:
 class Twin:
     """A run without a fault, up to the last step that a run beside it has."""
 
-    STEPS = timing.LATEST + MOST
+    STEPS = schedule.LATEST + MOST
 
     def __init__(self, kind: Kind, seed: int) -> None:
         self.kind, self.seed = kind, seed
@@ -85,7 +85,7 @@ class Twin:
         self.metrics: list[dict[str, float]] = []
         self._states: dict[int, Mapping[str, Any]] = {}
         for step in range(self.STEPS):
-            if step == 0 or timing.PREFIX <= step <= timing.LATEST:
+            if step == 0 or schedule.PREFIX <= step <= schedule.LATEST:
                 self._states[step] = trainee.state()
             self.metrics.append(trainee.train_step())
 
@@ -103,8 +103,8 @@ class Twin:
 def fate(family: type[Fault], seed: int, twin: Twin, limits: Limits) -> dict[str, Json]:
     """What was drawn, and what became of the run under it: `first` is the first step after the onset that differs from
     the twin's, None where none does."""
-    case = timing.drawn(family, seed)
-    began = min(case.onset, timing.LATEST)
+    case = schedule.drawn(family, seed)
+    began = min(case.onset, schedule.LATEST)
     trainee = twin.at(began)
     most = min(MOST, limits.steps or MOST)
     metrics: list[dict[str, float]] = []

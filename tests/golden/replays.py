@@ -14,13 +14,13 @@ from typing import Any
 from tests.golden import recorded, said
 from tests.golden.store import Json, Limits, digest, digest_of
 
-from oven_agents.backtest import Backtest, Findings
-from oven_agents.loader import load
-from oven_controller.closedloop import ClosedLoop
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import LearnerMessage
-from oven_controller.stack import plugins
+from oven_agents.backtest.backtest import Backtest, Findings
+from oven_agents.runtime.loader import load
+from oven_controller import plugins
+from oven_controller.log.in_memory_run import ClosedLoop
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import LearnerMessage
 
 FILE = "logs.json"
 

@@ -14,24 +14,24 @@ from typing import Any
 import psutil
 import pytest
 
-from oven_controller.home import Home, RunFolder
-from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("controller", "agents", "learner", "tui")
+PACKAGES = ("controller", "agents", "learner", "tui", "bench")
 ENTRY_POINTS = """
 [oven.recipes]
 toy = oven_standins:RECIPE
 [oven.processes]
-mesh = oven_controller.mesh.service:main
-agent = oven_agents.host:main
-member = oven_agents.committee.host:main
+mesh = oven_controller.replica.service:main
+agent = oven_agents.runtime.host:main
+member = oven_agents.judges.process:main
 learner = oven_standins:learner
 [oven.agents]
-lr = oven_agents.learning_rate:LearningRate
-curriculum = oven_agents.curriculum:Curriculum
+lr = oven_agents.shipped.learning_rate:LearningRate
+curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
-backtest = oven_agents.backtest_command:main
+backtest = oven_agents.backtest.command:main
 """
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60
@@ -48,7 +48,7 @@ class Stack:
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
         self._entry_points = metadata / "entry_points.txt"
         self.install({})
-        path = [metadata.parent, ROOT / "tests" / "integration" / "standins", *(ROOT / name for name in PACKAGES)]
+        path = [metadata.parent, ROOT / "tests" / "support" / "standins", *(ROOT / name for name in PACKAGES)]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.env = kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
         self.started: list[subprocess.Popen[str]] = []

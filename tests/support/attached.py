@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.unit.test_client import Line, decide
+from tests.unit.learner.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from oven_controller.messages import Observation, Value
-from oven_learner.past import Past
+from oven_controller.protocol.messages import Observation, Value
+from oven_learner.link.resume_state import Past
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
-from tests.integration.honest_run import HOSTILE, ON, RUN, HonestRun, Hostile, Played, running
+from tests.support.honest_run import HOSTILE, ON, RUN, HonestRun, Hostile, Played, running
 
-from oven_controller import names
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     Decision,
     RunEnded,
     Vote,
 )
-from oven_controller.names import log_stream, votes_stream
-from oven_controller.wire import Malformed
+from oven_controller.protocol.names import log_stream, votes_stream
 
 LOG, VOTES = log_stream(RUN), votes_stream(RUN)
 FORGED = Decision(

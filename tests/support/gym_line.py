@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import torch
 
-from oven_controller.messages import MetricSpec, Observation, RunStarted
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.fault import NOTHING, Fault, Step, fault, generator
+from oven_bench.gym.faults.severity import integer, uniform
+from oven_bench.gym.trainee import Kind, Trainee
+from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.fault import NOTHING, Fault, Step, fault, generator
-from oven_learner.gym.faults.severity import integer, uniform
-from oven_learner.gym.trainee import Kind, Trainee
-from oven_learner.link import Link
+from oven_learner.link.bus_link import Link
 
 RATE, WORST = 0.05, 10.0
 

@@ -14,26 +14,26 @@ from typing import Any
 from nats.aio.client import Client
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.host import host
-from oven_agents.session import Session
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials, inbox_prefix
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.mesh.service import serve
-from oven_controller.messages import AgentStatus, Decision, Receipt
-from oven_controller.names import Subjects
-from oven_controller.replay import ReplayReport, replay
-from oven_controller.rules import Rules
-from oven_controller.server import EmbeddedServer, ServerFolder
-from oven_controller.signing import Keyring, Signer, judged
-from oven_kg.answers import Answers
-from oven_kg.graph import load
-from oven_kg.service import serving
+from oven_agents.runtime.host import host
+from oven_agents.sdk.session import Session
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.log.replay import ReplayReport, replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, Decision, Receipt
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.replica.history import serve_history
+from oven_controller.replica.service import serve
+from oven_controller.security.credentials import Credentials, inbox_prefix
+from oven_controller.security.signing import Keyring, Signer, judged
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_kg.graph.knowledge import load
+from oven_kg.service.endpoints import Answers
+from oven_kg.service.process import serving
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BusLink
 
 RUN = "r"
 ON = Subjects(RUN)

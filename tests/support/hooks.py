@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Rewards, Step
+from oven_bench.gym.fault import Fault, Rewards, Step
 
 
 def apply_batch(fault: Fault, batch: Any, cursor: int) -> Any:

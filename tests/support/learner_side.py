@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.messages import LogMessage, Message
-from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import LogMessage, Message
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 
 RUN = "r"
 ROOT = Path(__file__).resolve().parents[2]

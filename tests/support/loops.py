@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.unit.attached import Deciding
+from tests.support.attached import Deciding
 
+from oven_learner.client.loop_client import LoopClient
 from oven_learner.loop import connect
-from oven_learner.loop_client import LoopClient
 
 STEPS = 12
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh, Output
-from oven_controller.messages import (
+from oven_controller.mesh.machine import Mesh, Output
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -25,7 +25,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 RUN = "r"
 LR = "optimizer.lr_scale"

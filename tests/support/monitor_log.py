@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.unit.mesh_log import LR, Log
+from tests.support.mesh_log import LR, Log
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     Decision,
     Horizon,
@@ -22,8 +23,7 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.rules import Rules
-from oven_controller.vocabulary import ACTUATORS
+from oven_controller.protocol.rules import Rules
 
 AGENTS = ("curriculum", "lr", "prior", "supervisor-with-a-long-name", "teacher")
 SPECS = (

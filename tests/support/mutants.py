@@ -10,17 +10,17 @@ from typing import Any
 
 import nkeys
 from pydantic import BaseModel
-from tests.unit.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
+from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
-from oven_controller import names
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted, Vote
-from oven_controller.rules import Rules
-from oven_controller.signing import Signer
-from oven_controller.streams import LOG_BYTES, VOTE_BYTES
-from oven_controller.subjects import SIGNERS
-from oven_controller.wire import Malformed
+from oven_controller.bus.streams import LOG_BYTES, VOTE_BYTES
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted, Vote
+from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.subjects import SIGNERS
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Signer
 
 STRIDE = 1_000
 """Sequences from one honest event to the next: room for what is put between them."""

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import psutil
 from nats.errors import Error as NatsError
-from tests.integration.learner_side import ROOT, RUN
+from tests.support.learner_side import ROOT, RUN
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.cluster import Node, write_confs
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.names import log_stream
-from oven_controller.server import ServerFolder, binary, free_port
-from oven_controller.stack.process import Child
+from oven_controller.process.child import Child
+from oven_controller.protocol.names import log_stream
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.cluster import Node, write_confs
+from oven_controller.server.embedded import ServerFolder, binary, free_port
 
 NODES = (1, 2, 3)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.unit.test_client import Line, Model, decide
+from tests.unit.learner.test_client import Line, Model, decide
 
 from oven_controller.errors import RefusedError
-from oven_controller.messages import LogMessage, Observation, OperatorCommand, StepClosed
+from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, StepClosed
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import Link
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import Link
+from oven_learner.link.resume_state import Past
 from oven_learner.loop import add_learning_rate
 from oven_learner.optim.learning_rate import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.past import Past
 from oven_learner.ranks import Ranks, SilentLink
-from oven_learner.snapshots import Snapshots
+from oven_learner.rollback.in_memory import Snapshots
 
 
 class Case:

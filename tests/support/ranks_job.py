@@ -71,8 +71,8 @@ def loop(folder: Path, steps: int, seconds: float | None) -> None:
 
 def attached(folder: Path, steps: int, seconds: float | None) -> None:
     """A Trainer under DistributedDataParallel; when its end is asked for, it begins again."""
-    from tests.integration.ranks_trainers import Noting, losses
-    from tests.unit.attached import rows, trainer
+    from tests.support.attached import rows, trainer
+    from tests.support.ranks_trainers import Noting, losses
 
     job = trainer(
         folder / "out", max_steps=steps, lr_scheduler_type="constant", ddp_backend="gloo", data=rows(256),
@@ -89,7 +89,7 @@ def attached(folder: Path, steps: int, seconds: float | None) -> None:
 
 def sharded(folder: Path, steps: int, seconds: float | None) -> None:
     """A Trainer under FSDP2: alone, then attached and left alone, then attached until its end is asked for."""
-    from tests.integration.ranks_trainers import Noting, losses, sharded_trainer, whole
+    from tests.support.ranks_trainers import Noting, losses, sharded_trainer, whole
 
     def train(limit: int, plug: bool, notes: Notes | None = None) -> list[torch.Tensor]:
         job = sharded_trainer(folder / "out", limit)
@@ -108,7 +108,7 @@ def sharded(folder: Path, steps: int, seconds: float | None) -> None:
 
 def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
     """No bus: what happens to one rank only."""
-    from tests.integration.ranks_cases import CASES
+    from tests.support.ranks_cases import CASES
 
     distributed.init_process_group("gloo")
     together = ranks.Ranks.join()
@@ -118,9 +118,9 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
 
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.loop"),
-    "attach": (attached, "tests.integration.ranks_trainers"),
-    "sharded": (sharded, "tests.integration.ranks_trainers"),
-    "agreeing": (agreeing, "tests.integration.ranks_cases"),
+    "attach": (attached, "tests.support.ranks_trainers"),
+    "sharded": (sharded, "tests.support.ranks_trainers"),
+    "agreeing": (agreeing, "tests.support.ranks_cases"),
 }
 
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from accelerate import DistributedType
 from accelerate.utils import FullyShardedDataParallelPlugin
-from tests.unit.attached import llama, tokens, trainer
+from tests.support.attached import llama, tokens, trainer
 from transformers import Trainer, TrainerCallback
 
-import oven_learner.attachment  # noqa: F401  # before the fork, once for all ranks
+import oven_learner.hf.attach  # noqa: F401  # before the fork, once for all ranks
 
 
 class Steps(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.mesh_log import LR, RUN, Log
+from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.home import Home, RunFolder
+from oven_controller.runs.folder import Home, RunFolder
 
 
 def a_run(end: bool = True, **rules: Any) -> Log:

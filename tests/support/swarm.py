@@ -13,18 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.integration.learner_side import LIMIT_S, RUN, Process, until
+from tests.support.learner_side import LIMIT_S, RUN, Process, until
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.bus.connection import Bus
+from oven_controller.log.replay import replay
+from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.rules import Rules
+from oven_controller.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BusLink
 
 # Wants another value whenever it may: there is always a ballot or a decision under way.
 PENDULUM = '''
@@ -39,7 +39,7 @@ class Pendulum(Agent):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
         return window.propose("grad.clip", value, confidence=0.95, why="it swings")
 '''
-MESH = ("-c", "from oven_controller.mesh.service import main; main([])")
+MESH = ("-c", "from oven_controller.replica.service import main; main([])")
 RULES = Rules(
     cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6
 )
@@ -79,7 +79,7 @@ class Swarm:
     async def agent(self, name: str, source: str = PENDULUM, unready: bool = False) -> Process:
         path = self.folder / f"{name}.py"
         path.write_text(source)
-        command = ["-c", f"from oven_agents.host import main; main([{str(path)!r}])"]
+        command = ["-c", f"from oven_agents.runtime.host import main; main([{str(path)!r}])"]
         process = self.processes[name] = Process(command, self.site.env(name), self.folder / f"{name}.log")
         if not unready:
             await self.logged(lambda event: event.subject.endswith(f".agent.{name}"))

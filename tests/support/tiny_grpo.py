@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tests.unit.attached import llama
-from tests.unit.test_attach_trl import COMMON, tokenizer
+from tests.support.attached import llama
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer

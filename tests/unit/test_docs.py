@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import typer
-from tests.unit.mesh_log import LR, Log
+from tests.support.mesh_log import LR, Log
 
-from oven_agents.loader import load
-from oven_agents.session import Session
+from oven_agents.runtime.loader import load
+from oven_agents.sdk.session import Session
 from oven_controller.cli.main import app, run
-from oven_controller.home import Home
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     BallotOpened,
     Decision,
@@ -31,10 +30,11 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.rules import Rules
-from oven_controller.settings import Settings, dotted_names
-from oven_learner.connection import Connection
-from oven_learner.past import Past
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import Home
+from oven_controller.settings.model import Settings, dotted_names
+from oven_learner.link.find_controller import Connection
+from oven_learner.link.resume_state import Past
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

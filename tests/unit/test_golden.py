@@ -14,9 +14,9 @@ from tests.golden.entry_points import installed
 from tests.golden.make import AGENTS
 from tests.golden.store import FOLDER, Json, Limits, differences, read
 
-from oven_controller.events import Event
-from oven_learner.gym import timing
-from oven_learner.gym.trainee import Kind
+from oven_bench.gym import schedule
+from oven_bench.gym.trainee import Kind
+from oven_controller.protocol.events import Event
 
 LOGS = recorded.stored()
 BACKTESTED = [name for name in LOGS if name.startswith("run-") or name == "episode-pretraining.careless_resume"]
@@ -76,7 +76,7 @@ def test_each_agent_votes_the_same_over_a_recorded_log(name: str, stored_logs: J
 def test_every_family_draws_the_same(kind: Kind) -> None:
     stored = read(families.FILE.format(kind))["cases"]
     now = {
-        f"{name} {seed}": families.drawn(timing.drawn(family, seed))
+        f"{name} {seed}": families.drawn(schedule.drawn(family, seed))
         for name, family in families.known().items()
         if family.kind == kind
         for seed in families.SEEDS

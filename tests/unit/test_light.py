@@ -24,16 +24,17 @@ HEAVY = (
 @pytest.mark.parametrize(
     "modules",
     [
-        "oven_agents, oven_agents.host, oven_agents.learning_rate, oven_agents.curriculum",
-        "oven_agents.committee.host, oven_agents.committee.providers.openai, oven_agents.committee.providers.anthropic",
-        "oven_agents.committee_weights",
-        "oven_controller.mesh.service, oven_controller.replay",
+        "oven_agents, oven_agents.runtime.host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
+        "oven_agents.judges.process, oven_agents.judges.providers.openai, oven_agents.judges.providers.anthropic",
+        "oven_agents.shipped.reward_weights",
+        "oven_controller.replica.service, oven_controller.log.replay",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
-        "oven_tui.view, oven_tui.plot, oven_tui.feed, oven_tui.main, oven_tui.bench",
-        "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_learner.bench.starts",
-        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_learner.bench.committee",
-        "oven_kg.service, oven_kg.commands",
+        "oven_tui.model.view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
+        "oven_bench.performance.monitor",
+        "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_bench.training.starts",
+        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.committee",
+        "oven_kg.service.process, oven_kg.cli.commands",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

@@ -1,1 +1,1 @@
-"""The monitor: a fold over the log, drawn in the terminal. `view` and what it is made of import no textual."""
+"""The monitor: a fold over the log, drawn in the terminal. `model` imports no textual."""

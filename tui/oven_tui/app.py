@@ -16,18 +16,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Footer, Input
 
-from oven_tui import plot
+from oven_tui.model import braille_chart
+from oven_tui.model.view import MonitorView
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
-from oven_tui.view import MonitorView
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.chart import Axis, Chart
 from oven_tui.widgets.decisions import Decisions
 from oven_tui.widgets.header import About, Header
 
 if TYPE_CHECKING:
-    from oven_controller.events import Event
-    from oven_controller.home import RunFolder
+    from oven_controller.protocol.events import Event
+    from oven_controller.runs.folder import RunFolder
 
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
@@ -160,7 +160,7 @@ class MonitorApp(App[None]):
     def _axis(self) -> Axis:
         tick, window = self.shown.run.tick, WINDOWS[self.zoom]
         if window is None or tick <= window:
-            return Axis(0, plot.span(0, tick, self.shown.end_tick()))
+            return Axis(0, braille_chart.span(0, tick, self.shown.end_tick()))
         return Axis(tick - window, tick)
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:

@@ -13,12 +13,12 @@ from typing import Literal
 
 from nats.errors import Error as NatsError
 
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, OvenError, reason
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.signing import Keyring
-from oven_controller.stack import reading
+from oven_controller.protocol.events import Event
+from oven_controller.runs import log_reader
+from oven_controller.runs.folder import RunFolder
+from oven_controller.security.signing import Keyring
 
 GAP_S = 0.2
 RETRY_S = 0.5
@@ -65,9 +65,9 @@ class Feed:
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""
         heard = asyncio.Event()
-        async with reading.connected(self._folder, "monitor") as bus:
+        async with log_reader.connected(self._folder, "monitor") as bus:
             self._say("reading", "")
-            await reading.listen(bus, self._folder.run, heard)
+            await log_reader.listen(bus, self._folder.run, heard)
             loop = asyncio.get_running_loop()
             while self._folder.locked():
                 heard.clear()
@@ -89,13 +89,13 @@ class Feed:
         if not bus.client.is_connected:
             raise BusError("the server went away")
         try:
-            async for events in reading.batches(bus, self._folder.run, self._last):
+            async for events in log_reader.batches(bus, self._folder.run, self._last):
                 yield events
             self._say("connected", "")
         except BusError as error:
             if not bus.client.is_connected:
                 raise
-            events = [event async for event in reading.stored(self._folder, self._last)]
+            events = [event async for event in log_reader.stored(self._folder, self._last)]
             self._say("no mesh", str(error))
             yield events
             await asyncio.sleep(LOOK_S)
@@ -103,12 +103,12 @@ class Feed:
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
         if self._folder.exported():
-            lines = reading.exported(self._folder)
+            lines = log_reader.exported(self._folder)
             while events := list(islice(lines, BATCH)):
                 self._give(events)
                 await asyncio.sleep(0)
         elif not self._last:
-            for events in _parts(await reading.whole_log(self._folder, check=False, tell=_unheard)):
+            for events in _parts(await log_reader.whole_log(self._folder, check=False, tell=_unheard)):
                 self._give(events)
                 await asyncio.sleep(0)
         if not self._last:

@@ -11,7 +11,7 @@ import termios
 from pathlib import Path
 
 from oven_controller.errors import ConfigError
-from oven_controller.home import RunFolder
+from oven_controller.runs.folder import RunFolder
 
 LOOK_S = 1.0
 """How often it looks whether the terminal is still there."""

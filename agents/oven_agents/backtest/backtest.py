@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from oven_agents.agent import Agent
-from oven_agents.remedies import spoken
-from oven_agents.session import Session
-from oven_controller import names
-from oven_controller.events import Event
-from oven_controller.mesh.core import Output
-from oven_controller.messages import (
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.session import Session
+from oven_controller.log.counterfactual import Divergence, OpenLoop
+from oven_controller.log.replay import refuse_another_version
+from oven_controller.mesh.machine import Output
+from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -28,9 +30,7 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.openloop import Divergence, OpenLoop
-from oven_controller.replay import refuse_another_version
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 
 @dataclass

@@ -7,17 +7,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from oven_agents.backtest import Backtest, Findings, Said
-from oven_agents.loader import load
-from oven_controller import names
+from oven_agents.backtest.backtest import Backtest, Findings, Said
+from oven_agents.runtime.loader import load
 from oven_controller.errors import ConfigError
-from oven_controller.home import RunFolder
-from oven_controller.line_width import wrapped
+from oven_controller.log.counterfactual import spoken
 from oven_controller.mesh.values import show
-from oven_controller.openloop import spoken
-from oven_controller.plain import say
-from oven_controller.settings import with_rules
-from oven_controller.stack import reading
+from oven_controller.protocol import names
+from oven_controller.runs import log_reader
+from oven_controller.runs.folder import RunFolder
+from oven_controller.settings.model import with_rules
+from oven_controller.text.line_width import wrapped
+from oven_controller.text.plain_text import say
 
 OPEN_LOOP = (
     "open loop: the recording goes on as it went, whatever is decided here; only what comes before the first "
@@ -40,7 +40,7 @@ def main(
     test = Backtest(loaded, names.checked("agent", name), folder.run, lambda logged: with_rules(logged, rules or {}))
 
     async def read() -> None:
-        async for event in reading.events(folder, exact=True, until=until):
+        async for event in log_reader.events(folder, exact=True, until=until):
             test.take(event)
 
     asyncio.run(read())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from oven_agents.committee.failures import Kind
+from oven_agents.judges.failures import Kind
 
 
 @dataclass(frozen=True)

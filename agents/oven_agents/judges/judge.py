@@ -8,14 +8,14 @@ import secrets
 import time
 from collections.abc import Mapping
 
-from oven_agents.committee import prompts, verdict
-from oven_agents.committee.calls import CallRecord, OnCall
-from oven_agents.committee.controls import Controls
-from oven_agents.committee.failures import UNUSABLE, JudgeFailure, Kind
-from oven_agents.committee.ledger import Ledger
-from oven_agents.committee.providers.provider import Answer, Provider, Question
-from oven_agents.committee.texts import shown
-from oven_controller.messages import ScoreRequest
+from oven_agents.judges import prompts, verdict
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.call_record import CallRecord, OnCall
+from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
+from oven_agents.judges.providers.provider import Answer, Provider, Question
+from oven_agents.judges.sanitize import shown
+from oven_agents.judges.usage import Ledger
+from oven_controller.protocol.messages import ScoreRequest
 
 log = logging.getLogger("oven.member")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from oven_agents.committee.failures import JudgeFailure, Kind
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.ledger import Ledger, opened
-from oven_agents.committee.providers.provider import Usage
-from oven_controller.messages import ScoreReply, ScoreRequest
+from oven_agents.judges.failures import JudgeFailure, Kind
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.providers.provider import Usage
+from oven_agents.judges.usage import Ledger, opened
+from oven_controller.protocol.messages import ScoreReply, ScoreRequest
 
 log = logging.getLogger("oven.member")
 

@@ -16,18 +16,19 @@ from typing import Any
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_agents.committee import providers
-from oven_agents.committee.calls import CallRecord, OnCall
-from oven_agents.committee.controls import Controls
-from oven_agents.committee.cost import cost_usd
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.member import Member
-from oven_controller import genai, names, telemetry
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials
+from oven_agents.judges import providers
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.call_record import CallRecord, OnCall
+from oven_agents.judges.cost import cost_usd
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_controller.settings import MemberSettings
+from oven_controller.protocol import names
+from oven_controller.security.credentials import Credentials
+from oven_controller.settings.model import MemberSettings
+from oven_controller.telemetry import genai, tracing
 
 log = logging.getLogger("oven.member")
 
@@ -48,11 +49,11 @@ def main(args: list[str]) -> int:
     if key == providers.NO_KEY:
         log.info("no key_env is set: %s is asked without a key", settings.base_url)
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
-    telemetry.start(f"member-{name}", os.environ["OVEN_RUN"])
+    tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
         asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, trace))
     finally:
-        telemetry.shutdown()
+        tracing.shutdown()
     return 0
 
 
@@ -102,7 +103,7 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def respond(message: Msg) -> None:
-        reply = await member.answer(message.data, telemetry.carried(message.headers))
+        reply = await member.answer(message.data, tracing.carried(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
             await bus.publish(message.reply, reply.wire())
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from oven_agents.committee.providers.provider import Question
-from oven_agents.committee.texts import capped, data_block, shown, visible
-from oven_agents.committee.verdict import SCHEMA
+from oven_agents.judges.providers.provider import Question
+from oven_agents.judges.sanitize import capped, data_block, shown, visible
+from oven_agents.judges.verdict import SCHEMA
 
 Role = Literal["critic", "adversary"]
 
@@ -56,8 +56,8 @@ _TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
 def question(role: Role, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "") -> Question:
     """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
 
-    `candidates`: id → text as `texts.shown` made it, in the order to show. `complaint`: what was wrong with an earlier
-    answer to the same question.
+    `candidates`: id → text as `sanitize.shown` made it, in the order to show. `complaint`: what was wrong with an
+    earlier answer to the same question.
     """
     system = _OPENING[role] + "\n" + _RULES
     if policy.strip():

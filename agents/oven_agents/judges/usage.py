@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from oven_agents.committee.failures import Kind
-from oven_agents.committee.providers.provider import Usage
+from oven_agents.judges.failures import Kind
+from oven_agents.judges.providers.provider import Usage
 
 
 @dataclass

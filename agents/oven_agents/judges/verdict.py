@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oven_agents.committee.failures import JudgeFailure
+from oven_agents.judges.failures import JudgeFailure
 
 HIGHEST: Final = 10
 """The best score, of whole ones from 0; what a judge gives is divided by it."""

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeAlias
 
-from oven_agents.agent import Agent, Notice, Said
-from oven_agents.columns import Columns
-from oven_agents.knobs import Knob
-from oven_agents.loader import load
-from oven_agents.remedies import Alternatives, Plan
+from oven_agents.review.columns import Columns
 from oven_agents.review.tick_file import BLOCK, Index
-from oven_agents.session import KEPT, PATIENCE
-from oven_agents.window import Window
+from oven_agents.runtime.loader import load
+from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.plans import Alternatives, Plan
+from oven_agents.sdk.session import KEPT, PATIENCE
+from oven_agents.sdk.window import Window
 from oven_controller.errors import ProcessError
-from oven_controller.messages import BallotOpened, RunStarted, Vote
+from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 BLOCKS = 8
 """Blocks that are asked at a time."""

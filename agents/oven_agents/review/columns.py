@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 
-from oven_agents.knobs import Knob
-from oven_agents.window import Window
-from oven_controller.actions import UNDO
-from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.window import Window
+from oven_controller.protocol.actions import UNDO
+from oven_controller.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
 
 _SPARE = 4096
 """Entries that a column keeps beyond those in the window before it is cut."""

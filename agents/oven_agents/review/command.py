@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oven_agents.agent import Agent
-from oven_agents.loader import load
 from oven_agents.review import page, text
 from oven_agents.review.answers import BLOCKS, Answered, Answers, Asking, reviews
 from oven_agents.review.flags import Series, flags, judge
 from oven_agents.review.panel import Panel
 from oven_agents.review.report import Report
 from oven_agents.review.tick_file import BLOCK, Index, TickFile
-from oven_agents.session import PATIENCE
-from oven_controller import names
+from oven_agents.runtime.loader import load
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.session import PATIENCE
 from oven_controller.errors import ConfigError
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.home import write_whole
-from oven_controller.mesh.core import OUTPUTS
-from oven_controller.messages import LogMessage, Observation, RunEnded, RunStarted
-from oven_controller.plain import say
-from oven_controller.replay import refuse_another_version
-from oven_controller.wire import Malformed
+from oven_controller.log.replay import refuse_another_version
+from oven_controller.mesh.machine import OUTPUTS
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
+from oven_controller.runs.folder import write_whole
+from oven_controller.text.plain_text import say
 
 PROCESSES = 2
 """As many as ask agents at a time, where there are as many cores."""

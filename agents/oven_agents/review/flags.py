@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from oven_agents.remedies import SYMPTOM
 from oven_agents.review.panel import Said
-from oven_controller.actions import ROLLBACK
+from oven_agents.sdk.plans import SYMPTOM
 from oven_controller.mesh.effect import median, sigma
-from oven_controller.messages import MetricSpec
-from oven_controller.rules import Rules
+from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.messages import MetricSpec
+from oven_controller.protocol.rules import Rules
 
 ERRORS: Final = 2.0
 """Standard errors by which a target has to be worse."""

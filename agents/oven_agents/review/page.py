@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from oven_agents.objective import held_out, objective
 from oven_agents.review.chart import MARKS, chart
 from oven_agents.review.flags import JUDGED, Flag
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
+from oven_agents.stats.objective import held_out, objective
 
 CHARTS = 8
 """Metrics that are drawn at most, so that a page stays short."""

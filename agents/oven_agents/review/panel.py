@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from oven_agents.agent import Agent
-from oven_agents.columns import Columns
-from oven_agents.remedies import spoken
-from oven_agents.session import KEPT, Session
-from oven_agents.window import Window, WindowMaker
-from oven_controller import names
+from oven_agents.review.columns import Columns
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.session import KEPT, Session
+from oven_agents.sdk.window import Window, WindowMaker
 from oven_controller.errors import OvenError
-from oven_controller.events import Event
-from oven_controller.mesh.core import Output
+from oven_controller.log.counterfactual import OpenLoop
+from oven_controller.log.replay import refuse_another_version
+from oven_controller.mesh.machine import Output
 from oven_controller.mesh.values import direction
-from oven_controller.messages import BallotOpened, Decision, Observation, Receipt, RunStarted, Value, Vote
-from oven_controller.openloop import OpenLoop
-from oven_controller.replay import refuse_another_version
+from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import BallotOpened, Decision, Observation, Receipt, RunStarted, Value, Vote
 
 ROUNDS = 100
 """Times that agents may answer one another before the next event."""

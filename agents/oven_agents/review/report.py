@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_agents.objective import held_out, objective
 from oven_agents.review.flags import JUDGED, Flag, Series
+from oven_agents.stats.objective import held_out, objective
 from oven_controller.mesh.values import show
-from oven_controller.messages import RunStarted
+from oven_controller.protocol.messages import RunStarted
 
 OPEN_LOOP = (
     "Open loop: the run goes on as it went, whatever is decided here. So what follows a first adopted change rests on "

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from oven_agents.session import KEPT
-from oven_controller.messages import Observation, RunStarted
+from oven_agents.sdk.session import KEPT
+from oven_controller.protocol.messages import Observation, RunStarted
 
 BLOCK = KEPT
 """Observations between two places that reading can begin at: with one block before it a tick has its whole window."""

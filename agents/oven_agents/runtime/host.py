@@ -13,21 +13,22 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_agents import memory
-from oven_agents.loader import default_name, load
-from oven_agents.prior import Prior
-from oven_agents.session import Session
-from oven_agents.speech import Speech, belonging, react
-from oven_controller import names, telemetry
-from oven_controller.agent_options import assigned, described
-from oven_controller.bus import Bus
-from oven_controller.connecting import Heard
-from oven_controller.credentials import Credentials
+from oven_agents import memory_limit
+from oven_agents.runtime.kg_client import Prior
+from oven_agents.runtime.loader import default_name, load
+from oven_agents.runtime.publisher import Speech, belonging, react
+from oven_agents.sdk.session import Session
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.nats_client import Heard
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
-from oven_controller.signing import Keyring
-from oven_controller.wire import Malformed
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring
+from oven_controller.settings.agent_options import assigned, described
+from oven_controller.telemetry import tracing
 
 log = logging.getLogger("oven.agent")
 
@@ -55,7 +56,7 @@ def main(args: list[str]) -> int:
         parser.error(f"{len(options.agents)} agents and {len(options.names)} names; give each a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
-        memory.limit(int(most))
+        memory_limit.limit(int(most))
     called = options.names or [default_name(agent) for agent in options.agents]
     given = _given(options.given, called)
     loaded = [load(agent, given.get(name), name)[1] for agent, name in zip(options.agents, called, strict=True)]
@@ -68,8 +69,8 @@ def main(args: list[str]) -> int:
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     shared = credentials.name if credentials and len(called) > 1 else ""
-    telemetry.start(shared or f"agent-{called[0]}", run)
-    why = memory.reached(*called)
+    tracing.start(shared or f"agent-{called[0]}", run)
+    why = memory_limit.reached(*called)
     try:
         asyncio.run(host(sessions, url, run, credentials, pin))
     except MemoryError:  # not in an agent's own code, which the session answers for
@@ -77,7 +78,7 @@ def main(args: list[str]) -> int:
             vars(session.agent).clear()
         raise ProcessError(why) from None
     finally:
-        telemetry.shutdown()
+        tracing.shutdown()
     return 0
 
 
@@ -117,7 +118,7 @@ async def host(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
     inbox: deque[Event] = deque()
-    contexts = telemetry.Contexts()
+    contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
@@ -125,7 +126,7 @@ async def host(
         speeches = [Speech(session, bus, on, prior, contexts) for session in sessions]
 
         def hear(message: Heard) -> None:
-            context = telemetry.carried(message.headers)
+            context = tracing.carried(message.headers)
             inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
             news.set()
 

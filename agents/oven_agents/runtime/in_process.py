@@ -6,13 +6,13 @@ import logging
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from oven_agents.agent import Agent
-from oven_agents.loader import load
-from oven_agents.prior import Ask, consider
-from oven_agents.session import Session
-from oven_controller.closedloop import Participant
-from oven_controller.messages import AgentStatus, LogMessage, Vote
-from oven_controller.wire import Malformed
+from oven_agents.runtime.kg_client import Ask, consider
+from oven_agents.runtime.loader import load
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.session import Session
+from oven_controller.log.in_memory_run import Participant
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
 
 log = logging.getLogger("oven.agent")
 

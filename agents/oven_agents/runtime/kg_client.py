@@ -17,13 +17,14 @@ from typing import Final, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
-from oven_agents.knobs import Knob
-from oven_agents.remedies import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
-from oven_controller import names
-from oven_controller.bus import Bus
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.plans import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError
-from oven_controller.mesh.needs import change
-from oven_controller.messages import (
+from oven_controller.mesh.requirements import change
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import (
     AgentStatus,
     Diagnosis,
     EvidencePath,
@@ -34,7 +35,6 @@ from oven_controller.messages import (
     Symptom,
     Vote,
 )
-from oven_controller.streams import VOTE_BYTES
 
 log = logging.getLogger("oven.agent")
 

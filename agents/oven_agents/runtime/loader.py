@@ -10,9 +10,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from oven_agents.agent import Agent
-from oven_controller.agent_options import checked
+from oven_agents.sdk.agent import Agent
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
+from oven_controller.settings.agent_options import checked
 
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: str = "") -> tuple[str, Agent]:

@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Sequence
 
-from oven_agents.prior import Prior, Said
-from oven_agents.session import Session
-from oven_controller import telemetry
-from oven_controller.bus import Bus
+from oven_agents.runtime.kg_client import Prior, Said
+from oven_agents.sdk.session import Session
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import AgentStatus, BallotOpened, Observation, Vote
-from oven_controller.names import Subjects
+from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
+from oven_controller.protocol.names import Subjects
+from oven_controller.telemetry import tracing
 
 log = logging.getLogger("oven.agent")
 
@@ -38,7 +38,7 @@ async def react(speeches: Sequence[Speech]) -> None:
 class Speech:
     """One agent's. `contexts` holds, by `belonging`, the traces that the process has heard of."""
 
-    def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: telemetry.Contexts) -> None:
+    def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: tracing.Contexts) -> None:
         self.session = session
         self._bus, self._on, self._prior, self._contexts = bus, on, prior, contexts
 
@@ -56,7 +56,7 @@ class Speech:
             subject = self._on.vote(name) if isinstance(message, Vote) else self._on.agent(name)
             with self._span(message, began_ns) as span:
                 try:
-                    await self._bus.publish(subject, message.wire(), telemetry.headers(span.traceparent))
+                    await self._bus.publish(subject, message.wire(), tracing.headers(span.traceparent))
                 except BusError as error:
                     log.warning("%s", error)
             if isinstance(message, AgentStatus) and message.state == "notice":
@@ -67,15 +67,15 @@ class Speech:
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
-    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> telemetry.Span:
+    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> tracing.Span:
         """A vote's, from the question to the agent on. Statuses have none."""
         if not isinstance(message, Vote):
-            return telemetry.OFF
-        attributes: dict[str, telemetry.Attribute] = {
+            return tracing.OFF
+        attributes: dict[str, tracing.Attribute] = {
             "oven.agent": self.session.name,
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,
             "oven.stance": message.stance,
         }
         parent = self._contexts.get(message.ballot) or self._contexts.get(str(message.tick))
-        return telemetry.span("vote", parent, attributes, kind="consumer", began_ns=began_ns)
+        return tracing.span("vote", parent, attributes, kind="consumer", began_ns=began_ns)

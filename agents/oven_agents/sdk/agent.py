@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final, TypeAlias
 
-from oven_agents.remedies import Alternatives, Plan
-from oven_agents.window import Window
-from oven_controller.messages import BallotOpened, RunStarted, Vote
+from oven_agents.sdk.plans import Alternatives, Plan
+from oven_agents.sdk.window import Window
+from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Agent:
     """Those of them on which it alone, sure enough, is a quorum."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Option → its least and greatest value. Each numeric attribute in capitals that has a docstring is an option, by
-    its name in lower case; without a bound here it keeps the sign of its default (oven_controller.agent_options)."""
+    its name in lower case; without a bound here it keeps the sign of its default
+    (oven_controller.settings.agent_options)."""
 
     def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.messages import ActuatorSpec, Value
+from oven_controller.protocol.messages import ActuatorSpec, Value
 
 
 @dataclass(frozen=True, slots=True)

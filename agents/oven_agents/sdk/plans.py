@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_controller.messages import AgentStatus, DiagnoseRequest, Diagnosis, EvidencePath, Phase, RunStarted, Vote
+from oven_controller.protocol.messages import (
+    AgentStatus,
+    DiagnoseRequest,
+    Diagnosis,
+    EvidencePath,
+    Phase,
+    RunStarted,
+    Vote,
+)
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""

@@ -6,14 +6,15 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from oven_agents import memory
-from oven_agents.agent import Agent, Notice, Said
-from oven_agents.knobs import Knob
-from oven_agents.remedies import Alternatives, Plan, spoken
-from oven_agents.window import WindowMaker, plain_window
-from oven_controller.mesh.needs import change
+from oven_agents import memory_limit
+from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.plans import Alternatives, Plan, spoken
+from oven_agents.sdk.window import WindowMaker, plain_window
+from oven_controller.mesh.requirements import change
 from oven_controller.mesh.values import show
-from oven_controller.messages import (
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -24,7 +25,6 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.wire import Malformed
 
 KEPT = 512
 """Observations that a window holds at most."""
@@ -138,7 +138,7 @@ class Session:
 
     def react(self) -> list[Vote | AgentStatus | Plan | Alternatives]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
-        alternatives one plan is to be published (oven_agents.prior)."""
+        alternatives one plan is to be published (oven_agents.runtime.kg_client)."""
         out: list[Vote | AgentStatus | Plan | Alternatives] = []
         if self._announce:
             out.append(self._status("joined"))
@@ -245,7 +245,7 @@ class Session:
             self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises where that is no vote
         except MemoryError:
             vars(self.agent).clear()  # what it hoards; without it, not even this could be said
-            self._spent = self._reason = memory.reached(self.name)
+            self._spent = self._reason = memory_limit.reached(self.name)
             self.problems.append(self._spent)
             return [self._status("cannot_fire", self._spent)]
         except (Exception, SystemExit) as error:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from oven_agents.knobs import Knob
-from oven_controller.actions import ROLLBACK, UNDO
-from oven_controller.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
+from oven_agents.sdk.knob import Knob
+from oven_controller.protocol.actions import ROLLBACK, UNDO
+from oven_controller.protocol.messages import BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
 @dataclass(frozen=True, slots=True)

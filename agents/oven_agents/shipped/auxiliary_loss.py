@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import objective, signed
-from oven_agents.odds import THUMB
-from oven_agents.window import Window
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.objective import objective, signed
+from oven_controller.protocol.messages import RunStarted, Vote
 
 KNOB, TERM = "channel.", "channel/"
 

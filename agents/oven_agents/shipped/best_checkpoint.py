@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from itertools import accumulate, takewhile
 from statistics import fmean, median
 
-from oven_agents import stride
-from oven_agents.agent import SHARE, Agent
-from oven_agents.futile import vain
-from oven_agents.objective import held_out, readings, signed
-from oven_agents.off_policy import foreign
-from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.second_opinion import ask, available
-from oven_agents.window import Window
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import RunStarted, Value, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats import optimizer_gauges
+from oven_agents.stats.evaluation_request import ask, available
+from oven_agents.stats.importance_ratio import foreign
+from oven_agents.stats.objective import held_out, readings, signed
+from oven_agents.stats.rollback_history import vain
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import RunStarted, Value, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
@@ -28,7 +28,7 @@ class Relapse(Agent):
     plainly worse that lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL
     times as much as any reading before it; or so is the mean of two or three in a row, for which noise has to be less.
     One reading is not a proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a
-    second has to say the same (oven_agents.second_opinion).
+    second has to say the same (oven_agents.stats.evaluation_request).
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
     10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it continues from its best reading.
@@ -39,9 +39,10 @@ class Relapse(Agent):
     back with the weights: both are gone back from at the same rate first. Where weights moved by more than steps do, a
     lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
     all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
-    another's, led to no new best, it leaves the run alone; where going back was in vain (oven_agents.futile) it does so
-    again only if the rate has grown. Where completions were not the policy's own since then (oven_agents.off_policy),
-    what is lost comes again after each rollback, and is left to the policy to get used to.
+    another's, led to no new best, it leaves the run alone; where going back was in vain
+    (oven_agents.stats.rollback_history) it does so again only if the rate has grown. Where completions were not the
+    policy's own since then (oven_agents.stats.importance_ratio), what is lost comes again after each rollback, and is
+    left to the policy to get used to.
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
     what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
@@ -103,7 +104,7 @@ class Relapse(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or stride.shrinking(window) > 0.5:
+        if metric is None or metric.name not in window.last.metrics or optimizer_gauges.shrinking(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
         seen = readings(window, last=self.READINGS)
         values = [value for _, value in seen]
@@ -144,7 +145,10 @@ class Relapse(Agent):
     ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
         """Its name, what is changed beside the rollback, and that in words. `once`: the same rate need not lose it
         again. None where nothing is left that would be different from last time."""
-        rate, longer = stride.grown(window, stride.RATE), stride.grown(window, stride.LENGTH)
+        rate, longer = (
+            optimizer_gauges.grown(window, optimizer_gauges.RATE),
+            optimizer_gauges.grown(window, optimizer_gauges.LENGTH),
+        )
         if rate < self.LONGER and vain(window):
             return None
         if not tried and rate < self.LONGER:
@@ -152,7 +156,7 @@ class Relapse(Agent):
                 return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", (), ""
-        if stride.displaced(window, at, window.tick - at):  # by no step; and what repairs them is steps
+        if optimizer_gauges.displaced(window, at, window.tick - at):  # by no step; and what repairs them is steps
             return None if tried else ("rollback", (), "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.robust import total_variation
-from oven_agents.window import Window
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.robust import total_variation
+from oven_controller.protocol.messages import RunStarted, Vote
 
 MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from oven_agents import stride
-from oven_agents.agent import SHARE, Agent
-from oven_agents.futile import futile, vain
-from oven_agents.objective import objective, readings, signed
-from oven_agents.odds import odds
-from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.robust import noise, rise, since
-from oven_agents.second_opinion import ask, opinion
-from oven_agents.window import Window
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats import optimizer_gauges
+from oven_agents.stats.confidence import odds
+from oven_agents.stats.evaluation_request import ask, opinion
+from oven_agents.stats.objective import objective, readings, signed
+from oven_agents.stats.robust import noise, rise, since
+from oven_agents.stats.rollback_history import futile, vain
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import RunStarted, Vote
 
 ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
 LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
@@ -59,22 +59,23 @@ class Sentinel(Agent):
 
     Actions: weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked
     to: what held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the
-    batches are passed over and no step is thrown away (oven_agents.second_opinion). What stays high after that is gone
-    back from only where a younger reading says that the weights were hurt: the loss may mean something else by now.
-    What it offers otherwise, the likelier first: rollback and skip, past the batches that led there (PaLM, Chowdhery et
-    al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same);
-    rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each other, by CUT
-    (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else moves the
-    weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt. Back to
-    before the likeliest beginning of a rise (Page 1954, oven_agents.robust), which noise may hide at first. What was
-    tried within MEMORY ticks is not offered again, so that data which get harder for good cost one rollback; nor is
-    anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the last one was in
-    vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for (oven_agents.futile).
+    batches are passed over and no step is thrown away (oven_agents.stats.evaluation_request). What stays high after
+    that is gone back from only where a younger reading says that the weights were hurt: the loss may mean something
+    else by now. What it offers otherwise, the likelier first: rollback and skip, past the batches that led there (PaLM,
+    Chowdhery et al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on
+    the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each
+    other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else
+    moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
+    Back to before the likeliest beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
+    first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one
+    rollback; nor is anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the
+    last one was in vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for
+    (oven_agents.stats.rollback_history).
 
     False alarms, on independent noise: none for a gauge that is not finite, nor for weights that moved (triangle
-    inequality, oven_agents.stride); for a gradient below 10⁻⁵ a step and the second sign, at norms with a log-normal
-    spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that creeps up
-    10⁻⁵ and 10⁻³ before the second sign.
+    inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with
+    a log-normal spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that
+    creeps up 10⁻⁵ and 10⁻³ before the second sign.
 
     Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
     comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs
@@ -135,7 +136,7 @@ class Sentinel(Agent):
     once (docs/experiments.md)."""
     HORIZON = 20
     """Ticks in which the forecast is judged: what was lost comes back at once, or not."""
-    MOVED: ClassVar[dict[str, float]] = {stride.NORM: 3.0, stride.LENGTH: 6.0}
+    MOVED: ClassVar[dict[str, float]] = {optimizer_gauges.NORM: 3.0, optimizer_gauges.LENGTH: 6.0}
     """Deviations by which another gauge has to move with the loss. A norm is 2.5 away by chance in one tick of ten;
     lengths of successive steps are not independent values."""
     JUMPED = 0.7
@@ -200,7 +201,7 @@ class Sentinel(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        found = stride.displaced(window, window.settled_after(ROLLBACK))
+        found = optimizer_gauges.displaced(window, window.settled_after(ROLLBACK))
         if found is None:
             return None
         tick, moved = found
@@ -214,13 +215,13 @@ class Sentinel(Agent):
         length may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
-        norms = window.kept(stride.NORM, last=self.REFERENCE + self.RECENT)
+        norms = window.kept(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
             return None
         before = max(values[: -self.RECENT] + self._thrown_away(window))
         tick, norm = next(((t, v) for t, v in norms[-self.RECENT : -1] if v > self.OUTLIER * before), (0, 0.0))
-        if not norm or stride.grown(window, stride.LENGTH) < self.HELD:
+        if not norm or optimizer_gauges.grown(window, optimizer_gauges.LENGTH) < self.HELD:
             return None
         why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
         why += f" at tick {tick}"
@@ -231,7 +232,7 @@ class Sentinel(Agent):
         """Norms from before the last rollback: what comes again after it is no single event."""
         back = window.settled_after(ROLLBACK)
         lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
-        return [norm for o in lately if math.isfinite(norm := o.metrics.get(stride.NORM, math.nan))]
+        return [norm for o in lately if math.isfinite(norm := o.metrics.get(optimizer_gauges.NORM, math.nan))]
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the
@@ -250,7 +251,7 @@ class Sentinel(Agent):
     def _confirmed(self, window: Window, onset: int) -> bool:
         """Whether anything but the loss moved with it: gradient, step, or a held-out reading that is younger. What
         moves alone may be the report of it, in another unit. True where neither gradient nor step can be compared."""
-        moved = [(stride.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
+        moved = [(optimizer_gauges.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
         if all(errors is None for errors, _ in moved):
             return True
         if any(errors is not None and abs(errors) > far for errors, far in moved):
@@ -277,7 +278,7 @@ class Sentinel(Agent):
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
         values = [value for _, value in seen]
-        longer = stride.grown(window, stride.LENGTH) >= self.LONGER
+        longer = optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER
         if longer and recent >= self.FEW and rise(values[-self.REFERENCE :], self.FEW) > self.TELLING:
             count = self.FEW
         elif recent >= self.RECENT and rise(values, self.RECENT) > self.CREEP and (longer or _worse(window)):
@@ -291,22 +292,28 @@ class Sentinel(Agent):
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset), sure=self.CREPT)
 
     def _order(self, window: Window, onset: int) -> tuple[str, ...]:
-        if stride.grown(window, stride.RATE) >= self.LONGER:
+        if optimizer_gauges.grown(window, optimizer_gauges.RATE) >= self.LONGER:
             return (CUTTING, SKIPPING)
-        if stride.grown(window, stride.LENGTH) >= self.LONGER and RETURNING not in self._tried(window, onset):
+        if optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER and RETURNING not in self._tried(
+            window, onset
+        ):
             return (RETURNING,)  # the rate is what it was: the moments were hurt, and go back with the weights
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
-        if stride.shrinking(window) > 0.5:
+        if optimizer_gauges.shrinking(window) > 0.5:
             return None  # it is weight decay, and neither rate nor data
         tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
         if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
-        evident = harm.stubborn or "gradients_opposed" in symptoms or stride.grown(window, stride.LENGTH) >= self.LONGER
-        if stride.displaced(window, window.tick - self.MEMORY, self.MEMORY):
+        evident = (
+            harm.stubborn
+            or "gradients_opposed" in symptoms
+            or optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER
+        )
+        if optimizer_gauges.displaced(window, window.tick - self.MEMORY, self.MEMORY):
             evident = False  # by no step; and what repairs them is steps
         again = vain(window) and not harm.stubborn
         plans = [
@@ -349,7 +356,7 @@ class Sentinel(Agent):
         if remedy == CUTTING:
             if SCALE not in window.knobs:
                 return Plan(remedy, ())
-            knob, grown = window.knobs[SCALE], stride.grown(window, stride.RATE)
+            knob, grown = window.knobs[SCALE], optimizer_gauges.grown(window, optimizer_gauges.RATE)
             lowered = knob.bounded(knob.number / (grown if grown >= self.LONGER else self.CUT))
             if lowered > knob.number / 1.2:
                 return Plan(remedy, ())

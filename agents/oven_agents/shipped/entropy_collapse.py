@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from oven_agents.agent import SHARE, Agent, Notice
-from oven_agents.objective import held_out, objective, signed
-from oven_agents.odds import LEAST, THUMB
-from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.robust import rise
-from oven_agents.window import Window
-from oven_controller.messages import RunStarted, Value
+from oven_agents.sdk.agent import SHARE, Agent, Notice
+from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import LEAST, THUMB
+from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.robust import rise
+from oven_controller.protocol.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
 ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", "frac_reward_zero_std"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import objective, signed
-from oven_agents.odds import THUMB, odds
-from oven_agents.robust import quantile, rise
-from oven_agents.window import Window
-from oven_controller.messages import Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import THUMB, odds
+from oven_agents.stats.objective import objective, signed
+from oven_agents.stats.robust import quantile, rise
+from oven_controller.protocol.messages import Vote
 
 CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 

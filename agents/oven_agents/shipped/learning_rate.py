@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import held_out, objective, signed
-from oven_agents.odds import THUMB, odds
-from oven_agents.off_policy import foreign
-from oven_agents.policy import moved
-from oven_agents.remedies import Plan
-from oven_agents.robust import best_level, noise, quantile, rise
-from oven_agents.second_opinion import ask, opinion
-from oven_agents.step_length import overlong, room
-from oven_agents.stride import RATE, pulled, shrinking
-from oven_agents.window import Window
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.plans import Plan
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import THUMB, odds
+from oven_agents.stats.evaluation_request import ask, opinion
+from oven_agents.stats.importance_ratio import foreign
+from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.optimizer_gauges import RATE, pulled, shrinking
+from oven_agents.stats.policy_shift import moved
+from oven_agents.stats.robust import best_level, noise, quantile, rise
+from oven_agents.stats.step_size import overlong, room
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 ALIGNMENT = "optim/grad_momentum_cos"
@@ -44,10 +44,10 @@ class LearningRate(Agent):
     of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients
     undo each other, and a loss gets worse meanwhile, since along a few directions steps overshoot at a rate that fits,
     too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the reward that was there
-    is gone and the policy itself has changed (oven_agents.policy) on completions of its own. Stalled: over hundreds of
-    steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do not agree.
-    Which way the objective improves is what the run announces of its reward, or of its loss where it has none; a loss
-    that jumps is the sentinel's to see.
+    is gone and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Stalled: over
+    hundreds of steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do
+    not agree. Which way the objective improves is what the run announces of its reward, or of its loss where it has
+    none; a loss that jumps is the sentinel's to see.
 
     Actions: it raises a rate that is too low and cuts one that is too high or stalled, since what is left at a stall is
     noise that a lower rate averages out. What a rate far too high did does not come back by itself, so there it

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oven_agents.agent import SHARE, Agent, Notice
-from oven_agents.odds import THUMB
-from oven_agents.window import Window
-from oven_controller.messages import BallotOpened, RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent, Notice
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import THUMB
+from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 

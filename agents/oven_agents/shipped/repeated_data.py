@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import held_out, objective, signed
-from oven_agents.odds import odds
-from oven_agents.window import Window
-from oven_controller.messages import Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import odds
+from oven_agents.stats.objective import held_out, objective, signed
+from oven_controller.protocol.messages import Vote
 
 SKIP, REPEATED = "data.skip", "data/repeated"
 
@@ -44,7 +44,7 @@ class DataHealth(Agent):
     """Steps before the newest that say what is usual, and ticks after a skip in which it proposes no other."""
     PASSED = 100
     """Batches to pass over. Too few leave the run in the stretch, too many cost data that were not read; PaLM skipped
-    200 to 500 in a far longer run (oven_agents.sentinel)."""
+    200 to 500 in a far longer run (oven_agents.shipped.divergence)."""
     SURE = 0.95
     """Confidence before noise is counted: that skipping rows which were read does no harm follows from what they
     are."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import held_out
-from oven_agents.policy import worsened
-from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.robust import noise
-from oven_agents.second_opinion import ask, available, fresh
-from oven_agents.window import Window
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats.evaluation_request import ask, available, fresh
+from oven_agents.stats.objective import held_out
+from oven_agents.stats.policy_shift import worsened
+from oven_agents.stats.robust import noise
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
@@ -37,7 +37,7 @@ class RewardHacking(Agent):
     both the same way.
 
     Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. It moves its
-    own yardstick, and is judged by a held-out metric, without which it stays silent. committee_weights.py looks at
+    own yardstick, and is judged by a held-out metric, without which it stays silent. reward_weights.py looks at
     held-out quality alone, and needs some evaluations; this looks at every step.
     """
 

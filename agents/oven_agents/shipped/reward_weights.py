@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from statistics import fmean, stdev
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import held_out
-from oven_agents.odds import THUMB
-from oven_agents.robust import total_variation
-from oven_agents.window import Window
-from oven_controller.messages import RunStarted, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.objective import held_out
+from oven_agents.stats.robust import total_variation
+from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.agent import SHARE, Agent
-from oven_agents.off_policy import foreign
-from oven_agents.policy import worsened
-from oven_agents.robust import noise
-from oven_agents.window import Window
-from oven_controller.messages import MetricSpec, Receipt, RunStarted, Value, Vote
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.importance_ratio import foreign
+from oven_agents.stats.policy_shift import worsened
+from oven_agents.stats.robust import noise
+from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
 TEACHER, BETA = "teacher.active", "grpo.beta"
 RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights")
@@ -49,7 +49,8 @@ class TeacherEscalation(Agent):
 
     False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
     policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
-    (oven_agents.off_policy). Of six starts with a β that did little, one was swapped needlessly (docs/experiments.md).
+    (oven_agents.stats.importance_ratio). Of six starts with a β that did little, one was swapped needlessly
+    (docs/experiments.md).
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from oven_agents import stride
-from oven_agents.agent import SHARE, Agent
-from oven_agents.objective import objective, signed
-from oven_agents.odds import odds
-from oven_agents.remedies import Alternatives, Plan, offer
-from oven_agents.robust import quantile
-from oven_agents.window import Window
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats import optimizer_gauges
+from oven_agents.stats.confidence import odds
+from oven_agents.stats.objective import objective, signed
+from oven_agents.stats.robust import quantile
 
-DECAY, ROLLBACK = stride.DECAY, stride.ROLLBACK
+DECAY, ROLLBACK = optimizer_gauges.DECAY, optimizer_gauges.ROLLBACK
 
 
 class WeightDecay(Agent):
@@ -35,7 +35,7 @@ class WeightDecay(Agent):
     late phase of decay to prune) look the same to it.
     """
 
-    needs = (stride.WEIGHTS, stride.LENGTH)
+    needs = (optimizer_gauges.WEIGHTS, optimizer_gauges.LENGTH)
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
     options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
@@ -75,27 +75,30 @@ class WeightDecay(Agent):
         return self._shrinks(window) or self._pushes(window) or self._pulls(window)
 
     def _pushes(self, window: Window) -> Alternatives | None:
-        cosine = stride.outward(window)
+        cosine = optimizer_gauges.outward(window)
         knob = window.knobs[DECAY]
         if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.settled_after(DECAY) >= 0:
             return None
-        norms = window.kept(stride.WEIGHTS, last=stride.LATELY + 1)
+        norms = window.kept(optimizer_gauges.WEIGHTS, last=optimizer_gauges.LATELY + 1)
         healthy, before = norms[0]
         if norms[-1][1] < (1 + self.LOST) * before:
             return None
         lowered = knob.bounded(knob.number * self.TENTH)
-        why = f"every step of the last {stride.LATELY} leads straight away from the origin (cosine with the weights "
+        why = (
+            f"every step of the last {optimizer_gauges.LATELY} leads straight away from the origin (cosine "
+            "with the weights "
+        )
         why += f"{min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, healthy, lowered, why, 1.0, "weights_pushed_out")
 
     def _pulls(self, window: Window) -> Alternatives | None:
-        share = stride.pulled(window)
+        share = optimizer_gauges.pulled(window)
         knob = window.knobs[DECAY]
         if share < self.MOSTLY or self._shorter(window, knob.number, share):
             return None
         lowered = knob.bounded(knob.number * self.FITTING / share)
         since = window.settled_after(DECAY, ROLLBACK)
-        seen = window.kept(stride.LENGTH, after=since, last=self.BACK)
+        seen = window.kept(optimizer_gauges.LENGTH, after=since, last=self.BACK)
         part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
         why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, seen[0][0], lowered, why, 1.0)
@@ -103,16 +106,16 @@ class WeightDecay(Agent):
     def _shorter(self, window: Window, decay: float, share: float) -> bool:
         """Whether the share was far lower before at the same decay: then it is the steps that got shorter."""
         since = window.settled_after(DECAY)
-        rates = dict(window.kept(stride.RATE, after=since))
-        lengths = window.kept(stride.LENGTH, after=since)
+        rates = dict(window.kept(optimizer_gauges.RATE, after=since))
+        lengths = window.kept(optimizer_gauges.LENGTH, after=since)
         shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _shrinks(self, window: Window) -> Alternatives | None:
-        if not self.MOSTLY <= stride.shrinking(window) <= self.ALL:
+        if not self.MOSTLY <= optimizer_gauges.shrinking(window) <= self.ALL:
             return None
-        norms = window.kept(stride.WEIGHTS, after=window.settled_after(DECAY, ROLLBACK), last=self.BACK)
-        if len(norms) < stride.NOW:
+        norms = window.kept(optimizer_gauges.WEIGHTS, after=window.settled_after(DECAY, ROLLBACK), last=self.BACK)
+        if len(norms) < optimizer_gauges.NOW:
             return None
         top = max(value for _, value in norms)
         healthy = max(tick for tick, value in norms if value >= 0.99 * top)
@@ -124,7 +127,8 @@ class WeightDecay(Agent):
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "
-            f"{stride.shrinking(window):.0%} of each step's length goes into that: {DECAY} {knob.number:.3g} → "
+            f"{optimizer_gauges.shrinking(window):.0%} of each step's length goes into that: {DECAY} "
+            f"{knob.number:.3g} → "
             f"{lowered:.3g}"
         )
         return self._offered(window, healthy, lowered, why, min(1.0, lost * 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
 from oven_controller.mesh.effect import sigma
 
 THUMB: Final = 0.55

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from oven_agents.objective import readings
-from oven_agents.odds import LEAST
-from oven_agents.window import Window
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import Vote
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.objective import readings
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import Vote
 
 PATIENCE: Final = 5
 """Ticks in which what was asked for has to be there, and for which a reading is an answer."""

@@ -6,7 +6,7 @@ import math
 from statistics import median
 from typing import Final
 
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
 
 KL: Final = "kl"
 BEYOND: Final = 200.0

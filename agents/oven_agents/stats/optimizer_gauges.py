@@ -6,8 +6,8 @@ import itertools
 import math
 from statistics import median
 
-from oven_agents.robust import noise
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
+from oven_agents.stats.robust import noise
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"

@@ -6,9 +6,9 @@ import math
 from statistics import median
 from typing import Final
 
-from oven_agents.objective import readings
-from oven_agents.robust import noise
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
+from oven_agents.stats.objective import readings
+from oven_agents.stats.robust import noise
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """What a policy that changed shows by itself, whoever judges it. Not its gradient, which is as long as rewards are far

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from oven_agents.stride import LATELY, LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
+from oven_agents.stats.optimizer_gauges import LATELY, LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
 
 FITTING = 0.013
 """Relative length of a step just after warm-up at the rates that were tuned by trial, of both models that were tried

@@ -17,10 +17,10 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from oven_bench.configurations.configuration import DEFAULT, load
+from oven_bench.configurations.play import WRONG, Result, play_named, quiet
+from oven_bench.workers import workers
 from oven_controller.errors import ConfigError
-from oven_learner.bench.configurations.configuration import DEFAULT, load
-from oven_learner.bench.configurations.play import WRONG, Result, play_named, quiet
-from oven_learner.workers import workers
 
 
 class Configurations:

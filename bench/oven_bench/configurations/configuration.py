@@ -62,7 +62,7 @@ class Configuration:
     """Why an attached run is meant to differ; such a configuration counts neither as equal nor as a failure."""
 
 
-DEFAULT = Path(__file__).resolve().parents[4] / "tests" / "foreign" / "trl_configurations"
+DEFAULT = Path(__file__).resolve().parents[3] / "tests" / "foreign" / "trl_configurations"
 """In a checkout; an installed package has none."""
 
 

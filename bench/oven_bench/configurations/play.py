@@ -18,13 +18,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from oven_controller.messages import Decision, Observation, Receipt, RunStarted, Vote
-from oven_learner.bench.configurations.configuration import Attach, Configuration, load
-from oven_learner.bench.foreign.script import one_thread
+from oven_bench.configurations.configuration import Attach, Configuration, load
+from oven_bench.foreign.script import one_thread
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:
-    from oven_learner.bench.configurations.trace import Leaves
-    from oven_learner.gym.mesh_arms.link import LoopLink
+    from oven_bench.configurations.trace import Leaves
+    from oven_bench.gym.arms.in_memory_link import LoopLink
 
 SEED: Final = 100
 """Of both trainings."""
@@ -83,7 +83,7 @@ def play(configuration: Configuration) -> Result:
     """A training that raises is a result, too."""
     import torch
 
-    from oven_learner.gym.mesh_arms.arms import MeshArm
+    from oven_bench.gym.arms.controller import MeshArm
 
     torch.set_num_threads(1)
     began, name = time.monotonic(), configuration.name
@@ -128,14 +128,14 @@ def _errors() -> Iterator[list[str]]:
 
 
 def _attach(link: LoopLink) -> Attach:
-    from oven_learner.attachment import attach
+    from oven_learner.hf.attach import attach
 
     return lambda trainer: attach(trainer, link=link)
 
 
 def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attached: Leaves, steps: int) -> Result:
     """Both trainings are through: what the bench says of them. An observer that saw nothing proves nothing."""
-    from oven_learner.bench.configurations.trace import first_difference
+    from oven_bench.configurations.trace import first_difference
 
     bodies = [event.body for event in link.events]
     seen = [body for body in bodies if isinstance(body, Observation)]
@@ -167,7 +167,7 @@ def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]
     from transformers import set_seed
     from transformers.utils import logging as theirs
 
-    from oven_learner.bench.configurations.trace import leaves
+    from oven_bench.configurations.trace import leaves
 
     theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
     theirs.disable_progress_bar()  # type: ignore[no-untyped-call]

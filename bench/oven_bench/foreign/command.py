@@ -17,16 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from oven_bench.foreign.cells import KINDS, STARTS, Cell, cells
+from oven_bench.foreign.pair import Pair, pair
+from oven_bench.foreign.play import Task
+from oven_bench.foreign.results import ResultsFile, header, key
+from oven_bench.foreign.script import one_thread, scripts_folder
+from oven_bench.foreign.tune import tune
+from oven_bench.foreign.tuned import FILE, model_of, read
+from oven_bench.foreign.verdicts import rows, table, totals
+from oven_bench.workers import workers
 from oven_controller.errors import ConfigError
-from oven_learner.bench.foreign.cells import KINDS, STARTS, Cell, cells
-from oven_learner.bench.foreign.pair import Pair, pair
-from oven_learner.bench.foreign.play import Task
-from oven_learner.bench.foreign.results import ResultsFile, header, key
-from oven_learner.bench.foreign.script import one_thread, scripts_folder
-from oven_learner.bench.foreign.tune import tune
-from oven_learner.bench.foreign.tuned import FILE, model_of, read
-from oven_learner.bench.foreign.verdicts import rows, table, totals
-from oven_learner.workers import workers
 
 QUICK_STEPS = 100
 FIRST_SEEDS = "100"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from oven_bench.foreign.play import Run, Task, play
+from oven_bench.foreign.reading import RateCheck, rate_checks
+from oven_bench.foreign.verdicts import Played
 from oven_controller.mesh.values import show
-from oven_learner.bench.foreign.play import Run, Task, play
-from oven_learner.bench.foreign.reading import RateCheck, rate_checks
-from oven_learner.bench.foreign.verdicts import Played
 
 
 @dataclass(frozen=True)

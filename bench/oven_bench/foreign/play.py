@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from oven_learner.bench.foreign.case import Case
-from oven_learner.bench.foreign.reading import Reading, read
-from oven_learner.bench.foreign.script import load, one_thread, recorded_rates
+from oven_bench.foreign.case import Case
+from oven_bench.foreign.reading import Reading, read
+from oven_bench.foreign.script import load, one_thread, recorded_rates
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def play(task: Task) -> Run:
     one_thread()
     import torch
 
-    from oven_learner.gym.mesh_arms.arms import MESH_KG
+    from oven_bench.gym.arms.controller import MESH_KG
 
     torch.set_num_threads(1)
     script = load(Path(task.script))

@@ -13,13 +13,13 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from oven_learner.bench.foreign.case import Case
-from oven_learner.bench.foreign.pair import Pair
-from oven_learner.bench.foreign.play import Run, Task
-from oven_learner.bench.foreign.tuned import FILE
-from oven_learner.bench.kept import Kept
+from oven_bench.foreign.case import Case
+from oven_bench.foreign.pair import Pair
+from oven_bench.foreign.play import Run, Task
+from oven_bench.foreign.tuned import FILE
+from oven_bench.results_file import Kept
 
-PACKAGES: Final = ("oven_controller", "oven_agents", "oven_learner", "oven_kg")
+PACKAGES: Final = ("oven_controller", "oven_agents", "oven_learner", "oven_kg", "oven_bench")
 LIBRARIES: Final = ("torch", "transformers", "trl", "accelerate")
 Key = tuple[str, str, Case]
 _PAIR: Final = TypeAdapter(Pair)

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from oven_bench.foreign.case import Case, Train
 from oven_controller.errors import ConfigError
-from oven_learner.bench.foreign.case import Case, Train
 
-DEFAULT = Path(__file__).resolve().parents[4] / "tests" / "foreign"
+DEFAULT = Path(__file__).resolve().parents[3] / "tests" / "foreign"
 """In a checkout; an installed package has none."""
 
 

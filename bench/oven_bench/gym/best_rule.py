@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from oven_learner.gym.results import Row, by_case
-from oven_learner.gym.score import by_family, score
+from oven_bench.gym.results import Row, by_case
+from oven_bench.gym.score import by_family, score
 
 RULE = "rule."
 """How the names of the fixed rules' arms begin."""

@@ -12,16 +12,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from oven_bench.gym import registry, results
+from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym.fault import HELD_OUT, Fault
+from oven_bench.gym.faults import catalogue
+from oven_bench.gym.plot import svg
+from oven_bench.gym.report import Report, plain, report
+from oven_bench.gym.results import Row
+from oven_bench.gym.runner import Task, missing, played
+from oven_bench.progress import progress
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
-from oven_learner.gym import plugged, results
-from oven_learner.gym.arm import Arm, Learning
-from oven_learner.gym.fault import HELD_OUT, Fault
-from oven_learner.gym.faults import catalogue
-from oven_learner.gym.plot import svg
-from oven_learner.gym.report import Report, plain, report
-from oven_learner.gym.results import Row
-from oven_learner.gym.runner import Task, missing, played
-from oven_learner.progress import progress
 
 SUBJECT = "mesh+kg"
 """The arm that the verdict is on, unless another is named: the controller as it is shipped."""
@@ -64,7 +64,7 @@ def main(
     what came of the others."""
     if plot and not plot.parent.is_dir():
         raise ConfigError(f"--plot {plot}: there is no folder {plot.parent}; make it first")
-    known = plugged.arms()
+    known = registry.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
     faults = {name: family for name, family in catalogue.families().items() if held_out or not family.held_out}

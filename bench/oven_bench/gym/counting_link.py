@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oven_controller.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt, RunStarted
-from oven_learner.link import Link
-from oven_learner.past import Past
+from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt, RunStarted
+from oven_learner.link.bus_link import Link
+from oven_learner.link.resume_state import Past
 
 
 class Tap:

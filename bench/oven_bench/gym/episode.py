@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from oven_bench.gym.arm import Arm, Keeping
+from oven_bench.gym.counting_link import Tap
+from oven_bench.gym.fault import Fault
+from oven_bench.gym.schedule import MAX_STEPS, end
+from oven_bench.gym.shared_prefix import Record
+from oven_bench.gym.trainee import Kind, Trainee
 from oven_controller.errors import OvenError
-from oven_controller.rules import Rules
-from oven_learner.client import OvenClient
-from oven_learner.gym.arm import Arm, Keeping
-from oven_learner.gym.fault import Fault
-from oven_learner.gym.record import Record
-from oven_learner.gym.tap import Tap
-from oven_learner.gym.timing import MAX_STEPS, end
-from oven_learner.gym.trainee import Kind, Trainee
-from oven_learner.snapshots import Snapshots
+from oven_controller.protocol.rules import Rules
+from oven_learner.client.client import OvenClient
+from oven_learner.rollback.in_memory import Snapshots
 
 RULES = Rules(autonomy="auto")
 """The product's defaults, steered without a person."""

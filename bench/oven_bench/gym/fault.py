@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, d
 import torch
 from torch import Tensor, nn
 
-from oven_controller.errors import ConfigError
-from oven_learner.gym.faults import severity
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.faults import severity
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -37,11 +36,12 @@ from oven_learner.gym.faults.severity import (
     uniform,
     whole,
 )
+from oven_controller.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oven_learner.gym.grpo.judges import Completions
-    from oven_learner.gym.grpo.policy import Policy
-    from oven_learner.gym.trainee import Trainee
+    from oven_bench.gym.tasks.grpo.judges import Completions
+    from oven_bench.gym.tasks.grpo.policy import Policy
+    from oven_bench.gym.trainee import Trainee
 
 Kind = Literal["pretraining", "grpo"]
 """Of a trainee, and of the faults that act on it."""

@@ -1,6 +1,6 @@
 """What each family of faults does to a run that nobody steers, and what one fixed remedy makes of it.
 
-    python -m oven_learner.gym.pretraining.harm --seeds 101 102 103
+    python -m oven_bench.gym.harm --seeds 101 102 103
 
 Each family at its mild end, its middle and its severe end. Harm is in nats a byte, over the twin: the run of the same
 seed, data and number of gradient steps without the fault. The remedy comes 10 steps after the onset, whatever the fault
@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from oven_learner.gym.fault import Fault
-from oven_learner.gym.faults import catalogue
-from oven_learner.gym.faults.severity import At
-from oven_learner.gym.pretraining.trainee import Pretraining
+from oven_bench.gym.fault import Fault
+from oven_bench.gym.faults import catalogue
+from oven_bench.gym.faults.severity import At
+from oven_bench.gym.tasks.pretraining.trainee import Pretraining
 
 ONSET, AFTER = 110, 100
 """Gradient steps before the fault, and from it to the end."""

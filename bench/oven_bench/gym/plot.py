@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from oven_learner.gym.score import FLOOR, Standing
+from oven_bench.gym.score import FLOOR, Standing
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 190, 40, 46
 MOST = 2.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from oven_bench.gym.arm import Arm
+from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.stack import plugins
-from oven_learner.gym.arm import Arm
 
 GROUP = "arms"
 """Of entry points."""

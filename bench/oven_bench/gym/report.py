@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oven_learner.gym.hindsight import BEST, best_rule, oracle
-from oven_learner.gym.results import Row
-from oven_learner.gym.score import Healthy, Interval, Standing, healthy, standing
-from oven_learner.gym.verdict import Verdict, verdict
+from oven_bench.gym.best_rule import BEST, best_rule, oracle
+from oven_bench.gym.results import Row
+from oven_bench.gym.score import Healthy, Interval, Standing, healthy, standing
+from oven_bench.gym.verdict import Verdict, verdict
 
 BASELINES = ("nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "plateau")
 """What the judged arm has to beat. The fixed rules stand behind `best_rule`; the oracle knows the future."""

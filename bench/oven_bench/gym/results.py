@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from oven_bench.gym.trainee import Kind
 from oven_controller.errors import ConfigError, reason
-from oven_learner.gym.trainee import Kind
 
 FILE = "episodes.jsonl"
 

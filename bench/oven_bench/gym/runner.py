@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from oven_learner.gym import plugged, timing
-from oven_learner.gym.arm import Arm, Learning
-from oven_learner.gym.episode import run
-from oven_learner.gym.fault import Fault
-from oven_learner.gym.faults import catalogue
-from oven_learner.gym.record import Record, healthy, untouched
-from oven_learner.gym.results import Row
-from oven_learner.gym.trainee import Kind
-from oven_learner.gym.trainees import Make, make
-from oven_learner.workers import workers
+from oven_bench.gym import registry, schedule
+from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym.episode import run
+from oven_bench.gym.fault import Fault
+from oven_bench.gym.faults import catalogue
+from oven_bench.gym.results import Row
+from oven_bench.gym.shared_prefix import Record, healthy, untouched
+from oven_bench.gym.trainee import Kind
+from oven_bench.gym.trainees import Make, make
+from oven_bench.workers import workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def missing(
 
 def play(task: Task) -> tuple[list[Row], list[str]]:
     """In a worker: rows, and what failed."""
-    family, arms = catalogue.families()[task.family], plugged.arms()
+    family, arms = catalogue.families()[task.family], registry.arms()
     ground = Ground(family, task.seed, make)
     rows, failures = [], []
     for name in task.arms:
@@ -66,14 +66,14 @@ class Ground:
 
     def __init__(self, family: type[Fault], seed: int, make: Make) -> None:
         self._family, self._seed, self._make = family, seed, make
-        self.case = timing.drawn(family, seed)
+        self.case = schedule.drawn(family, seed)
         beginning = _healthy(make, family.kind, seed)
         self._alone = untouched(make, family.kind, seed, self.case, beginning)
-        self._twin = beginning.loss(make(family.kind, seed), timing.end(self.case))
+        self._twin = beginning.loss(make(family.kind, seed), schedule.end(self.case))
 
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
-        family, end, began = self._family, timing.end(self.case), time.process_time()
+        family, end, began = self._family, schedule.end(self.case), time.process_time()
         if isinstance(arm, Learning):
             arm.learn(past)
         ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)

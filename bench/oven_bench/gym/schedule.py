@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from oven_learner.gym.fault import Fault
+from oven_bench.gym.fault import Fault
 
 PREFIX, LATEST = 100, 130
 """The first and the last gradient step that a fault may set in at; what comes before is healthy."""

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from oven_controller.messages import MetricSpec
+from oven_bench.gym.fault import Fault, Kind
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import Fault, Kind
 
 __all__ = ["Kind", "Trainee"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oven_learner.bench.paired import Word, word
-from oven_learner.gym.score import Healthy, Interval, Standing, percentiles, resampled
+from oven_bench.gym.score import Healthy, Interval, Standing, percentiles, resampled
+from oven_bench.statistics import Word, word
 
 FAMILIES = 6
 """Below so many nothing can be concluded: the interval is too narrow (a bootstrap of five has 126 samples)."""

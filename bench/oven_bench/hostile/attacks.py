@@ -1,14 +1,13 @@
-"""The attacks by name. Each says which agents it plugs in and how; their code is in `oven_agents/hostile/`."""
+"""The attacks by name. Each says which agents it plugs in and how; their code is in `agents/`."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from oven_controller.errors import ProcessError, UnknownNameError
+from oven_controller.errors import UnknownNameError
 
 STARTS: Final = {"tuned": "tuned", "drill": "drill:lr-high", "drill-low": "drill:lr-low"}
 """Value of `--starts` → the recipe's name for that start. Without a remedy, the first drill ends at accuracy 0; the
@@ -105,10 +104,5 @@ def named(names: Sequence[str]) -> list[Attack]:
 
 
 def folder() -> Path:
-    """The folder of the attackers' files. Raises ProcessError if their package is not installed."""
-    found = importlib.util.find_spec("oven_agents")
-    if found is None or not found.submodule_search_locations:
-        raise ProcessError(
-            "the package oven_agents, which holds the attackers, is not installed; install oven-controller whole"
-        )
-    return Path(next(iter(found.submodule_search_locations))) / "hostile"
+    """The folder of the attackers' files."""
+    return Path(__file__).parent / "agents"

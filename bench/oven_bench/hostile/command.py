@@ -21,17 +21,17 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.console import Console
 
+from oven_bench.foreign.command import seeds
+from oven_bench.foreign.results import code_digest
+from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STARTS, Attack, folder, named
+from oven_bench.hostile.facts import Case, Row
+from oven_bench.hostile.figures import LEGEND, NOISE_SEEDS, figures, tables
+from oven_bench.hostile.play import play
+from oven_bench.progress import progress
+from oven_bench.results_file import Kept
+from oven_bench.training.episode import HELD_OUT
+from oven_bench.training.pairs import QUICK
 from oven_controller.errors import ConfigError
-from oven_learner.bench.episode import HELD_OUT
-from oven_learner.bench.foreign.command import seeds
-from oven_learner.bench.foreign.results import code_digest
-from oven_learner.bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STARTS, Attack, folder, named
-from oven_learner.bench.hostile.facts import Case, Row
-from oven_learner.bench.hostile.figures import LEGEND, NOISE_SEEDS, figures, tables
-from oven_learner.bench.hostile.play import play
-from oven_learner.bench.kept import Kept
-from oven_learner.bench.pairs import QUICK
-from oven_learner.progress import progress
 from oven_learner.recipes.grpo.settings import GrpoSettings
 
 STEPS = 200
@@ -64,7 +64,8 @@ class Hostile:
             raise ConfigError("--steps, --jobs and --noise-seeds must be at least 1")
         wanted = cases(named(options.attacks), options.starts, seeds(options.seeds), options.steps, options.noise_seeds)
         settings: Mapping[str, object] = dict(QUICK) if options.quick else {}
-        header = Header(code=code_digest([_package("oven_controller"), folder().parent]), quick=options.quick,
+        header = Header(code=code_digest([_package("oven_controller"), _package("oven_agents"), folder()]),
+                        quick=options.quick,
                         settings=tuple(options.set))  # fmt: skip
         kept = Kept(options.rows, header, _ROW) if options.rows else None
         rows = [row for row in kept.rows if row.case in wanted] if kept else []

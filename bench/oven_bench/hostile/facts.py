@@ -6,9 +6,18 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.events import Event
 from oven_controller.mesh.values import direction
-from oven_controller.messages import AgentStatus, Decision, Observation, Outcome, RunEnded, RunStarted, TallyLine, Value
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
+    AgentStatus,
+    Decision,
+    Observation,
+    Outcome,
+    RunEnded,
+    RunStarted,
+    TallyLine,
+    Value,
+)
 
 ACCURACY = "eval/accuracy"
 LATER = 20

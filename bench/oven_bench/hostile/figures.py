@@ -8,10 +8,10 @@ from statistics import NormalDist, fmean, stdev
 
 from rich.table import Table
 
-from oven_controller.rules import Rules
-from oven_learner.bench.hostile.attacks import ATTACKS, NOBODY, STARTS
-from oven_learner.bench.hostile.facts import Row
-from oven_learner.bench.paired import quantile
+from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
+from oven_bench.hostile.facts import Row
+from oven_bench.statistics import quantile
+from oven_controller.protocol.rules import Rules
 
 NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""

@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from oven_bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
+from oven_bench.hostile.company import Company
+from oven_bench.hostile.facts import Case, Log, Row, read
+from oven_bench.training.episode import Episode, up_command
+from oven_controller import plugins
 from oven_controller.errors import ProcessError
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.stack import plugins
-from oven_learner.bench.episode import Episode, up_command
-from oven_learner.bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
-from oven_learner.bench.hostile.company import Company
-from oven_learner.bench.hostile.facts import Case, Log, Row, read
+from oven_controller.protocol.events import Event
+from oven_controller.runs.folder import RunFolder
 
 READY = "the learner starts"
 """What `up` prints once everything but the learner is up; the first tick comes seconds later."""

@@ -22,14 +22,14 @@ from typing import Any
 from nats.aio.msg import Msg
 from rich.console import Console
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import ScoreReply, ScoreRequest
-from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
-from oven_learner.rewards.remote import RemoteMembers
-from oven_learner.rewards.verdicts import Abstention, Scores
+from oven_learner.rewards.remote_members import RemoteMembers
+from oven_learner.rewards.scores import Abstention, Scores
 
 COMPLETIONS = 8
 GROUPS_A_STEP = 25

@@ -21,11 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from oven_controller import names
-from oven_controller.events import Event
-from oven_controller.home import RunFolder, whole
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import (
+from oven_controller.log.replay import Replay, ReplayReport
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import decode
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -37,11 +38,10 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.replay import Replay, ReplayReport
-from oven_controller.rules import Rules
-from oven_controller.signing import Keyring
-from oven_controller.stack import reading
-from oven_controller.wire import decode
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs import log_reader
+from oven_controller.runs.folder import RunFolder, whole
+from oven_controller.security.signing import Keyring
 
 RUN: Final = "bench"
 METRICS: Final = 25
@@ -140,7 +140,7 @@ def measure(size: int, folder: RunFolder) -> dict[str, Any]:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = asyncio.run(_replayed(folder))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    stored = [(names.kind(event.subject), event.data) for event in reading.exported(folder)]
+    stored = [(names.kind(event.subject), event.data) for event in log_reader.exported(folder)]
     lines = folder.export.read_bytes().splitlines()
     times: dict[str, list[float]] = {"replay": [], "decode": [], "json": []}
     for _ in range(ROUNDS):
@@ -163,7 +163,7 @@ def measure(size: int, folder: RunFolder) -> dict[str, Any]:
 
 async def _replayed(folder: RunFolder) -> ReplayReport:
     again, keyring = Replay(folder.run), Keyring(check=False)
-    async for event in reading.entries(folder, exact=True):
+    async for event in log_reader.entries(folder, exact=True):
         again.take(keyring.judge(event))
     return again.report()
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from oven_controller.closedloop import MemoryLog
-from oven_controller.messages import (
+from oven_controller.log.in_memory_run import MemoryLog
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -24,7 +24,7 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 RUN, METRIC = "swarm", "reward"
 STEP, NOISE, HORIZON = 0.1, 0.05, 8

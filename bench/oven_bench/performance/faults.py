@@ -26,20 +26,20 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError, ProcessError
-from oven_controller.messages import AgentStatus, BallotOpened, Vote
-from oven_controller.names import Subjects
-from oven_controller.rules import Rules
-from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.process.child import Child
+from oven_controller.protocol.messages import AgentStatus, BallotOpened, Vote
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.plan import own_command
-from oven_controller.stack.process import Child
-from oven_controller.streams import VOTE_BYTES
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link.process_link import ApartLink
 
 RUN = "faults"
 KNOBS = 40
@@ -82,7 +82,7 @@ class Stage:
             await asyncio.sleep(0.02)
 
     async def faulty(self, kind: str) -> None:
-        command = (sys.executable, "-P", "-m", "oven_learner.bench.faults", kind)
+        command = (sys.executable, "-P", "-m", "oven_bench.performance.faults", kind)
         child = await self.child("faulty", command, "faulty")
         while child.tail(1) in ("", "0"):  # it prints how many votes a second it has reached
             if child.returncode is not None:

@@ -29,13 +29,10 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.history import serve_history
-from oven_controller.home import Home, RunFolder
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -48,8 +45,11 @@ from oven_controller.messages import (
     TallyLine,
     Vote,
 )
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.history import serve_history
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer
 
 RUN = "bench"
 LR = "optimizer.lr_scale"

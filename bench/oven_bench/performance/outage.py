@@ -25,17 +25,17 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.messages import LearnerMessage
-from oven_controller.server import KEYS, EmbeddedServer, ServerFolder
-from oven_controller.signing import load_keys
+from oven_controller.protocol.messages import LearnerMessage
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import load_keys
+from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.bench.oncpu import OnCpu, nothing, quantile
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link.process_link import ApartLink
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0

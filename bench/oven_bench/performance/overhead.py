@@ -34,25 +34,25 @@ from statistics import fmean
 
 from rich.console import Console
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_controller import plugins
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.home import Home, RunFolder
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import AgentStatus, MetricSpec
-from oven_controller.rules import Rules
-from oven_controller.server import KEYS, EmbeddedServer
-from oven_controller.settings import agent_spec
-from oven_controller.signing import Keyring, load_keys
-from oven_controller.stack import plugins
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.protocol.messages import AgentStatus, MetricSpec
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.log_watch import Watch
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring, load_keys
+from oven_controller.server.embedded import KEYS, EmbeddedServer
+from oven_controller.settings.model import agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
-from oven_controller.stack.watch import Watch
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.bench.oncpu import OnCpu, nothing, quantile
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link.process_link import ApartLink
 
 RUN = "bench"
 STEP_MS = 5.0

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from nats.aio.msg import Msg
 
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.stack.aside import give_way
-from oven_controller.stack.process import Child, follow_parent
+from oven_controller.process.child import Child, follow_parent
+from oven_controller.process.cpu_affinity import give_way
+from oven_controller.security.credentials import Credentials
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
 SIZES = {STEP: 624, VOTE: 209, DECISION: 1070}
@@ -46,7 +46,7 @@ async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path
     return [
         await Child.start(
             f"relay-{at}",
-            [sys.executable, "-P", "-m", "oven_learner.bench.relay", role, str(count)],
+            [sys.executable, "-P", "-m", "oven_bench.performance.relay", role, str(count)],
             logs / f"relay-{at}.log",
             env=env,
         )

@@ -39,7 +39,7 @@ class SnapshotsBench:
             with multiprocessing.get_context("spawn").Pool(1) as alone:
                 measured = alone.apply(measure, (kind, options.seconds))
             found |= {f"{kind}_{name}": value for name, value in measured.items()}
-        from oven_learner.pacing import SHARE
+        from oven_learner.rollback.time_budget import SHARE
 
         found["limit"] = SHARE
         if options.json:
@@ -61,10 +61,10 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-    from oven_learner.attachment import attach
-    from oven_learner.ondisk import OnDisk
+    from oven_learner.hf.attach import attach
     from oven_learner.ranks import SilentLink
-    from oven_learner.snapshots import Snapshots
+    from oven_learner.rollback.in_memory import Snapshots
+    from oven_learner.rollback.on_disk import OnDisk
 
     hidden, layers = SIZES[kind]
     model = LlamaForCausalLM(

@@ -1,5 +1,5 @@
 """What `bench latency` and `bench throughput` measure: a server, a mesh and agents, started as `up` starts them, and a
-learner that is the bench itself. Every agent is the SDK's own host around `oven_agents/bench.py`.
+learner that is the bench itself. Every agent is the SDK's own host around `oven_bench/performance/load_agent.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.home import Home, RunFolder
-from oven_controller.messages import Decision, LogMessage, MetricSpec
-from oven_controller.rules import Rules
-from oven_controller.server import KEYS, EmbeddedServer
-from oven_controller.settings import AgentSpec
-from oven_controller.signing import Keyring, load_keys
+from oven_controller.protocol.messages import Decision, LogMessage, MetricSpec
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.log_watch import Watch
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring, load_keys
+from oven_controller.server.embedded import KEYS, EmbeddedServer
+from oven_controller.settings.model import AgentSpec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
-from oven_controller.stack.watch import Watch
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link.process_link import ApartLink
 
 RUN = "bench"
 KNOB = "bench.knob"
@@ -73,9 +73,9 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
     folder = Home(scratch).create(RUN, "bench")
     for role in ("admin", "learner", "mesh", "history"):
         folder.server.add_user(role, role)
-    found = importlib.util.find_spec("oven_agents.bench")
+    found = importlib.util.find_spec("oven_bench.performance.load_agent")
     if found is None or found.origin is None:
-        raise ProcessError("the package oven_agents is not installed beside this one: there are no agents to measure")
+        raise ProcessError("the package oven_bench is not whole beside this one: there are no agents to measure")
     hosts = pools([AgentSpec(f"bench-{number:02d}", found.origin) for number in range(agents)], per_process)
     for pool in hosts:
         folder.server.add_user("agent", pool.key, pool.names)

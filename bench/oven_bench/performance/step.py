@@ -34,12 +34,12 @@ from typing import Any
 
 from rich.console import Console
 
-from oven_controller.credentials import Credentials
+from oven_bench.performance.overhead import RUN, dealt_with, installed, slowdown, stack
+from oven_bench.performance.step_arm import Block, Order, work
 from oven_controller.errors import ProcessError
-from oven_controller.home import Home
+from oven_controller.runs.folder import Home
+from oven_controller.security.credentials import Credentials
 from oven_controller.stack.plan import Plan
-from oven_learner.bench.overhead import RUN, dealt_with, installed, slowdown, stack
-from oven_learner.bench.step_arm import Block, Order, work
 
 ARMS = ("trl", "ours", "floor")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

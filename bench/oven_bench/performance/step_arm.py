@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from oven_learner.bench.oncpu import OnCpu
+from oven_bench.performance.oncpu import OnCpu
 
 Size = Literal["recipe", "tiny", "0.5b"]
 
@@ -77,7 +77,7 @@ def _trainer(order: Order) -> Any:
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from oven_learner.attachment import attach
+    from oven_learner.hf.attach import attach
     from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
     from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_learner.recipes.grpo.task import pool

@@ -27,15 +27,16 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from oven_controller import streams, telemetry
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.server import EmbeddedServer, ServerFolder
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.bench.oncpu import OnCpu, nothing, quantile
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link.process_link import ApartLink
 
 RUN = "bench"
 SIDE = 256
@@ -158,11 +159,11 @@ def _train(links: Mapping[bool, ApartLink], url: str, steps: int, blocks: int) -
 @contextlib.contextmanager
 def _traces(url: str) -> Iterator[None]:
     """What is started within sends its traces there; nowhere, if it is empty."""
-    os.environ[telemetry.VARIABLE] = url
+    os.environ[tracing.VARIABLE] = url
     try:
         yield
     finally:
-        del os.environ[telemetry.VARIABLE]
+        del os.environ[tracing.VARIABLE]
 
 
 def _cpu_us(link: ApartLink) -> float:

@@ -29,9 +29,9 @@ from pathlib import Path
 from nats.aio.msg import Msg
 from rich.console import Console
 
-from oven_controller import names
+from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_controller.errors import ProcessError
-from oven_learner.bench.swarm import RUN, Learner, Swarm, swarm
+from oven_controller.protocol import names
 
 LADDER = (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
 ASK_S = 0.1

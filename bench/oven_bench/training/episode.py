@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oven_controller.errors import ProcessError
-from oven_learner.link import Link
+from oven_learner.link.bus_link import Link
 
 METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
 """Recipe → what is held out."""
@@ -59,7 +59,7 @@ def run(episode: Episode) -> Result:
 
 
 def _ruled(episode: Episode) -> tuple[float, int]:
-    from oven_learner.bench.rules import Alone, Blind, Plateau, PlateauOfLoss, Rule, RuleLink
+    from oven_bench.fixed_rules import Alone, Blind, Plateau, PlateauOfLoss, Rule, RuleLink
 
     plateau = {"grpo": Plateau, "pretrain": PlateauOfLoss}[episode.recipe]
     rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": plateau()}
@@ -70,7 +70,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 
 def _grpo(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.attachment import attach
+    from oven_learner.hf.attach import attach
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.starts import parse_start
@@ -96,7 +96,7 @@ def _grpo(episode: Episode, link: Link, folder: Path) -> None:
 
 
 def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.attachment import attach
+    from oven_learner.hf.attach import attach
     from oven_learner.recipes.pretrain.job import build
     from oven_learner.recipes.pretrain.settings import PretrainSettings
     from oven_learner.recipes.pretrain.starts import parse_start

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from oven_learner.bench.episode import Episode
-from oven_learner.bench.starts import with_progress
+from oven_bench.training.episode import Episode
+from oven_bench.training.starts import with_progress
 
 CASES: dict[str, tuple[int, tuple[tuple[str, object], ...]]] = {
     "warm-up": (150, (("lr_warmup_steps", 60),)),

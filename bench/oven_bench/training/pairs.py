@@ -19,9 +19,9 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.paired import paired, word
-from oven_learner.bench.starts import with_progress
+from oven_bench.statistics import paired, word
+from oven_bench.training.episode import Episode, Result
+from oven_bench.training.starts import with_progress
 from oven_learner.recipes.grpo.starts import NAMES
 
 ARMS = ("swarm", "alone")

@@ -20,8 +20,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.starts import with_progress
+from oven_bench.training.episode import Episode, Result
+from oven_bench.training.starts import with_progress
 from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE
 from oven_learner.recipes.pretrain.starts import parse_start
 

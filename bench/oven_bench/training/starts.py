@@ -19,9 +19,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from oven_learner.bench.episode import Episode, Result, run
-from oven_learner.progress import progress
-from oven_learner.workers import workers
+from oven_bench.progress import progress
+from oven_bench.training.episode import Episode, Result, run
+from oven_bench.workers import workers
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
 RULES = ("swarm", "alone", "blind", "plateau")

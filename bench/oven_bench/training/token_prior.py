@@ -30,8 +30,8 @@ from typing import Any, Final
 
 import torch
 
-from oven_controller.stack import plugins
-from oven_learner.bench.paired import Word, paired, word
+from oven_bench.statistics import Word, paired, word
+from oven_controller import plugins
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
 VOCABULARY, LENGTH, BATCH = 1024, 128, 8

@@ -23,15 +23,17 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.micro.request import ERROR_HEADER
 
-from oven_controller import telemetry, tls, watchdog
-from oven_controller.arrivals import LOOK_S, Arrivals
-from oven_controller.cancelling import end
-from oven_controller.connecting import BusClient, Heard, final
-from oven_controller.credentials import Credentials, inbox_prefix
+from oven_controller.bus import watchdog
+from oven_controller.bus.nats_client import BusClient, Heard, final
+from oven_controller.bus.read_queue import LOOK_S, Arrivals
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError, reason
-from oven_controller.events import MESSAGE_ID, SIGNATURE, Event
-from oven_controller.names import log_stream
-from oven_controller.signing import Signer
+from oven_controller.protocol.events import MESSAGE_ID, SIGNATURE, Event
+from oven_controller.protocol.names import log_stream
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials, inbox_prefix
+from oven_controller.security.signing import Signer
+from oven_controller.telemetry import tracing
 
 CONNECT_S = 3.0
 HEARD_S = 0.5
@@ -374,7 +376,7 @@ class Bus:
         self, subject: str, data: bytes, message_id: str, traceparent: str, signature: str | None = None
     ) -> dict[str, str]:
         """The headers of whatever goes into the log: its trace context, its message id and its signature."""
-        headers = telemetry.headers(traceparent) or {}
+        headers = tracing.headers(traceparent) or {}
         if message_id:
             headers[MESSAGE_ID] = message_id
         if signature is None and self.signer is not None:
@@ -441,7 +443,7 @@ class Bus:
                     last = meta.sequence.stream
                     if until is not None and last > until:
                         return
-                    context = telemetry.carried(message.headers)
+                    context = tracing.carried(message.headers)
                     stored = meta.timestamp
                     yield Event.carried(last, message.subject, message.data, stored, message.headers, context)
                     if until is not None and meta.num_pending == 0:

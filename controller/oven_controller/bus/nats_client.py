@@ -15,7 +15,7 @@ from nats.aio.transport import TcpTransport
 from nats.errors import AuthorizationError, ConnectionClosedError, NoRespondersError
 from nats.errors import Error as NatsError
 
-from oven_controller.cancelling import heeded
+from oven_controller.cancellation import heeded
 from oven_controller.errors import BusError, RefusedError
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")

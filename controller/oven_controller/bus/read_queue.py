@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from oven_controller.connecting import Heard
+from oven_controller.bus.nats_client import Heard
 
 AHEAD = 65_536
 """Messages that wait for a reader of the log."""

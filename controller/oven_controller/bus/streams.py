@@ -13,8 +13,8 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
 
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.names import log_stream, votes_stream
-from oven_controller.subjects import log_subjects, votes_subjects
+from oven_controller.protocol.names import log_stream, votes_stream
+from oven_controller.protocol.subjects import log_subjects, votes_subjects
 
 VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024

@@ -84,14 +84,14 @@ def run_agent(
     import asyncio
     from dataclasses import replace
 
-    from oven_controller import names
-    from oven_controller.agent_options import assigned, numbers
-    from oven_controller.home import Home
-    from oven_controller.settings import agent_spec
-    from oven_controller.stack.admit import admit
-    from oven_controller.stack.beside import run_beside
+    from oven_controller.protocol import names
+    from oven_controller.runs.folder import Home
+    from oven_controller.settings.agent_options import assigned, numbers
+    from oven_controller.settings.model import agent_spec
+    from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.checks import load_agents
     from oven_controller.stack.plan import Plan
+    from oven_controller.stack.single_agent import run_beside
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
@@ -115,8 +115,8 @@ def new_agent(
 
     Example: oven-controller agent new plateau
     """
-    from oven_controller import names
     from oven_controller.errors import ConfigError
+    from oven_controller.protocol import names
 
     stem = names.checked("agent", name).replace("-", "_")
     path = Path(f"{stem}.py")
@@ -162,7 +162,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
     """A name, and its text in a column beside it; below it where the name is too long."""
     import textwrap
 
-    from oven_controller.plain import clean
+    from oven_controller.text.plain_text import clean
 
     indent = " " * NAME_COLUMNS
     lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
@@ -175,8 +175,8 @@ def _described(name: str) -> dict[str, Any]:
     """One agent. Raises UnknownNameError, ConfigError."""
     import json
 
-    from oven_controller.settings import agent_spec
-    from oven_controller.stack import plugins
+    from oven_controller import plugins
+    from oven_controller.settings.model import agent_spec
     from oven_controller.stack.checks import load_agents
 
     spec = agent_spec(name)
@@ -187,7 +187,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    from oven_controller.stack import plugins
+    from oven_controller import plugins
 
     found = []
     for name, point in plugins.points("agents").items():
@@ -199,7 +199,7 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
-    from oven_controller.agent_options import described
+    from oven_controller.settings.agent_options import described
 
     return {"name": name, "does": _summary(agent) or otherwise, "options": described(name, agent)["options"]}
 

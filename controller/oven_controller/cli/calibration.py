@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from oven_controller.calibration import Calibration
-    from oven_controller.messages import Outcome
+    from oven_controller.log.vote_calibration import Calibration
+    from oven_controller.protocol.messages import Outcome
 
 SUFFIX = ".jsonl"
 NOTE = (
@@ -46,8 +46,8 @@ def calibration(
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
-    from oven_controller.calibration import by_agent, claims
-    from oven_controller.calibration import calibration as calibrated
+    from oven_controller.log.vote_calibration import by_agent, claims
+    from oven_controller.log.vote_calibration import calibration as calibrated
 
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
@@ -72,15 +72,15 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
     import asyncio
     from pathlib import Path
 
-    from oven_controller.home import Home
-    from oven_controller.messages import Outcome
-    from oven_controller.stack import reading
+    from oven_controller.protocol.messages import Outcome
+    from oven_controller.runs import log_reader
+    from oven_controller.runs.folder import Home
 
     if run.endswith(SUFFIX):
         return list(_in_file(Path(run), arm))
 
     async def logged() -> list[Outcome]:
-        events = reading.events(Home().find(run))
+        events = log_reader.events(Home().find(run))
         return [event.body async for event in events if isinstance(event.body, Outcome)]
 
     return asyncio.run(logged())
@@ -88,9 +88,9 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
 
 def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
     from oven_controller.errors import ConfigError, reason
-    from oven_controller.events import Event
-    from oven_controller.messages import Outcome
-    from oven_controller.signing import Keyring
+    from oven_controller.protocol.events import Event
+    from oven_controller.protocol.messages import Outcome
+    from oven_controller.security.signing import Keyring
 
     keyring = Keyring(None)
     if path.exists() and not path.is_file():

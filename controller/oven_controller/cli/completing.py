@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _installed() -> list[str]:
-    from oven_controller.stack import plugins
+    from oven_controller import plugins
 
     return list(plugins.points("agents"))
 

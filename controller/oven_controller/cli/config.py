@@ -17,7 +17,7 @@ from oven_controller.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oven_controller.origins import Origin
+    from oven_controller.settings.origins import Origin
 
 
 def register(app: typer.Typer) -> None:
@@ -54,8 +54,8 @@ def show(
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
     from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
-    from oven_controller.settings import ATTACHED, resolve
+    from oven_controller.runs.folder import Home
+    from oven_controller.settings.model import ATTACHED, resolve
 
     earlier = None
     if run is not None:
@@ -91,7 +91,7 @@ def _print(found: Sequence[Origin], origin: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from oven_controller.plain import clean
+    from oven_controller.text.plain_text import clean
 
     columns = ("setting", "value", "from") if origin else ("setting", "value")
     table = Table(box=None, pad_edge=False)

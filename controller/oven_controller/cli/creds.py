@@ -14,7 +14,7 @@ from oven_controller.cli import completing
 from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
-    from oven_controller.server import Certificate
+    from oven_controller.server.embedded import Certificate
 
 ServerAt = Annotated[
     Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
@@ -60,8 +60,8 @@ def add(
 
     Example: oven-controller creds add scout --run grpo-1121-0231
     """
-    from oven_controller.home import Home
-    from oven_controller.stack.admit import admit
+    from oven_controller.runs.folder import Home
+    from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan, export_lines
 
     folder = Home().find(run)
@@ -80,17 +80,17 @@ def revoke(
 
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
-    from oven_controller.home import Home
-    from oven_controller.stack import admit
+    from oven_controller.runs.folder import Home
+    from oven_controller.stack import agent_keys
 
     todo = ""
     if server is not None:
-        made = admit.server_folder(server)
-        admit.revoke_there(made, name)
+        made = agent_keys.server_folder(server)
+        agent_keys.revoke_there(made, name)
         run, todo = made.run, "nats-server --signal reload=PID"
     else:
         folder = Home().find(run)
-        admit.revoke(folder, name)
+        agent_keys.revoke(folder, name)
         run = folder.run
     if as_json:
         print(json.dumps({"revoked": name, "run": run} | ({"then": todo} if todo else {})))
@@ -106,8 +106,8 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
     Example: oven-controller creds list --json
     """
     from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
-    from oven_controller.stack.admit import server_folder
+    from oven_controller.runs.folder import Home
+    from oven_controller.stack.agent_keys import server_folder
 
     if server is not None:
         held = server_folder(server)
@@ -149,11 +149,12 @@ def server(
     """
     from typing import get_args
 
-    from oven_controller import names, tls
-    from oven_controller.credentials import Role
+    from oven_controller import plugins
     from oven_controller.errors import ConfigError
-    from oven_controller.server import ServerFolder
-    from oven_controller.stack import plugins
+    from oven_controller.protocol import names
+    from oven_controller.security import tls
+    from oven_controller.security.credentials import Role
+    from oven_controller.server.embedded import ServerFolder
 
     names.checked("run", run)
     host, colon, port = listen.rpartition(":")
@@ -189,8 +190,8 @@ def server(
 def _certificate(
     folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
 ) -> tuple[Certificate, Path]:
-    from oven_controller import certificates
     from oven_controller.errors import ConfigError
+    from oven_controller.security import certificates
 
     if any(own):
         raise ConfigError("--tls makes a certificate, --tls-cert brings one: give one of the two")
@@ -205,7 +206,7 @@ def _given(
     certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
 ) -> tuple[Certificate | None, Path | None]:
     from oven_controller.errors import ConfigError
-    from oven_controller.server import Certificate
+    from oven_controller.server.embedded import Certificate
 
     if certificate is None and key is None:
         if authority is not None or hosts:
@@ -231,9 +232,9 @@ def cluster(
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """
-    from oven_controller.cluster import ROUTE_OFFSET, Node, write_confs
     from oven_controller.errors import ConfigError
-    from oven_controller.server import ServerFolder
+    from oven_controller.server.cluster import ROUTE_OFFSET, Node, write_confs
+    from oven_controller.server.embedded import ServerFolder
 
     found = []
     for text in nodes:

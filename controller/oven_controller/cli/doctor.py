@@ -28,8 +28,8 @@ def doctor(
 
     Exit code 1 when something fails. Example: oven-controller doctor --json
     """
-    from oven_controller.home import Home
-    from oven_controller.stack.examine import examine
+    from oven_controller.runs.folder import Home
+    from oven_controller.stack.doctor_facts import examine
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)

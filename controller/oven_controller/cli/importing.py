@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli import completing
 from oven_controller.cli.options import Json
-from oven_controller.line_width import wrapped
+from oven_controller.text.line_width import wrapped
 
 Rename = Annotated[
     list[str] | None,
@@ -52,9 +52,9 @@ def import_(
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
-    from oven_controller.home import Home
     from oven_controller.importing.command import import_run
     from oven_controller.importing.knobs import asked
+    from oven_controller.runs.folder import Home
 
     made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
     print(json.dumps(made) if as_json else "\n".join(_told(made)))

@@ -21,7 +21,7 @@ def kg(
 
     Example: oven-controller kg diagnose loss_spike grad_norm_spike
     """
-    from oven_controller.stack import plugins
+    from oven_controller import plugins
 
     if name is None or name in ("-h", "--help"):
         print("Usage: oven-controller kg NAME [ARGS]…    oven-controller kg NAME --help\n")

@@ -11,8 +11,8 @@ from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
 
 if TYPE_CHECKING:
-    from oven_controller.events import Event
-    from oven_controller.home import RunFolder
+    from oven_controller.protocol.events import Event
+    from oven_controller.runs.folder import RunFolder
 
 
 def register(app: typer.Typer) -> None:
@@ -34,19 +34,19 @@ def log(
     """
     import asyncio
 
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
 
     asyncio.run(_print(Home().find(one_run(run, run_)), as_json, follow))
 
 
 async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
-    from oven_controller.stack import reading
+    from oven_controller.runs import log_reader
 
     if follow and folder.locked():
-        async for event in reading.follow(folder):
+        async for event in log_reader.follow(folder):
             _show(event, as_json, flush=True)
         return
-    async for event in reading.events(folder):
+    async for event in log_reader.events(folder):
         _show(event, as_json)
     say_what_is_missing(folder)
 
@@ -57,8 +57,8 @@ def _show(event: Event, as_json: bool, flush: bool = False) -> None:
 
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
-    from oven_controller.plain import clean
-    from oven_controller.wire import Malformed
+    from oven_controller.protocol.codec import Malformed
+    from oven_controller.text.plain_text import clean
 
     body = event.body
     if isinstance(body, Malformed):

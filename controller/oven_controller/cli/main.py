@@ -31,7 +31,7 @@ from oven_controller.cli import (
 )
 from oven_controller.cli.panels import Panels
 from oven_controller.errors import OvenError
-from oven_controller.plain import clean
+from oven_controller.text.plain_text import clean
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """A full disk, a quota, a limit on a file's size, a disk that takes nothing."""

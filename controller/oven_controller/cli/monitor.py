@@ -22,8 +22,8 @@ def monitor(
 
     Example: oven-controller monitor grpo-1121-0231
     """
-    from oven_controller.home import Home
-    from oven_controller.stack import plugins
+    from oven_controller import plugins
+    from oven_controller.runs.folder import Home
 
     folder = Home().find(one_run(run, run_))
     process = plugins.load("processes", "process", "monitor")

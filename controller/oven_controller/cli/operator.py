@@ -16,7 +16,7 @@ from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run
 from oven_controller.cli.options import LiveRunOption as Run
 
 if TYPE_CHECKING:
-    from oven_controller.messages import Value
+    from oven_controller.protocol.messages import Value
 
 LOGGED_S = 5.0
 
@@ -194,10 +194,10 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     from pydantic import ValidationError
 
     from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
-    from oven_controller.messages import OperatorCommand
-    from oven_controller.plain import say
-    from oven_controller.stack.command import carried_out
+    from oven_controller.protocol.messages import OperatorCommand
+    from oven_controller.runs.folder import Home
+    from oven_controller.stack.operator_client import carried_out
+    from oven_controller.text.plain_text import say
 
     folder = Home().find(run, running=True)
     try:

@@ -12,13 +12,13 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
-from oven_controller.plain import say
+from oven_controller.text.plain_text import say
 
 if TYPE_CHECKING:
-    from oven_controller.events import Event
-    from oven_controller.home import RunFolder
-    from oven_controller.openloop import OpenLoop
-    from oven_controller.replay import Replay, ReplayReport
+    from oven_controller.log.counterfactual import OpenLoop
+    from oven_controller.log.replay import Replay, ReplayReport
+    from oven_controller.protocol.events import Event
+    from oven_controller.runs.folder import RunFolder
 
 HOLES_SHOWN = 5
 
@@ -57,8 +57,8 @@ def replay(
     """
     import asyncio
 
-    from oven_controller.home import Home
-    from oven_controller.settings import rules_in
+    from oven_controller.runs.folder import Home
+    from oven_controller.settings.model import rules_in
 
     folder = Home().find(one_run(run, run_))
     if config is not None:
@@ -85,8 +85,8 @@ class Signatures:
     """A log's events as the run's keys judge them, counted by kind."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
-        from oven_controller.numbering import Numbering
-        from oven_controller.signing import Keyring
+        from oven_controller.log.message_gaps import Numbering
+        from oven_controller.security.signing import Keyring
 
         self._keyring = Keyring(folder.pin(), check=check)
         self.checked = check
@@ -99,10 +99,10 @@ class Signatures:
         return self._keyring.judge(event)
 
     def count(self, judged: Event) -> None:
-        from oven_controller import names
-        from oven_controller.messages import LearnerMessage
-        from oven_controller.subjects import UNSIGNED
-        from oven_controller.wire import Malformed
+        from oven_controller.protocol import names
+        from oven_controller.protocol.codec import Malformed
+        from oven_controller.protocol.messages import LearnerMessage
+        from oven_controller.protocol.subjects import UNSIGNED
 
         if isinstance(judged.body, LearnerMessage):
             self._numbering.take(judged.body)
@@ -153,11 +153,11 @@ class Signatures:
 
 
 async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
-    from oven_controller.replay import Replay
-    from oven_controller.stack import reading
+    from oven_controller.log.replay import Replay
+    from oven_controller.runs import log_reader
 
     again, signatures = Replay(folder.run), Signatures(folder, verify)
-    async for event in reading.events(folder, exact=True, until=until, judge=signatures.judge):
+    async for event in log_reader.events(folder, exact=True, until=until, judge=signatures.judge):
         again.take(event)
         signatures.count(event)
     _started(folder.run, again.mesh.state.started)
@@ -174,7 +174,7 @@ def _started(run: str, started: bool) -> None:
 
 
 def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
-    from oven_controller.standing import standing
+    from oven_controller.log.mesh_report import standing
 
     first = dataclasses.asdict(report.first) if report.first else None
     found = vars(report) | {"first": first, "same": report.same, "signatures": signatures.plain()}
@@ -182,8 +182,8 @@ def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: i
 
 
 def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
-    from oven_controller import standing
-    from oven_controller.mesh.identity import code_hash
+    from oven_controller.log import mesh_report
+    from oven_controller.mesh.code_hash import code_hash
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decided = f"{report.decisions} decisions ({report.adopted} adopted)"
@@ -202,18 +202,18 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
             f"{code_hash()[:12]}): replay it with the version that its RunStarted names"
         )
     out += signatures.lines()
-    return out if until is None else out + standing.lines(standing.standing(again.mesh))
+    return out if until is None else out + mesh_report.lines(mesh_report.standing(again.mesh))
 
 
 async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool) -> None:
-    from oven_controller.openloop import OpenLoop
-    from oven_controller.replay import refuse_another_version
-    from oven_controller.settings import with_rules
-    from oven_controller.stack import reading
+    from oven_controller.log.counterfactual import OpenLoop
+    from oven_controller.log.replay import refuse_another_version
+    from oven_controller.runs import log_reader
+    from oven_controller.settings.model import with_rules
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
-    async for event in reading.events(folder, exact=True, until=until, judge=Signatures(folder, verify).judge):
+    async for event in log_reader.events(folder, exact=True, until=until, judge=Signatures(folder, verify).judge):
         refuse_another_version(event)
         loop.take(event)
         count += 1
@@ -253,7 +253,7 @@ def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict
 
 
 def _told(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    from oven_controller.openloop import spoken
+    from oven_controller.log.counterfactual import spoken
 
     parted = loop.divergences()
     out = [

@@ -15,10 +15,10 @@ from oven_controller.cli.importing import Knobs, Rename, renames, resumed, sourc
 from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
-    from oven_controller.events import Event
-    from oven_controller.home import RunFolder
     from oven_controller.importing.knobs import Knob
-    from oven_controller.messages import RunStarted
+    from oven_controller.protocol.events import Event
+    from oven_controller.protocol.messages import RunStarted
+    from oven_controller.runs.folder import RunFolder
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
     """The run's name, its log as often as it is asked for, and what is to be said of the source."""
@@ -83,9 +83,9 @@ def review(
 
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
+    from oven_controller import plugins
     from oven_controller.importing.knobs import asked
-    from oven_controller.settings import rules_set
-    from oven_controller.stack import plugins
+    from oven_controller.settings.model import rules_set
 
     _writable(html)
     if source is None:
@@ -110,7 +110,7 @@ def review(
 def _named(run: str | None) -> str:
     """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
     from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
 
     if run is None:
         raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
@@ -134,9 +134,9 @@ def _changed(
 ) -> Callable[[RunStarted], RunStarted]:
     """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
     the question."""
-    from oven_controller.home import IMPORTED
     from oven_controller.importing.knobs import ASSUMED, Knob
-    from oven_controller.settings import with_rules
+    from oven_controller.runs.folder import IMPORTED
+    from oven_controller.settings.model import with_rules
 
     names = {Path(agent).stem for agent in agents}
 
@@ -161,8 +161,8 @@ def _changed(
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
     """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
     from oven_controller.errors import ConfigError, UnknownNameError
-    from oven_controller.home import Home
     from oven_controller.importing.command import hints, import_run, read
+    from oven_controller.runs.folder import Home
 
     path, home = Path(source), Home()
     if not path.exists():
@@ -196,7 +196,7 @@ def _source(made: dict[str, Any]) -> list[str]:
 
 def _name(path: Path) -> str:
     """What a report calls it: the file's or folder's name, in the letters that a run's may have."""
-    from oven_controller import names
+    from oven_controller.protocol import names
 
     text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
     return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
@@ -206,7 +206,7 @@ def _log(path: Path) -> RunFolder | None:
     """A run's folder, or what stands for one where only its log is there; None: it is no run's log."""
     import json
 
-    from oven_controller.home import RunFolder
+    from oven_controller.runs.folder import RunFolder
 
     file = path / "log.jsonl" if path.is_dir() else path
     if path.is_dir() and (path / "run.json").is_file():
@@ -230,14 +230,14 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
     import asyncio
 
-    from oven_controller.signing import Keyring
-    from oven_controller.stack import reading
+    from oven_controller.runs import log_reader
+    from oven_controller.security.signing import Keyring
 
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
-            return asyncio.run(reading.whole_log(folder, exact=True))
-        return map(Keyring(pin).judge, reading.exported(folder))
+            return asyncio.run(log_reader.whole_log(folder, exact=True))
+        return map(Keyring(pin).judge, log_reader.exported(folder))
 
     return events

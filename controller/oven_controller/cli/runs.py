@@ -12,8 +12,8 @@ from oven_controller.cli import removing
 from oven_controller.cli.options import Json, LiveRunName, RunName, SameRun, one_run
 
 if TYPE_CHECKING:
-    from oven_controller.home import RunFolder
-    from oven_controller.stack.view import RunView
+    from oven_controller.log.run_view import RunView
+    from oven_controller.runs.folder import RunFolder
 
 DOWN_S = 45.0
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def say_what_is_missing(folder: RunFolder) -> None:
     """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_controller.stack.reading import warn
+    from oven_controller.runs.log_reader import warn
 
     missing = "" if folder.locked() else folder.missing()
     if missing:
@@ -42,7 +42,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
 
     Example: oven-controller runs --json
     """
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
 
     if context.invoked_subcommand is not None:
         return
@@ -77,16 +77,16 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
     from datetime import UTC, datetime
 
     from oven_controller.errors import OvenError
-    from oven_controller.home import Home
-    from oven_controller.stack import reading
+    from oven_controller.log.run_view import RunView
+    from oven_controller.runs import log_reader
+    from oven_controller.runs.folder import Home
     from oven_controller.stack.health import notes
-    from oven_controller.stack.view import RunView
 
     folder = Home().find(one_run(run, run_))
     view, unread, missing, told = RunView(), "", "", list[str]()
 
     async def look() -> None:
-        async for event in reading.events(folder, tell=told.append):
+        async for event in log_reader.events(folder, tell=told.append):
             view.feed(event)
 
     try:
@@ -175,8 +175,8 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from oven_controller.plain import say
-    from oven_controller.stack.view import text
+    from oven_controller.log.run_view import text
+    from oven_controller.text.plain_text import say
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
     say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
@@ -222,7 +222,7 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
     import signal
 
     from oven_controller.errors import ProcessError
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
 
     folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid

@@ -11,7 +11,7 @@ import typer
 from oven_controller.cli import completing
 
 if TYPE_CHECKING:
-    from oven_controller.settings import Resolved
+    from oven_controller.settings.model import Resolved
 
 Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
@@ -135,8 +135,8 @@ def _resolve(
     flags: dict[str, Any], config: Path | None, sets: list[str] | None, run: str | None, resume: bool, attached: bool
 ) -> Resolved:
     from oven_controller.errors import ConfigError
-    from oven_controller.home import Home
-    from oven_controller.settings import ATTACHED, resolve
+    from oven_controller.runs.folder import Home
+    from oven_controller.settings.model import ATTACHED, resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
@@ -147,7 +147,7 @@ def _resolve(
 def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:
     import asyncio
 
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
     from oven_controller.stack.checks import Request
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.up import up

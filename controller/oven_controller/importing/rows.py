@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from oven_controller.errors import ConfigError
 from oven_controller.importing.source import Logged
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 
 NO_STEP = "rows without a step"
 NO_NUMBER = "values that are no number"

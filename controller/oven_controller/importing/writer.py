@@ -21,15 +21,15 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-from oven_controller.events import Event
-from oven_controller.home import IMPORTED, RunFolder, whole
 from oven_controller.importing.knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
-from oven_controller.names import Subjects
-from oven_controller.rules import Rules
-from oven_controller.wire import Malformed
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import IMPORTED, RunFolder, whole
 
 _LENGTH = struct.Struct("<I")
 

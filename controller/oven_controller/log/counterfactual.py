@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from oven_controller import names
-from oven_controller.events import Event
-from oven_controller.mesh.core import OUTPUTS, Mesh, Output
+from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
 from oven_controller.mesh.values import show
-from oven_controller.messages import (
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -27,8 +28,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.rules import Rules
-from oven_controller.wire import Malformed
+from oven_controller.protocol.rules import Rules
 
 
 class _Mesh(Mesh):

@@ -2,7 +2,7 @@
 
 The mesh is the real one. Participants hear what an agent's process hears, and what they say stands in the log in an
 order that follows from the log alone. No clock, no I/O: the same messages give the same log, byte for byte, and
-`oven_controller.replay` gives the same decisions from it.
+`oven_controller.log.replay` gives the same decisions from it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from oven_controller import names
 from oven_controller.errors import ConfigError, OvenError
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import (
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     Decision,
     LearnerMessage,
@@ -25,7 +26,6 @@ from oven_controller.messages import (
     StepClosed,
     Vote,
 )
-from oven_controller.wire import Malformed
 
 ROUNDS = 100
 """Times that participants may answer one another before the learner's next message. Agents need two or three."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oven_controller.mesh.core import Mesh
+from oven_controller.mesh.machine import Mesh
 from oven_controller.mesh.values import show
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oven_controller.messages import LearnerMessage, RunEnded, RunStarted
+from oven_controller.protocol.messages import LearnerMessage, RunEnded, RunStarted
 
 
 @dataclass(frozen=True, slots=True)

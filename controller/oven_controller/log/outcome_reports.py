@@ -10,10 +10,19 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from oven_controller.events import Event
-from oven_controller.mesh.needs import spelt
+from oven_controller.mesh.requirements import spelt
 from oven_controller.mesh.values import direction
-from oven_controller.messages import Decision, Outcome, OutcomeReport, Phase, Receipt, RunStarted, Symptom, Vote
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
+    Decision,
+    Outcome,
+    OutcomeReport,
+    Phase,
+    Receipt,
+    RunStarted,
+    Symptom,
+    Vote,
+)
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""

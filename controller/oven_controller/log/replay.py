@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_controller import names
 from oven_controller.errors import ConfigError
-from oven_controller.events import Event
-from oven_controller.mesh.core import OUTPUTS, Mesh, Output
-from oven_controller.messages import VERSION, Decision
-from oven_controller.subjects import kinds_by
-from oven_controller.wire import Malformed
+from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import VERSION, Decision
+from oven_controller.protocol.subjects import kinds_by
 
 GROUND: Final = kinds_by("learner", "mesh")
 """What a replay rests on. Of these a message of another schema version means that another program wrote the log; an

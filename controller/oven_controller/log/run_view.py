@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     CommandAnswer,
     Decision,
@@ -20,8 +21,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.rules import Autonomy
-from oven_controller.wire import Malformed
+from oven_controller.protocol.rules import Autonomy
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
 """How the names end of what an evaluation says of itself."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from oven_controller.mesh.effect import mean
 from oven_controller.mesh.reputation import brier, claimed
-from oven_controller.messages import Outcome
+from oven_controller.protocol.messages import Outcome
 
 BINS = 10
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from oven_controller.mesh.state import Agent, State
 from oven_controller.mesh.values import Fault, clip, outside, shaped, show
-from oven_controller.messages import ActuatorSpec, BallotOpened, Value, Vote
+from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
 
 @dataclass(frozen=True, slots=True)

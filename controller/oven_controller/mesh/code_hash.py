@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-DECIDING = ("mesh/core.py", "signing.py")
+DECIDING = ("mesh/machine.py", "security/signing.py")
 """Where deciding begins: what makes decisions of events, and what says which events count."""
 
 

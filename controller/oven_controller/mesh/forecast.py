@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.merge import Voice, heaviest, sides_of
+from oven_controller.mesh.judging_metric import judge
 from oven_controller.mesh.state import State
-from oven_controller.mesh.yardstick import judge
-from oven_controller.messages import ActuatorSpec, TallyLine
+from oven_controller.mesh.value_merge import Voice, heaviest, sides_of
+from oven_controller.protocol.messages import ActuatorSpec, TallyLine
 
 LONGEST = 10
 """× rules.outcome_ticks: nobody may put off being judged beyond it."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.actions import ROLLBACK
-from oven_controller.mesh.needs import FORMS, HELD_OUT, NEED, covers, met, spelt
+from oven_controller.mesh.requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
 from oven_controller.mesh.values import clip, direction, number, outside, rounded, shares, show, variation
-from oven_controller.messages import ActuatorSpec, Value
-from oven_controller.rules import Rules
+from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.messages import ActuatorSpec, Value
+from oven_controller.protocol.rules import Rules
 
 TURNED_DOWN = 2
 """Changes of one actuator that the learner may reject in a row before no more is adopted: what it cannot set (a rate
@@ -79,7 +79,7 @@ def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
 
 
 def repeated(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Whether going back there has been tried often enough, or did harm (oven_controller.mesh.returns)."""
+    """Whether going back there has been tried often enough, or did harm (oven_controller.mesh.rollback_limits)."""
     asked = number(value)
     if spec.name != ROLLBACK or asked is None:
         return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from oven_controller.mesh.ballots import Refusal, wish
 from oven_controller.mesh.measurements import METRICS
 from oven_controller.mesh.state import State
-from oven_controller.messages import MetricSpec, Vote
+from oven_controller.protocol.messages import MetricSpec, Vote
 
 
 def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:

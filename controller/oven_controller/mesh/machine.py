@@ -17,17 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from oven_controller import names
-from oven_controller.actions import ROLLBACK
-from oven_controller.events import Event
-from oven_controller.mesh import guardrails, operator, plans, tally
+from oven_controller.mesh import guardrails, operator_commands, plans, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined, wish
 from oven_controller.mesh.forecast import Forecast, forecast
+from oven_controller.mesh.judging_metric import unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
-from oven_controller.mesh.yardstick import unjudged
-from oven_controller.messages import (
+from oven_controller.protocol import names
+from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     CommandAnswer,
@@ -45,8 +46,7 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.subjects import kinds_by
-from oven_controller.wire import Malformed
+from oven_controller.protocol.subjects import kinds_by
 
 OUTPUTS = kinds_by("mesh")
 """Kinds of subjects that the mesh itself writes."""
@@ -212,7 +212,7 @@ class Mesh:
 
     def _obey(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""
-        word = operator.heard(state, self.ballots, author, command)
+        word = operator_commands.heard(state, self.ballots, author, command)
         if word is None:
             return
         if word.closes:
@@ -230,7 +230,7 @@ class Mesh:
         )
         self._emit(self.subjects.answer(self._next_id()), answer)
 
-    def _adopt(self, word: operator.Adoption, command: str) -> Decision:
+    def _adopt(self, word: operator_commands.Adoption, command: str) -> Decision:
         """What an operator set or approved. An approval has the votes and the forecast that the advice rests on."""
         advised, more = word.advised, dict[str, Any]()
         if advised is not None:
@@ -369,7 +369,7 @@ class Mesh:
         apply_at = state.tick + state.rules.apply_delay_ticks
         expires_at = apply_at + state.rules.expire_ticks
         if verdict == "advised":
-            reason = f"{reason}; {operator.advice(decision_id, state.rules.approve_ticks)}"
+            reason = f"{reason}; {operator_commands.advice(decision_id, state.rules.approve_ticks)}"
             expires_at = state.tick + state.rules.approve_ticks
         decision = Decision(
             id=decision_id,

@@ -14,8 +14,8 @@ from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.guardrails import barred, contradicted, unmet
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import Fault, clip, direction, outside, shaped, show
-from oven_controller.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
-from oven_controller.rules import ALL
+from oven_controller.protocol.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
+from oven_controller.protocol.rules import ALL
 
 
 @dataclass(frozen=True, slots=True)

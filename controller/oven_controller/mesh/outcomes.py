@@ -33,18 +33,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from oven_controller.actions import ROLLBACK
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.control import withheld
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.harm import Charge, Harm
+from oven_controller.mesh.judging_metric import directed, judge
 from oven_controller.mesh.measurements import Measurements, sound
 from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State, held_out
 from oven_controller.mesh.values import direction, number, rounded
-from oven_controller.mesh.yardstick import directed, judge
-from oven_controller.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
+from oven_controller.mesh.withheld_controls import withheld
+from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.messages import (
+    Decision,
+    MetricSpec,
+    Observation,
+    Outcome,
+    OutcomeLine,
+    Receipt,
+    TallyLine,
+)
 
 PATIENCE = 5
 CONTROLS = 32

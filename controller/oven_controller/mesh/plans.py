@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.needs import spelt
+from oven_controller.mesh.requirements import spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
-from oven_controller.messages import TallyLine, Value, Vote
+from oven_controller.protocol.messages import TallyLine, Value, Vote
 
 
 @dataclass(frozen=True, slots=True)

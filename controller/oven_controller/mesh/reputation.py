@@ -34,7 +34,7 @@ from typing import Literal
 
 from oven_controller.mesh.effect import combined
 from oven_controller.mesh.values import rounded
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 Stance = Literal["propose", "for", "against"]
 

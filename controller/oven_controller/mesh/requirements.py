@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from oven_controller.mesh.values import direction
-from oven_controller.messages import Value
+from oven_controller.protocol.messages import Value
 
 HELD_OUT = "held_out"
 NEED = re.compile(r"^(held_out|actuator:[^\s:]+|metric:\S+)$")

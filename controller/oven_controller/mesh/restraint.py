@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_controller.mesh.values import direction, show
-from oven_controller.messages import ActuatorSpec, Decision, Value, Vote
-from oven_controller.rules import Rules
+from oven_controller.protocol.messages import ActuatorSpec, Decision, Value, Vote
+from oven_controller.protocol.rules import Rules
 
 MOST: Final = 16
 """Cool-downs that an agent waits at most after ballots that failed at the vote."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_controller.mesh.measurements import sound
-from oven_controller.messages import Receipt
+from oven_controller.protocol.messages import Receipt
 
 MOST: Final = 2
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.actions import ROLLBACK
-from oven_controller.mesh.needs import change
+from oven_controller.mesh.requirements import change
 from oven_controller.mesh.restraint import Restraint
-from oven_controller.mesh.returns import Returns
+from oven_controller.mesh.rollback_limits import Returns
 from oven_controller.mesh.trust import Standing, Trust
 from oven_controller.mesh.values import Fault, shaped, show
-from oven_controller.messages import (
+from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -25,7 +25,7 @@ from oven_controller.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.rules import Autonomy, Rules
+from oven_controller.protocol.rules import Autonomy, Rules
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from oven_controller.mesh.ballots import Ballot, wish
-from oven_controller.mesh.merge import TIE, Voice, heaviest, merged, sides_of
 from oven_controller.mesh.trust import Standing
+from oven_controller.mesh.value_merge import TIE, Voice, heaviest, merged, sides_of
 from oven_controller.mesh.values import clip, direction, rounded, show
-from oven_controller.messages import ActuatorSpec, TallyLine, Value
-from oven_controller.rules import Rules
+from oven_controller.protocol.messages import ActuatorSpec, TallyLine, Value
+from oven_controller.protocol.rules import Rules
 
 SHADOWS = 64
 """Lines of shadow agents in one tally: however many there are, the decision fits into the log."""

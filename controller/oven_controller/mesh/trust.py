@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.rules import ALL, Rules
+from oven_controller.protocol.rules import ALL, Rules
 
 
 @dataclass(frozen=True, slots=True)

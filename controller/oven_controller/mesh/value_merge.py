@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oven_controller.mesh.values import direction, number, outside, rounded, shares, variation
-from oven_controller.messages import ActuatorSpec, TallyLine, Value
+from oven_controller.protocol.messages import ActuatorSpec, TallyLine, Value
 
 TIE = 1e-9
 """Relative; weights carry nine digits."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.messages import ActuatorSpec, Value
+from oven_controller.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
 """How far the shares of a simplex may miss 1 before they are normalised."""

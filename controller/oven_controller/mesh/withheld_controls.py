@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from oven_controller.messages import ActuatorSpec, Decision
+from oven_controller.protocol.messages import ActuatorSpec, Decision
 
 
 def drawn(decision_id: str, share: float) -> bool:

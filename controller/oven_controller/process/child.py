@@ -54,7 +54,7 @@ class Child:
                 sys.executable,
                 "-P",
                 "-m",
-                "oven_controller.stack.guard",
+                "oven_controller.process.guard",
                 str(reader),
                 *(["aside"] if aside else []),
                 *(["whole"] if whole else []),

@@ -6,7 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from oven_controller.stack.process import Child
+from oven_controller.process.child import Child
 
 WRONG_SETTING = 2
 """The exit code that says so: starting again changes nothing."""

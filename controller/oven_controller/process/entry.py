@@ -1,4 +1,5 @@
-"""`python -m oven_controller.stack.entry NAME ARGS…`: one of our own processes, by its entry point in `oven.processes`.
+"""`python -m oven_controller.process.entry NAME ARGS…`: one of our own processes, by its entry point in
+`oven.processes`.
 
 It ends when the stack that started it does, and what goes wrong on purpose is one line in its log, not a traceback.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 import gc
 import sys
 
+from oven_controller import plugins
 from oven_controller.errors import OvenError
-from oven_controller.stack import plugins
-from oven_controller.stack.aside import give_way
-from oven_controller.stack.process import follow_parent
+from oven_controller.process.child import follow_parent
+from oven_controller.process.cpu_affinity import give_way
 
 OWNED = ("learner", "monitor")
 """What trains, and what somebody looks at. The others make way for them."""

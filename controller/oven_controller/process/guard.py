@@ -1,4 +1,4 @@
-"""`python -m oven_controller.stack.guard FD [aside] [whole] -- COMMAND…`: run a command that cannot watch a pipe.
+"""`python -m oven_controller.process.guard FD [aside] [whole] -- COMMAND…`: run a command that cannot watch a pipe.
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
 after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
@@ -18,7 +18,7 @@ import threading
 import types
 from collections.abc import Iterator
 
-from oven_controller.stack.aside import follow, keep_off
+from oven_controller.process.cpu_affinity import follow, keep_off
 
 GRACE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from oven_controller.stack import foreground
+from oven_controller.process import terminal
 
 FORCED_S = 10.0
 """From the second signal to the last resort; a third one does not wait."""
@@ -29,7 +29,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def heard(told: Callable[[int], None]) -> Iterator[None]:
     """While the context lasts, the event loop calls `told` with each signal."""
     loop = asyncio.get_running_loop()
-    modes = foreground.modes()
+    modes = terminal.modes()
     came: queue.SimpleQueue[int] = queue.SimpleQueue()  # the only one that a signal's handler may put to
 
     def last_resort() -> None:
@@ -42,7 +42,7 @@ def heard(told: Callable[[int], None]) -> Iterator[None]:
             while not came.get(timeout=FORCED_S):  # the context's end, where the rest of this process may still hang
                 continue
         kill_family()
-        foreground.take_back(modes)
+        terminal.take_back(modes)
         os._exit(128 + number)
 
     def handle(number: int, _frame: types.FrameType | None) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.cancelling import end
+from oven_controller.cancellation import end
 from oven_controller.errors import ProcessError
-from oven_controller.stack import words
-from oven_controller.stack.backoff import Backoff
-from oven_controller.stack.process import Child
-from oven_controller.stack.words import WRONG_SETTING, short
+from oven_controller.process import describe
+from oven_controller.process.backoff import Backoff
+from oven_controller.process.child import Child
+from oven_controller.process.describe import WRONG_SETTING, short
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Supervised:
 
     def _delay(self, failures: int, code: int) -> float | None:
         """Until the next start, told; None when there is none."""
-        death = words.death(self.child)
+        death = describe.death(self.child)
         without = self._kept.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from oven_controller.messages import LogMessage, Message
-from oven_controller.subjects import BY_KIND, REQUESTS, SUBJECTS
+from oven_controller.protocol.messages import LogMessage, Message
+from oven_controller.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
 
 
 def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from oven_controller import names
-from oven_controller.messages import LoggedEvent, LogMessage
-from oven_controller.wire import Malformed, decode
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed, decode
+from oven_controller.protocol.messages import LoggedEvent, LogMessage
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 _DATA = ', "data": '

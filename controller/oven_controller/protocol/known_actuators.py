@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_controller.actions import CHECKPOINT, EVALUATE, HOLD, ROLLBACK, STOP, UNDO
-from oven_controller.messages import ActuatorSpec
+from oven_controller.protocol.actions import CHECKPOINT, EVALUATE, HOLD, ROLLBACK, STOP, UNDO
+from oven_controller.protocol.messages import ActuatorSpec
 
 _ALL = (
     ActuatorSpec(name="optimizer.lr_scale", kind="scalar", unit="× the schedule", risky=True),

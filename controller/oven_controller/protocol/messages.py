@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from oven_controller.rules import Autonomy, Rules
+from oven_controller.protocol.rules import Autonomy, Rules
 
 VERSION: Final = 1
 
@@ -143,7 +143,7 @@ class Horizon(BaseModel):
 
 
 class LogMessage(Message):
-    """What can stand in a run's log; oven_controller.subjects says where."""
+    """What can stand in a run's log; oven_controller.protocol.subjects says where."""
 
     if TYPE_CHECKING:
         type: str  # each class has its own name here, after the fields of its base

@@ -1,9 +1,9 @@
 """The subjects of a run, each once: what it carries, who writes it, which agents may read it; and the requests beside
 the log.
 
-Everything else that has to know follows from these two tables: what a subject may carry (oven_controller.wire), who
-signs (oven_controller.signing), the server's permissions (oven_controller.credentials), both streams
-(oven_controller.streams), AsyncAPI and the tables in the docs.
+Everything else that has to know follows from these two tables: what a subject may carry
+(oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
+(oven_controller.security.credentials), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     CommandAnswer,

@@ -7,10 +7,10 @@ import logging
 from nats.aio.msg import Msg
 from pydantic import ValidationError
 
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import HistoryBatch, HistoryRequest, LoggedEvent
-from oven_controller.names import Subjects
+from oven_controller.protocol.messages import HistoryBatch, HistoryRequest, LoggedEvent
+from oven_controller.protocol.names import Subjects
 
 log = logging.getLogger("oven.history")
 

@@ -14,19 +14,19 @@ import os
 import signal
 from pathlib import Path
 
-from oven_controller import telemetry
-from oven_controller.bus import AlreadyLoggedError, Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import AlreadyLoggedError, Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError, DivergedError
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.mesh.core import OUTPUTS, Mesh, Output
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import BallotOpened, Decision, Message, RunStarted
-from oven_controller.names import kind
-from oven_controller.signing import MESH, Keyring
-from oven_controller.wire import Malformed
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import BallotOpened, Decision, Message, RunStarted
+from oven_controller.protocol.names import kind
+from oven_controller.replica.history import serve_history
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import MESH, Keyring
+from oven_controller.telemetry import tracing
 
 log = logging.getLogger("oven.mesh")
 
@@ -37,11 +37,11 @@ def main(args: list[str]) -> int:
     """Entry point of the mesh's process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     replica = os.environ.get("OVEN_REPLICA", "mesh")
-    telemetry.start(replica, os.environ["OVEN_RUN"])
+    tracing.start(replica, os.environ["OVEN_RUN"])
     try:
         asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"], replica))
     finally:
-        telemetry.shutdown()
+        tracing.shutdown()
     return 0
 
 
@@ -182,7 +182,7 @@ class _Traces:
     the vote that opened it, and its tally is a span from there to the decision."""
 
     def __init__(self) -> None:
-        self._contexts = telemetry.Contexts()
+        self._contexts = tracing.Contexts()
 
     def note(self, event: Event, outputs: list[Output]) -> None:
         """What `event` caused belongs to its trace; while the log is replayed, too."""
@@ -196,11 +196,11 @@ class _Traces:
         # Without a ballot it is the refusal of a vote, and goes on from that.
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
-    def span(self, message: Message) -> telemetry.Span:
+    def span(self, message: Message) -> tracing.Span:
         """The tally behind a decision."""
         if not isinstance(message, Decision):
-            return telemetry.OFF
-        attributes: dict[str, telemetry.Attribute] = {
+            return tracing.OFF
+        attributes: dict[str, tracing.Attribute] = {
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,
             "oven.ballot_id": message.ballot,
@@ -208,4 +208,4 @@ class _Traces:
             "oven.verdict": message.verdict,
         }
         opened_ns = self._contexts.since_ns(message.ballot)
-        return telemetry.span("tally", self.context(message), attributes, kind="consumer", began_ns=opened_ns)
+        return tracing.span("tally", self.context(message), attributes, kind="consumer", began_ns=opened_ns)

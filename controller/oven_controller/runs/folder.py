@@ -25,11 +25,12 @@ from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller import names, spool
-from oven_controller.credentials import Role
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
-from oven_controller.server import KEYS, ServerFolder
-from oven_controller.signing import LEARNER, load_keys
+from oven_controller.protocol import names
+from oven_controller.runs import spool
+from oven_controller.security.credentials import Role
+from oven_controller.security.signing import LEARNER, load_keys
+from oven_controller.server.embedded import KEYS, ServerFolder
 
 IMPORTED = "imported"
 """The recipe of a run that was made of another program's logs."""

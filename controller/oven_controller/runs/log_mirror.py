@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from oven_controller.events import Event
+from oven_controller.protocol.events import Event
 
 FLUSH_BYTES = 1 << 20
 

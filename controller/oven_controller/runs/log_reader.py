@@ -7,17 +7,17 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
-from oven_controller import tls
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials, Role
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, RefusedError
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.messages import HistoryBatch, HistoryRequest, Observation
-from oven_controller.names import Subjects
-from oven_controller.plain import clean
-from oven_controller.signing import Keyring
-from oven_controller.subjects import log_subjects, votes_subjects
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import HistoryBatch, HistoryRequest, Observation
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import log_subjects, votes_subjects
+from oven_controller.runs.folder import RunFolder
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials, Role
+from oven_controller.security.signing import Keyring
+from oven_controller.text.plain_text import clean
 
 BATCH = 512
 AGAIN_S = 0.25
@@ -139,9 +139,9 @@ async def entries(
 ) -> AsyncGenerator[Event]:
     """The same unjudged."""
     if not folder.locked():
-        from oven_controller.stack import recovery  # it reads log.jsonl itself
+        from oven_controller.runs import log_recovery  # it reads log.jsonl itself
 
-        await recovery.settle(folder, tell)
+        await log_recovery.settle(folder, tell)
         for event in exported(folder):
             yield event
         return

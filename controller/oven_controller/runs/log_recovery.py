@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oven_controller import streams, tls
-from oven_controller.bus import AlreadyLoggedError, Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import AlreadyLoggedError, Bus
 from oven_controller.errors import BusError, ConfigError, ProcessError
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.mesh.core import OUTPUTS, Mesh, Output
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import RunStarted
-from oven_controller.names import kind
-from oven_controller.server import EmbeddedServer
-from oven_controller.signing import MESH, Keyring, Signer
-from oven_controller.spool import Spool, append, taken
-from oven_controller.stack.mirror import Mirror
-from oven_controller.stack.reading import connected, exported
-from oven_controller.wire import Malformed
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import RunStarted
+from oven_controller.protocol.names import kind
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.log_mirror import Mirror
+from oven_controller.runs.log_reader import connected, exported
+from oven_controller.runs.spool import Spool, append, taken
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import MESH, Keyring, Signer
+from oven_controller.server.embedded import EmbeddedServer
 
 Tell = Callable[[str], object]
 

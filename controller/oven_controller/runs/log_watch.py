@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.events import Event
-from oven_controller.messages import AgentStatus
-from oven_controller.signing import Keyring
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus
+from oven_controller.security.signing import Keyring
 
 
 class Watch:

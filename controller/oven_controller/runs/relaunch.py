@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_controller.errors import ConfigError, reason
-from oven_controller.home import write_whole
+from oven_controller.runs.folder import write_whole
 
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in

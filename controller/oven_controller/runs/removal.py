@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError, reason
-from oven_controller.home import Home, RunFolder
+from oven_controller.runs.folder import Home, RunFolder
 
 INFO, LOCK = "run.json", "lock"
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import RunEnded
-from oven_controller.names import Subjects
-from oven_controller.wire import decode
+from oven_controller.protocol.codec import decode
+from oven_controller.protocol.messages import RunEnded
+from oven_controller.protocol.names import Subjects
 
 if TYPE_CHECKING:
-    from oven_controller.bus import Bus
+    from oven_controller.bus.connection import Bus
 
 NAME = "spool.jsonl"
 HEAD_BYTES = 256

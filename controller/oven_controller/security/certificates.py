@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oven_controller.credentials import write_secret
 from oven_controller.errors import ConfigError
-from oven_controller.server import Certificate
+from oven_controller.security.credentials import write_secret
+from oven_controller.server.embedded import Certificate
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import nkeys
 
-from oven_controller import names
 from oven_controller.errors import ConfigError
-from oven_controller.names import Subjects, log_stream
-from oven_controller.subjects import BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
+from oven_controller.protocol import names
+from oven_controller.protocol.names import Subjects, log_stream
+from oven_controller.protocol.subjects import BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
 from oven_controller.user_files import read_file
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError, reason
-from oven_controller.server import ServerFolder
+from oven_controller.server.embedded import ServerFolder
 
 ROUTE_OFFSET = 2000
 """A node listens for its peers so far above the port for clients: 6222 beside 4222, as NATS does by default."""

@@ -21,11 +21,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller import tls
-from oven_controller.credentials import Credentials, Role, permissions, write_secret
 from oven_controller.errors import ConfigError, ProcessError, reason
-from oven_controller.signing import LEARNER, MESH, Signer
-from oven_controller.stack.process import Child
+from oven_controller.process.child import Child
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials, Role, permissions, write_secret
+from oven_controller.security.signing import LEARNER, MESH, Signer
 
 KEYS = "keys.json"
 SIGNING: tuple[Role, ...] = ("learner", "mesh", "operator")

@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from oven_controller import names
-from oven_controller.agent_options import Number, numbers
-from oven_controller.credentials import Role
+from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.mesh.needs import FORMS, NEED
-from oven_controller.origins import Layer, Origin, layer_of, origins
-from oven_controller.plain_yaml import key_lines, load_yaml, place_of, problem_of
-from oven_controller.rules import ALL, Rules
-from oven_controller.stack import plugins
+from oven_controller.mesh.requirements import FORMS, NEED
+from oven_controller.protocol import names
+from oven_controller.protocol.rules import ALL, Rules
+from oven_controller.security.credentials import Role
+from oven_controller.settings.agent_options import Number, numbers
+from oven_controller.settings.origins import Layer, Origin, layer_of, origins
+from oven_controller.settings.strict_yaml import key_lines, load_yaml, place_of, problem_of
 from oven_controller.user_files import read_file
 
 _Model = TypeVar("_Model", bound=BaseModel)

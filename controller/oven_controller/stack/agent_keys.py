@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 from typing import get_args
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials, Role
+from oven_controller import plugins
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
-from oven_controller.home import RunFolder
-from oven_controller.server import ServerFolder
-from oven_controller.stack import plugins
+from oven_controller.protocol import names
+from oven_controller.runs.folder import RunFolder
+from oven_controller.security.credentials import Credentials, Role
+from oven_controller.server.embedded import ServerFolder
 
 TOLD_S = 5.0
 """For a reload, or for a server that is being started again just now."""

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oven_controller import server as servers
-from oven_controller import streams, tls
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, NameInUseError, ProcessError
-from oven_controller.home import IMPORTED, Home, RunFolder
-from oven_controller.settings import ATTACHED, AgentSpec, Resolved, Settings, agent_specs, per_process
-from oven_controller.stack import exposure
+from oven_controller.runs.folder import IMPORTED, Home, RunFolder
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials
+from oven_controller.server import embedded as servers
+from oven_controller.settings.model import ATTACHED, AgentSpec, Resolved, Settings, agent_specs, per_process
+from oven_controller.stack import server_exposure
 from oven_controller.stack.plan import Pool, own_command, pools
 
 LOAD_S = 60.0
@@ -103,7 +104,7 @@ async def check_server(request: Request) -> None:
     """Connects to the server of --nats as `up` does. Raises BusError and what else keeps a run from it."""
     settings = request.resolved.settings
     trust = tls.trusting(settings.tls_ca) if settings.tls_ca else None
-    await exposure.checked(settings.nats, settings.tls_ca, trust)
+    await server_exposure.checked(settings.nats, settings.tls_ca, trust)
     async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
             raise NameInUseError(

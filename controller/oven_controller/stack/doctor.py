@@ -1,6 +1,6 @@
 """Is this machine ready for a run? Each check looks at facts that it is handed and says what they mean.
 
-`examine.py` collects the facts (it starts a server for a moment, imports nothing heavy, reads no key's value).
+`doctor_facts.py` collects the facts (it starts a server for a moment, imports nothing heavy, reads no key's value).
 """
 
 from __future__ import annotations

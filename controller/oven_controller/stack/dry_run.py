@@ -6,12 +6,12 @@ import asyncio
 
 import yaml
 
-from oven_controller.home import Home
-from oven_controller.server import binary
-from oven_controller.settings import agent_specs, per_process
-from oven_controller.stack import plugins
+from oven_controller import plugins
+from oven_controller.runs.folder import Home
+from oven_controller.server.embedded import binary
+from oven_controller.settings.model import agent_specs, per_process
 from oven_controller.stack.checks import Request, check, check_agents, check_server
-from oven_controller.stack.headless import first_line
+from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools
 
 
@@ -25,7 +25,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
     if settings.nats:
         asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")
-    own = "python -m oven_controller.stack.entry"
+    own = "python -m oven_controller.process.entry"
     installed = plugins.points("processes")
     processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from oven_controller import names
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import GraphInfo, GraphInfoRequest
-from oven_controller.rules import Rules
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.rules import Rules
 
 _Rules = TypeVar("_Rules", bound=Rules)
 

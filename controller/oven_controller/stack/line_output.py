@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.log.message_gaps import Numbering
+from oven_controller.log.run_view import RunView, text, training_signal
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     CommandAnswer,
     Decision,
@@ -18,10 +20,8 @@ from oven_controller.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.numbering import Numbering
-from oven_controller.plain import clean
-from oven_controller.settings import Resolved
-from oven_controller.stack.view import RunView, text, training_signal
+from oven_controller.settings.model import Resolved
+from oven_controller.text.plain_text import clean
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5

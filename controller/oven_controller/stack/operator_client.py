@@ -9,16 +9,16 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
-from oven_controller import names
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.home import RunFolder
-from oven_controller.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
-from oven_controller.signing import Keyring, load_keys
-from oven_controller.stack.reading import connected, history
-from oven_controller.stack.view import text
-from oven_controller.wire import Malformed
+from oven_controller.log.run_view import text
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.log_reader import connected, history
+from oven_controller.security.signing import Keyring, load_keys
 
 AGAIN_S = 0.1
 

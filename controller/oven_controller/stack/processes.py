@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
-from oven_controller.messages import GraphInfoRequest, HistoryRequest
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
+from oven_controller.process.child import Child
+from oven_controller.process.describe import WRONG_SETTING, how, short
+from oven_controller.process.supervisor import Kept, Supervised
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import GraphInfoRequest, HistoryRequest
+from oven_controller.protocol.names import Subjects
+from oven_controller.runs.log_watch import Watch
+from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service
-from oven_controller.stack.process import Child
-from oven_controller.stack.supervisor import Kept, Supervised
-from oven_controller.stack.watch import Watch
-from oven_controller.stack.words import WRONG_SETTING, how, short
 
 READY_S = 20.0
 KG_READY_S = 10.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from oven_controller import relaunch
 from oven_controller.errors import ConfigError
-from oven_controller.relaunch import Bound, Relaunch
+from oven_controller.runs import relaunch
+from oven_controller.runs.relaunch import Bound, Relaunch
 
 
 class Relaunching:

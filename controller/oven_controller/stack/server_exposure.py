@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 
-from oven_controller import tls
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError
+from oven_controller.security import tls
 
 
 async def checked(url: str, ca: str, trust: ssl.SSLContext | None) -> str:

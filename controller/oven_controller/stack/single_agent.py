@@ -9,14 +9,14 @@ import signal
 from collections.abc import Sequence
 from uuid import uuid4
 
-from oven_controller.cancelling import end
+from oven_controller.cancellation import end
 from oven_controller.errors import OvenError
-from oven_controller.home import RunFolder
-from oven_controller.messages import OperatorCommand
-from oven_controller.stack.command import carried_out
+from oven_controller.process.child import Child
+from oven_controller.protocol.messages import OperatorCommand
+from oven_controller.runs.folder import RunFolder
+from oven_controller.stack.operator_client import carried_out
 from oven_controller.stack.plan import Service
-from oven_controller.stack.process import Child
-from oven_controller.stack.relay import relay
+from oven_controller.stack.tail import relay
 
 GRACE_S = 3.0
 """To finish the vote that it is at, and to say goodbye."""

@@ -14,31 +14,35 @@ from pathlib import Path
 
 from nats.errors import Error as NatsError
 
-from oven_controller import relaunch, streams, tls
-from oven_controller import server as servers
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials
+from oven_controller import plugins
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
-from oven_controller.events import Event
-from oven_controller.home import Home, RunFolder, Status
-from oven_controller.messages import RunEnded
-from oven_controller.settings import agent_specs, per_process
-from oven_controller.signing import Keyring
-from oven_controller.spool import Spool, append, look
-from oven_controller.stack import exposure, floods, foreground, plugins, priors, recovery, signals
-from oven_controller.stack.admit import revoke
+from oven_controller.process import signals, terminal
+from oven_controller.process.child import Child
+from oven_controller.process.describe import how, short
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import RunEnded
+from oven_controller.runs import log_recovery, relaunch
+from oven_controller.runs.folder import Home, RunFolder, Status
+from oven_controller.runs.log_mirror import Mirror
+from oven_controller.runs.log_watch import Watch
+from oven_controller.runs.spool import Spool, append, look
+from oven_controller.security import tls
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring
+from oven_controller.server import embedded as servers
+from oven_controller.settings.model import agent_specs, per_process
+from oven_controller.stack import kg_rules, message_floods, server_exposure
+from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.checks import Request, check
-from oven_controller.stack.headless import Headless, first_line
-from oven_controller.stack.mirror import Mirror
+from oven_controller.stack.line_output import Headless, first_line
+from oven_controller.stack.output import Screen
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
-from oven_controller.stack.process import Child
 from oven_controller.stack.processes import Processes, Stopped
-from oven_controller.stack.relaunching import Relaunching
-from oven_controller.stack.relay import relay
-from oven_controller.stack.screen import Screen
-from oven_controller.stack.watch import Watch
-from oven_controller.stack.words import how, short
+from oven_controller.stack.relaunch_policy import Relaunching
+from oven_controller.stack.tail import relay
 
 DRAIN_S = 5.0
 AWAY_S = 0.5
@@ -97,7 +101,7 @@ class _Up:
         self.processes: Processes | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
-        self.floods = floods.Floods(self._let_out)
+        self.floods = message_floods.Floods(self._let_out)
         self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     async def run(self) -> int:
@@ -109,7 +113,7 @@ class _Up:
             if self.folder.keys() is None:
                 self.out("events are not signed: that takes a key for each role, --creds FOLDER of `creds server`")
             trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
-            if self.settings.nats and (warning := await exposure.checked(url, self.settings.tls_ca, trust)):
+            if self.settings.nats and (warning := await server_exposure.checked(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb)
@@ -253,11 +257,11 @@ class _Up:
         if not await processes.start_kg():
             return
         try:
-            info = await priors.ask(bus)
+            info = await kg_rules.ask(bus)
         except BusError as error:
             self.out(f"the rules stay as they are: {error}")
             return
-        before, rules = self.settings.rules, priors.merged(self.settings.rules, info)
+        before, rules = self.settings.rules, kg_rules.merged(self.settings.rules, info)
         pairs, needs = (
             len(rules.contradictions) - len(before.contradictions),
             len(rules.requires) - len(before.requires),
@@ -267,7 +271,7 @@ class _Up:
         self.out(f"rules from kg (graph {info.graph[:12]}): +{pairs} contradictions, +{needs} requirements")
 
     async def _open_monitor(self, plan: Plan) -> None:
-        if not self.request.monitored or not foreground.has_terminal():
+        if not self.request.monitored or not terminal.has_terminal():
             return
         if "monitor" not in plugins.points("processes"):
             self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
@@ -368,7 +372,7 @@ class _Up:
             await append(bus, self.folder.run, spool.left.messages)
         except (BusError, NatsError, OSError):
             return False
-        recovery.said(spool, self.out)
+        log_recovery.said(spool, self.out)
         self.restored = self.restored or bool(spool.left.messages)
         try:
             spool.done()
@@ -405,17 +409,17 @@ class _Up:
                 await self._drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self.folder.run):
                     mirror.close()
-                    for event in recovery.without_store(self.folder, self.out):
+                    for event in log_recovery.without_store(self.folder, self.out):
                         self.report.event(event)
                     return
                 if self.restored or mirror.fault:
                     mirror.close()
-                    await recovery.finish(bus, self.folder, self.out, late=self.restored)
+                    await log_recovery.finish(bus, self.folder, self.out, late=self.restored)
                     return
-                await recovery.fill(bus, self.folder.run, mirror)
+                await log_recovery.fill(bus, self.folder.run, mirror)
                 mirror.finish()
-                recovery.compared(self.folder, mirror, self.out)
-                recovery.note(self.folder, mirrored=False)
+                log_recovery.compared(self.folder, mirror, self.out)
+                log_recovery.note(self.folder, mirrored=False)
         except (OvenError, TimeoutError, NatsError, OSError) as error:
             self.out(
                 f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store"
@@ -463,7 +467,8 @@ class _Up:
     def _let_out(self, agent: str) -> None:
         """An agent floods the log: its key opens nothing any more."""
         self.out(
-            f"agent {agent} says more than {floods.FREE} messages beyond {floods.PER_TICK} a tick and loses its key"
+            f"agent {agent} says more than {message_floods.FREE} messages beyond {message_floods.PER_TICK} a "
+            "tick and loses its key"
         )
         leaving = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"let out {agent}")
         self.leaving.add(leaving)

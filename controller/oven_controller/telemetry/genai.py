@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from oven_controller import telemetry
+from oven_controller.telemetry import tracing
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -56,9 +56,9 @@ class Call(Protocol):
 
 def trace(call: Call, parent: str = "") -> None:
     """Its span, named `<operation> <model>`, below the context `parent`. Does nothing while telemetry is off."""
-    if not telemetry.on():
+    if not tracing.on():
         return
-    attributes: dict[str, telemetry.Attribute] = {
+    attributes: dict[str, tracing.Attribute] = {
         OPERATION: call.operation,
         PROVIDER: call.provider,
         REQUEST_MODEL: call.request_model,
@@ -72,5 +72,5 @@ def trace(call: Call, parent: str = "") -> None:
     if call.output_tokens is not None:
         attributes[OUTPUT_TOKENS] = call.output_tokens
     name = f"{call.operation} {call.request_model}"
-    span = telemetry.span(name, parent, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
+    span = tracing.span(name, parent, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
     span.end(call.error_type or "")

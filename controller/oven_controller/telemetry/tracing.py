@@ -19,7 +19,7 @@ from oven_controller.errors import ConfigError
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from oven_controller.otlp import Tracing
+    from oven_controller.telemetry.otlp import Tracing
 
 VARIABLE = "OVEN_OTLP"
 HEADER = "traceparent"
@@ -79,7 +79,7 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
             f"{VARIABLE}={url!r} is no address of a collector; OTLP over HTTP has one such as http://localhost:4318"
         )
     try:
-        from oven_controller import otlp
+        from oven_controller.telemetry import otlp
     except ImportError as error:
         raise ConfigError(
             f"traces are to go to {url}, and OpenTelemetry is not installed ({error.name}): "

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, get_args
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.messages import DiagnoseRequest, Diagnosis, Phase, Symptom
-from oven_kg.diagnose import diagnose
-from oven_kg.graph import Knowledge, load
-from oven_kg.lint import lint
+from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Phase, Symptom
+from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.lint import lint
 from oven_kg.loaders.opening import opened
+from oven_kg.reasoning.diagnose import diagnose
 
 FAULTS: Final = 50
 """Lines of a lint: who has more begins with these."""

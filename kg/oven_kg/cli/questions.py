@@ -14,19 +14,19 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
-from oven_controller.home import Home, RunFolder
-from oven_controller.messages import CurriculumRequest, GraphQuery, OutcomeReport, TokenPriorRequest
-from oven_controller.outcome_reports import OutcomeReports
-from oven_controller.signing import Keyring
-from oven_controller.stack import reading
+from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.protocol.messages import CurriculumRequest, GraphQuery, OutcomeReport, TokenPriorRequest
+from oven_controller.runs import log_reader
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.signing import Keyring
 from oven_controller.user_files import read_file
-from oven_kg.commands import SUMMARIES, Command, graph_and_json, parser_of
-from oven_kg.curriculum import curriculum
-from oven_kg.graph import load
-from oven_kg.kept import read, write
-from oven_kg.posteriors import Posteriors
-from oven_kg.query import query
-from oven_kg.token_prior import token_prior
+from oven_kg.cli.commands import SUMMARIES, Command, graph_and_json, parser_of
+from oven_kg.graph.knowledge import load
+from oven_kg.reasoning.curriculum import curriculum
+from oven_kg.reasoning.posteriors import Posteriors
+from oven_kg.reasoning.query import query
+from oven_kg.service.posterior_store import read, write
+from oven_kg.token_prior.prior import token_prior
 
 VOCABULARY_BYTES = 64 * 2**20
 
@@ -58,7 +58,7 @@ def _learn(args: list[str]) -> int:
 
 async def _reports(folder: RunFolder) -> list[OutcomeReport]:
     keyring, reports = Keyring(folder.pin()), OutcomeReports(folder.run)
-    heard = [reports.hear(keyring.judge(event)) async for event in reading.events(folder, exact=True)]
+    heard = [reports.hear(keyring.judge(event)) async for event in log_reader.events(folder, exact=True)]
     return [report for report in heard if report is not None]
 
 

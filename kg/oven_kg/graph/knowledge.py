@@ -13,11 +13,11 @@ from pathlib import Path
 import networkx as nx
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import GraphInfo
-from oven_kg.lint import lint
+from oven_controller.protocol.messages import GraphInfo
+from oven_kg.graph.lint import lint
+from oven_kg.graph.randomized import shuffled as permuted
+from oven_kg.graph.records import Edge, Node, Records, Source
 from oven_kg.loaders.opening import opened
-from oven_kg.records import Edge, Node, Records, Source
-from oven_kg.shuffled import shuffled as permuted
 
 
 class Knowledge:

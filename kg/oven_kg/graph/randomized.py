@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from oven_kg.records import Edge, Records
+from oven_kg.graph.records import Edge, Records
 
 PERMUTED: Final = ("SOLVES", "PREVENTS", "WORSENS")
 ROUNDS: Final = 10

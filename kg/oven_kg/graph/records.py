@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 import yaml
 
 from oven_controller.errors import ConfigError
-from oven_controller.plain_yaml import load_yaml, place_of, problem_of
+from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
 
 Kind: TypeAlias = Literal["metric", "symptom", "cause", "remedy", "precondition"]
 Relation: TypeAlias = Literal["INDICATES", "CAUSES", "SOLVES", "PREVENTS", "WORSENS", "REQUIRES", "CONTRADICTS"]
@@ -21,7 +21,7 @@ SECTIONS: Final[dict[str, Kind]] = {
     "remedies": "remedy",
     "preconditions": "precondition",
 }
-DATA: Final = Path(__file__).parent / "data"
+DATA: Final = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack import plugins
+from oven_controller import plugins
+from oven_kg.graph.records import Records, read
 from oven_kg.loaders.rows import WHOLE, bounded, gather
-from oven_kg.records import Records, read
 
 YAML: Final = (".yaml", ".yml")
 

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from oven_controller.messages import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
-from oven_kg.graph import Knowledge
+from oven_controller.protocol.messages import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
+from oven_kg.graph.knowledge import Knowledge
 
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""

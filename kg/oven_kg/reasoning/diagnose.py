@@ -5,7 +5,7 @@ by itself, with the others at their priors, so that what is seen more strongly n
 explaining away, and makes `p` a rank. Symptoms that were not reported count as not looked for, not as absent.
 
 What outcomes taught moves the strength of SOLVES edges, and a remedy's score for exactly these symptoms; never a
-cause's p (oven_kg/posteriors.py).
+cause's p (oven_kg/reasoning/posteriors.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from oven_controller.mesh.needs import met
-from oven_controller.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
-from oven_kg.evidence import path
-from oven_kg.graph import Knowledge
-from oven_kg.posteriors import NOTHING, Learnt
-from oven_kg.records import Edge, Node
+from oven_controller.mesh.requirements import met
+from oven_controller.protocol.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.records import Edge, Node
+from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 LEAK: Final = 0.05
 """Probability that a symptom shows without any cause that the graph knows."""

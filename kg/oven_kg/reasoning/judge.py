@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_controller.mesh.needs import covers
-from oven_controller.messages import EvidencePath, Judgement, JudgeRequest
-from oven_kg.diagnose import arguments, posterior, severities, unmet, weigh
-from oven_kg.evidence import path
-from oven_kg.graph import Knowledge
-from oven_kg.posteriors import NOTHING, Learnt
-from oven_kg.records import Node
+from oven_controller.mesh.requirements import covers
+from oven_controller.protocol.messages import EvidencePath, Judgement, JudgeRequest
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.records import Node
+from oven_kg.reasoning.diagnose import arguments, posterior, severities, unmet, weigh
+from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 TELLING: Final = 0.1
 """Log-odds below which the graph is neutral."""

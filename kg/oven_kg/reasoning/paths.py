@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
-from oven_controller.messages import EvidencePath
-from oven_kg.graph import Knowledge
-from oven_kg.records import Edge
+from oven_controller.protocol.messages import EvidencePath
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.records import Edge
 
 WEAKEST_LAST: Final = "ABDC"
 """A controlled ablation, reported at scale, measured here on one small task, practice."""

@@ -29,8 +29,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, reason
-from oven_controller.messages import OutcomeReport
-from oven_kg.records import Edge
+from oven_controller.protocol.messages import OutcomeReport
+from oven_kg.graph.records import Edge
 
 LIMIT: Final = 10_000
 PSEUDO: Final[Mapping[str, float]] = MappingProxyType({"A": 8.0, "B": 6.0, "D": 4.0, "C": 3.0})

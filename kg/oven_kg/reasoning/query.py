@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Final
 
 from oven_controller.errors import UnknownNameError
-from oven_controller.messages import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.graph import Knowledge
+from oven_controller.protocol.messages import GraphQuery, QueryAnswer, QueryRow
+from oven_kg.graph.knowledge import Knowledge
 
 RESTART: Final = 0.15
 """Probability with which the walk goes back to where it began (1 − 0.85, as in Page et al. 1999)."""

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.values import clip
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     CurriculumRequest,
     DiagnoseRequest,
     GraphInfoRequest,
@@ -26,14 +26,14 @@ from oven_controller.messages import (
     OutcomeTaken,
     TokenPriorRequest,
 )
-from oven_kg.curriculum import curriculum
-from oven_kg.diagnose import diagnose, posterior, severities
-from oven_kg.graph import Knowledge, load
-from oven_kg.judge import judge
-from oven_kg.posteriors import Learnt, Posteriors, Signature, learn
-from oven_kg.query import query
-from oven_kg.records import Edge
-from oven_kg.token_prior import token_prior
+from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.records import Edge
+from oven_kg.reasoning.curriculum import curriculum
+from oven_kg.reasoning.diagnose import diagnose, posterior, severities
+from oven_kg.reasoning.judge import judge
+from oven_kg.reasoning.posteriors import Learnt, Posteriors, Signature, learn
+from oven_kg.reasoning.query import query
+from oven_kg.token_prior.prior import token_prior
 
 POSTERIORS: Final = "posteriors"
 """Gives out all that was learnt, whatever is asked: for who holds the object itself. No endpoint of the bus, where a
@@ -137,8 +137,8 @@ def answers(
 ) -> Callable[[str, bytes], bytes | None]:
     """Entry point: the endpoints over the built-in graph, or the one in the file `graph`.
 
-    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/shuffled.py). `posteriors`: what
-    the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for bytes that are none
-    such.
+    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized.py). `posteriors`:
+    what the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for bytes that are
+    none such.
     """
     return Answers(load(graph, shuffled=shuffled), Posteriors.load(posteriors) if posteriors else None)

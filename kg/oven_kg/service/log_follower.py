@@ -12,14 +12,14 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from oven_controller import names
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, OvenError
-from oven_controller.events import Event
-from oven_controller.messages import HistoryBatch, HistoryRequest
-from oven_controller.outcome_reports import OutcomeReports
-from oven_controller.signing import Keyring
-from oven_kg.answers import Answers
+from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import HistoryBatch, HistoryRequest
+from oven_controller.security.signing import Keyring
+from oven_kg.service.endpoints import Answers
 
 log = logging.getLogger("oven.kg")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import OutcomeReport, OutcomeTaken
-from oven_kg.answers import Answers
-from oven_kg.graph import Knowledge
-from oven_kg.posteriors import Posteriors
+from oven_controller.protocol.messages import OutcomeReport, OutcomeTaken
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.reasoning.posteriors import Posteriors
+from oven_kg.service.endpoints import Answers
 
 LIMIT = 64 * 2**20
 """Bytes: many times what as many reports as are kept can take."""

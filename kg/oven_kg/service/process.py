@@ -22,16 +22,16 @@ import nats.micro
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
-from oven_kg.answers import Answers
-from oven_kg.following import follow
-from oven_kg.graph import load
-from oven_kg.kept import Kept
+from oven_controller.protocol import names
+from oven_controller.security.credentials import Credentials
+from oven_kg.graph.knowledge import load
+from oven_kg.service.endpoints import Answers
+from oven_kg.service.log_follower import follow
+from oven_kg.service.posterior_store import Kept
 
 log = logging.getLogger("oven.kg")
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import TokenPrior, TokenPriorRequest
-from oven_kg.graph import Knowledge
-from oven_kg.importance import node_importance, token_scores, top
-from oven_kg.token_codec import encode, tokens_in, vocabulary_sha
+from oven_controller.protocol.messages import TokenPrior, TokenPriorRequest
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.token_prior.codec import encode, tokens_in, vocabulary_sha
+from oven_kg.token_prior.pagerank import node_importance, token_scores, top
 
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits a byte better on held-out files after 40 steps than "

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_kg.importance import node_importance, token_scores, top
-from oven_kg.token_codec import decode, encode, vocabulary_sha
-from oven_kg.token_prior import PREFIXES, Longest
+from oven_kg.token_prior.codec import decode, encode, vocabulary_sha
+from oven_kg.token_prior.pagerank import node_importance, token_scores, top
+from oven_kg.token_prior.prior import PREFIXES, Longest
 
 Triple = tuple[str, str, str]
 

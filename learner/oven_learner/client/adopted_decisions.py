@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from oven_controller.errors import reason
-from oven_controller.messages import Decision, Value
+from oven_controller.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, difference
-from oven_learner.owed import Owed, final, refuted
+from oven_learner.client.pending_receipt import Owed, final, refuted
 from oven_learner.ranks import Ranks
-from oven_learner.snapshots import Rollback
+from oven_learner.rollback.in_memory import Rollback
 
 log = logging.getLogger("oven.learner")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.messages import (
+from oven_controller.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_controller.protocol.messages import (
     Horizon,
     LearnerMessage,
     MetricSpec,
@@ -20,17 +20,17 @@ from oven_controller.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators, Applied, difference
-from oven_learner.adopted import Adopted
-from oven_learner.course import LOCAL, OBEYED, Course
-from oven_learner.link import Link, Reading
-from oven_learner.listening import Listening, News
-from oven_learner.outbox import Make
-from oven_learner.past import Past
+from oven_learner.client.adopted_decisions import Adopted
+from oven_learner.client.hold_and_stop import LOCAL, OBEYED, Course
+from oven_learner.client.inbox import Listening, News
+from oven_learner.link.bus_link import Link, Reading
+from oven_learner.link.outbox import Make
+from oven_learner.link.resume_state import Past
+from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.snapshots import Rollback, Snapshot
-from oven_learner.spans import Answer
+from oven_learner.rollback.in_memory import Rollback, Snapshot
 
 log = logging.getLogger("oven.learner")
 

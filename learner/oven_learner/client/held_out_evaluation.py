@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 
 log = logging.getLogger("oven.learner")
 

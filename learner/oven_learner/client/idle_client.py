@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from oven_learner.actuators import Actuators
-from oven_learner.loop_client import LoopClient
-from oven_learner.mode import Mode
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.link.mode import Mode
 from oven_learner.ranks import Ranks, SilentLink
 
 log = logging.getLogger("oven.learner")

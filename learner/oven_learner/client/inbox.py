@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from oven_controller.messages import Decision, OperatorCommand, StepClosed
-from oven_learner.course import LOCAL, told
-from oven_learner.link import Link
+from oven_controller.protocol.messages import Decision, OperatorCommand, StepClosed
+from oven_learner.client.hold_and_stop import LOCAL, told
+from oven_learner.link.bus_link import Link
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from oven_learner.client import OvenClient
-from oven_learner.evaluation import Evaluation
+from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Evaluation
 
 if TYPE_CHECKING:
     from oven_learner.optim.rate_readback import RateReadback

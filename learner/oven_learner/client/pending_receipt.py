@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oven_controller.messages import Decision
+from oven_controller.protocol.messages import Decision
 from oven_learner.actuators import Actuators, Applied, Proof
 
 

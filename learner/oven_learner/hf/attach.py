@@ -17,35 +17,36 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from oven_controller import relaunch
-from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.identity import code_hash
-from oven_controller.messages import MetricSpec
-from oven_learner import ranks, trainings
+from oven_controller.mesh.code_hash import code_hash
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import MetricSpec
+from oven_controller.runs import relaunch
+from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.checkpoints import Record
-from oven_learner.client import OvenClient
-from oven_learner.connection import Connection, seek
-from oven_learner.hf import inputs, knobs
+from oven_learner.client import training_names
+from oven_learner.client.client import OvenClient
+from oven_learner.client.idle_client import idle_client
+from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epochs import Epochs
-from oven_learner.hf.metrics import StepMetrics
-from oven_learner.hf.repeated import Repeated
-from oven_learner.hf.reward_faults import RewardFaults
+from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import to_go_back_to
-from oven_learner.idle import idle_client
-from oven_learner.link import Link
+from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.link.bus_link import Link
+from oven_learner.link.find_controller import Connection, seek
+from oven_learner.link.mode import Mode
 from oven_learner.loop import USER_BOUNDS, add_learning_rate
-from oven_learner.mode import Mode
-from oven_learner.ondisk import OnDisk, Resumable
+from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.learning_rate import LearningRateScale
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
-from oven_learner.optim.readback import Readback
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.skipping import Skipping
-from oven_learner.snapshots import Rollback
+from oven_learner.rewards.skip_unscored import Skipping
+from oven_learner.rollback.checkpoint_record import Record
+from oven_learner.rollback.in_memory import Rollback
+from oven_learner.rollback.on_disk import OnDisk, Resumable
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 
@@ -80,7 +81,9 @@ class Attachment(TrainerCallback):
     ) -> None:
         self.trainer = trainer
         run = connection.run if connection else ""
-        self.checkpoints = TrainerCheckpoints(trainer, run, stateful, lambda: training or trainings.count(run, link))
+        self.checkpoints = TrainerCheckpoints(
+            trainer, run, stateful, lambda: training or training_names.count(run, link)
+        )
         self.actuators = actuators
         self.client: OvenClient | None = None
         self.last_evaluation: dict[str, float] = {}
@@ -468,9 +471,9 @@ def attach(
     called; what a mixture, a committee and `stateful` do for the training itself stays.
 
     Raises ConfigError when there is no controller to attach to and it is not optional, or the trainer has what would
-    end its run later (oven_learner.hf.inputs), and RefusedError when it turns the credentials down. `train()` raises
-    ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to the controller
-    reaches the training.
+    end its run later (oven_learner.hf.input_checks), and RefusedError when it turns the credentials down. `train()`
+    raises ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to the
+    controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
@@ -484,7 +487,7 @@ def attach(
         if not there:
             mode.say_why_not()
             link = ranks.SilentLink()
-    inputs.check(trainer)
+    input_checks.check(trainer)
     attachment = Attachment(
         trainer,
         link,

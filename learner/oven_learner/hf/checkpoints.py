@@ -23,11 +23,12 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer
 
-from oven_controller import relaunch
 from oven_controller.errors import ConfigError, OvenError, reason
-from oven_controller.relaunch import Relaunch
-from oven_learner import checkpoints, ranks
-from oven_learner.checkpoints import Record
+from oven_controller.runs import relaunch
+from oven_controller.runs.relaunch import Relaunch
+from oven_learner import ranks
+from oven_learner.rollback import checkpoint_record
+from oven_learner.rollback.checkpoint_record import Record
 
 log = logging.getLogger("oven.learner")
 
@@ -76,7 +77,7 @@ class TrainerCheckpoints:
 
         def noticed(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
             """A checkpoint begins with the model; other saves go elsewhere."""
-            if output_dir is not None and checkpoints.step_of(Path(output_dir)) >= 0:
+            if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
                 self._begin(Path(output_dir))
             return save(output_dir, *args, **kwargs)
 
@@ -152,7 +153,7 @@ class TrainerCheckpoints:
         torch.save(self._state(), folder / _beside(ranks.rank()))
         ranks.together()  # others may still be writing their parts
         if ranks.rank() == 0:
-            checkpoints.finish(
+            checkpoint_record.finish(
                 folder,
                 record().model_copy(
                     update={
@@ -174,7 +175,7 @@ class TrainerCheckpoints:
     def _begin(self, folder: Path) -> None:
         self._began = time.monotonic()
         if ranks.rank() == 0:
-            checkpoints.begin(folder)
+            checkpoint_record.begin(folder)
 
     def _found(self, given: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
         again = relaunch.read(self.run_folder) if self.run_folder is not None else None
@@ -195,18 +196,18 @@ class TrainerCheckpoints:
             path = self._latest(required=given is True and not asked)
         else:
             path = None
-        return path, (checkpoints.checked(path, self._run, self._model) if path else None), again
+        return path, (checkpoint_record.checked(path, self._run, self._model) if path else None), again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            found = checkpoints.to_resume(self.output, self._run, self.training)
+            found = checkpoint_record.to_resume(self.output, self._run, self.training)
             if found is None:
                 raise ConfigError(
                     f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it "
                     "out to begin anew, or give the folder of one"
                 )
             return found
-        own = checkpoints.newest(self.output, self._run, self.training)
+        own = checkpoint_record.newest(self.output, self._run, self.training)
         if own is None:
             log.warning("--resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
         return own[0] if own else None
@@ -214,7 +215,7 @@ class TrainerCheckpoints:
     def _mine(self, checkpoint: Path) -> bool:
         """A script may train twice, in two folders or in one."""
         here = checkpoint.parent.resolve() == self.output.resolve()
-        return here and not checkpoints.of_another(checkpoint, self._run, self.training)
+        return here and not checkpoint_record.of_another(checkpoint, self._run, self.training)
 
     def _beside(self, path: Path | None, record: Record | None) -> dict[str, Any]:
         if path is None or record is None:
@@ -227,7 +228,7 @@ class TrainerCheckpoints:
         except Exception as error:
             raise ConfigError(
                 f"{file} cannot be read ({reason(error)}); resume from another checkpoint, or remove "
-                f"{checkpoints.RECORD} to go on without what it holds"
+                f"{checkpoint_record.RECORD} to go on without what it holds"
             ) from error
         return loaded
 

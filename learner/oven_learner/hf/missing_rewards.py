@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 
 UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
 INFINITE = MetricSpec(

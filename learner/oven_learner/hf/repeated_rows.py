@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from transformers import Trainer
 
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, MixtureSampler
 
 REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from transformers import Trainer
 
-from oven_controller import relaunch
+from oven_controller.runs import relaunch
 from oven_learner.hf import snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.ondisk import OnDisk, Resumable
 from oven_learner.ranks import Ranks
-from oven_learner.snapshots import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.rollback.on_disk import OnDisk, Resumable
 
 
 def to_go_back_to(

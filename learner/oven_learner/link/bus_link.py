@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from oven_controller import telemetry
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.streams import LOG_BYTES
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError
-from oven_controller.messages import (
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.messages import (
     Decision,
     LearnerMessage,
     LogMessage,
@@ -29,14 +29,14 @@ from oven_controller.messages import (
     RunStarted,
     StepClosed,
 )
-from oven_controller.names import Subjects
-from oven_controller.signing import Keyring
-from oven_controller.streams import LOG_BYTES
-from oven_controller.wire import Malformed
-from oven_learner import spans
-from oven_learner.outbox import AT_ONCE, Letter, Make, Outbox
-from oven_learner.past import Past, check_signer, read_past
-from oven_learner.trouble import Trouble
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring
+from oven_controller.telemetry import tracing
+from oven_learner.link import spans
+from oven_learner.link.outage_log import Trouble
+from oven_learner.link.outbox import AT_ONCE, Letter, Make, Outbox
+from oven_learner.link.resume_state import Past, check_signer, read_past
 
 log = logging.getLogger("oven.learner")
 
@@ -136,7 +136,7 @@ class BusLink:
         self._poll_s = poll_s
         self._outbox = Outbox(self._write)
         self._inbox: deque[LogMessage] = deque()
-        self._contexts = telemetry.Contexts()  # of the decisions that are to be carried out
+        self._contexts = tracing.Contexts()  # of the decisions that are to be carried out
         self._trouble = Trouble()
         self._past: Past | None = None
         self._announced = False  # this learner's RunStarted stands in the log
@@ -215,7 +215,7 @@ class BusLink:
                 log.error("the link to the bus ended (%s); training goes on on its last settings", error)
         finally:
             self._opened.set()
-            telemetry.flush()
+            tracing.flush()
 
     async def _serve(self) -> None:
         task = asyncio.current_task()
@@ -348,7 +348,7 @@ class BusLink:
                 await self._more.wait()
 
     async def _send(self, bus: Bus, letter: Letter) -> None:
-        with letter.span() if letter.span else telemetry.OFF as span:
+        with letter.span() if letter.span else tracing.OFF as span:
             self._last_sent = await bus.append(
                 letter.subject, letter.data, message_id=letter.message_id, traceparent=span.traceparent
             )
@@ -396,7 +396,7 @@ class BusLink:
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
-        span = spans.of(make, message, self._contexts) if telemetry.on() else None
+        span = spans.of(make, message, self._contexts) if tracing.on() else None
         return Letter(subject(self._on, message), wire, self._identity(message), message.incarnation, message.n, span)
 
     def _identity(self, message: LearnerMessage) -> str:

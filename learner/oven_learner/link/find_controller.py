@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller import telemetry
-from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError
-from oven_controller.rules import Rules
-from oven_controller.settings import CommitteeSettings
-from oven_controller.signing import LEARNER, Signer, load_keys
-from oven_learner.apart import ApartLink
-from oven_learner.link import POLL_S, Link
-from oven_learner.mode import Mode
+from oven_controller.protocol.rules import Rules
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import LEARNER, Signer, load_keys
+from oven_controller.settings.model import CommitteeSettings
+from oven_controller.telemetry import tracing
+from oven_learner.link.bus_link import POLL_S, Link
+from oven_learner.link.mode import Mode
+from oven_learner.link.process_link import ApartLink
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Connection:
 
     def link(self) -> Link:
         """Raises ConfigError when traces are wanted and cannot be made."""
-        telemetry.start("learner", self.run)
+        tracing.start("learner", self.run)
         poll_s = 0.001 if self.lockstep else POLL_S
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
         mine = folder if folder.is_dir() and folder.name == self.run else None

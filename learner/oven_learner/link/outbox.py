@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_controller import telemetry
-from oven_controller.bus import Entry
-from oven_controller.messages import LearnerMessage
+from oven_controller.bus.connection import Entry
+from oven_controller.protocol.messages import LearnerMessage
+from oven_controller.telemetry import tracing
 
 log = logging.getLogger("oven.learner")
 
@@ -38,10 +38,10 @@ class Letter(Entry):
 
     incarnation: int
     n: int
-    span: Callable[[], telemetry.Span] | None
+    span: Callable[[], tracing.Span] | None
 
 
-Waiting = tuple[int, str, bytes, str, int, int, Callable[[], telemetry.Span] | None]
+Waiting = tuple[int, str, bytes, str, int, int, Callable[[], tracing.Span] | None]
 """Its place in the order, then a letter's fields. A bare tuple of atoms, for Python's garbage collector lets go of
 those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
 

@@ -3,7 +3,7 @@
 A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times a step, and
 the training thread waits for it between two kernels. So the training thread appends to a deque, as nothing is cheaper;
 a thread here, the relay, carries that on to a pipe, at a look or two a step; and the process at its other end
-(`apart_process`) is the bus client. What comes from the log the training thread reads off a pipe of its own.
+(`worker`) is the bus client. What comes from the log the training thread reads off a pipe of its own.
 
 That process may die: another takes its place. What must never be lost is kept here and said again, as far as the log
 lacks it. Observations that were under way then are lost and counted.
@@ -23,19 +23,19 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oven_controller import telemetry
-from oven_controller.bus import Entry
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Entry
 from oven_controller.errors import OvenError, ProcessError, reason
-from oven_controller.messages import LogMessage, RunEnded
-from oven_controller.names import Subjects
-from oven_learner import pipes, spooling
-from oven_learner.link import POLL_S, Reading, identity, subject
-from oven_learner.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE, Make
-from oven_learner.past import Past
-from oven_learner.pipes import Flag, Inlet, Outlet, packed, packed_atoms
-from oven_learner.rhythm import Rhythm
-from oven_learner.trouble import Trouble
+from oven_controller.protocol.messages import LogMessage, RunEnded
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.credentials import Credentials
+from oven_controller.telemetry import tracing
+from oven_learner.link import pipes, spool
+from oven_learner.link.bus_link import POLL_S, Reading, identity, subject
+from oven_learner.link.outage_log import Trouble
+from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE, Make
+from oven_learner.link.pipes import Flag, Inlet, Outlet, packed, packed_atoms
+from oven_learner.link.poll_schedule import Rhythm
+from oven_learner.link.resume_state import Past
 
 log = logging.getLogger("oven.learner")
 
@@ -226,7 +226,7 @@ class ApartLink:
         self._flag.close()
         if not self._status.over and self._mission.folder and self._past is not None:
             self._keep()
-        telemetry.flush()
+        tracing.flush()
         return self._status.over and not self.unsent
 
     def _keep(self) -> None:
@@ -241,7 +241,7 @@ class ApartLink:
                 message = message.model_copy(update={"dropped_observations": self.dropped})
             letters.append(Entry(subject(on, message), message.wire(), identity(message, mission.secret)))
         with contextlib.suppress(OvenError):  # there was none when the run was opened
-            spooling.keep(spooling.taken(mission.folder, mission.run), letters, mission.credentials)
+            spool.keep(spool.taken(mission.folder, mission.run), letters, mission.credentials)
 
     def _run(self) -> None:
         """The relay's thread: one process after the other, until the learner closes it."""
@@ -411,7 +411,7 @@ def _started(*ends: int) -> subprocess.Popen[bytes]:
     learner's to answer."""
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "oven_learner.apart_process", *map(str, ends)],
+        [sys.executable, "-P", "-m", "oven_learner.link.worker", *map(str, ends)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path}, pass_fds=ends, process_group=0,
     )  # fmt: skip

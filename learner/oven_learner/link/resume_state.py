@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     TO_LEARNER,
     Decision,
     Observation,
@@ -17,8 +17,8 @@ from oven_controller.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.names import Subjects
-from oven_controller.signing import LEARNER, Keyring
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.signing import LEARNER, Keyring
 
 
 @dataclass(frozen=True, slots=True)

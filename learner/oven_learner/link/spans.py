@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from oven_controller import telemetry
-from oven_controller.messages import LearnerMessage, Observation, Receipt
+from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
+from oven_controller.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,11 +23,11 @@ class Answer:
         return self.receipt
 
 
-def of(make: object, message: LearnerMessage, contexts: telemetry.Contexts) -> Callable[[], telemetry.Span] | None:
+def of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], tracing.Span] | None:
     """An observation begins a trace; a receipt ends the one that its decision came with."""
     if isinstance(message, Observation):
-        attributes: dict[str, telemetry.Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
-        return partial(telemetry.span, "observe", attributes=attributes, kind="producer")
+        attributes: dict[str, tracing.Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
+        return partial(tracing.span, "observe", attributes=attributes, kind="producer")
     if not isinstance(make, Answer):
         return None
     receipt = make.receipt
@@ -40,4 +40,4 @@ def of(make: object, message: LearnerMessage, contexts: telemetry.Contexts) -> C
     }
     parent = contexts.get(receipt.decision_id)
     times = {"began_ns": make.began_ns, "ended_ns": make.ended_ns}
-    return partial(telemetry.span, "apply", parent, attributes, kind="consumer", **times)
+    return partial(tracing.span, "apply", parent, attributes, kind="consumer", **times)

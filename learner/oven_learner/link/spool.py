@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_controller.bus import Entry
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Entry
 from oven_controller.errors import OvenError
-from oven_controller.signing import Signer
-from oven_controller.spool import Kept, Spool
+from oven_controller.runs.spool import Kept, Spool
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Signer
 
 log = logging.getLogger("oven.learner")
 

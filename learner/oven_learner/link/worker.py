@@ -1,4 +1,5 @@
-"""The process at the other end of `apart.ApartLink`: a `BusLink` whose messages come from a pipe and go into one."""
+"""The process at the other end of `process_link.ApartLink`: a `BusLink` whose messages come from a pipe and go into
+one."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ import threading
 import time
 from typing import Any
 
-from oven_controller import telemetry
-from oven_controller.bus import Bus
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, OvenError
-from oven_controller.messages import LogMessage, Observation
-from oven_controller.signing import Keyring
-from oven_controller.spool import Spool, append
-from oven_controller.stack.aside import give_way
-from oven_learner import spooling
-from oven_learner.apart import GRACE_S, Closing, Known, Mission, News, Parcel, Status
-from oven_learner.link import BusLink, Reading
-from oven_learner.past import Past
-from oven_learner.pipes import Flag, Inlet, Outlet, packed
+from oven_controller.process.cpu_affinity import give_way
+from oven_controller.protocol.messages import LogMessage, Observation
+from oven_controller.runs.spool import Spool, append
+from oven_controller.security.signing import Keyring
+from oven_controller.telemetry import tracing
+from oven_learner.link import spool
+from oven_learner.link.bus_link import BusLink, Reading
+from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
+from oven_learner.link.process_link import GRACE_S, Closing, Known, Mission, News, Parcel, Status
+from oven_learner.link.resume_state import Past
 
 log = logging.getLogger("oven.learner")
 
@@ -43,11 +44,11 @@ def main(args: list[str]) -> int:
         if inlet.ended:
             return 0
     mission: Mission = said.pop(0)
-    telemetry.start("learner", mission.run)
+    tracing.start("learner", mission.run)
     try:
         return Hosted(mission, inlet, outlet, news, flag, said).run()
     finally:
-        telemetry.shutdown()
+        tracing.shutdown()
 
 
 class Hosted(BusLink):
@@ -76,16 +77,16 @@ class Hosted(BusLink):
     def run(self) -> int:
         """Until the learner closes it or is gone. The exit code."""
         try:
-            self._spool = spooling.taken(self._mission.folder, self._mission.run)
+            self._spool = spool.taken(self._mission.folder, self._mission.run)
             self.open()
         except OvenError as error:
-            spooling.let_go(self._spool)
+            spool.let_go(self._spool)
             self._tell(error)
         else:
             self._thread.join()
             if self._failure is not None and not self._closing.is_set():
                 return 1
-            self._kept = spooling.keep(self._spool, list(self._outbox.rest()), self._credentials)
+            self._kept = spool.keep(self._spool, list(self._outbox.rest()), self._credentials)
             self._tell(self._state(over=True))
         deadline = time.monotonic() + GRACE_S
         while not self._flushed() and time.monotonic() < deadline:
@@ -98,7 +99,7 @@ class Hosted(BusLink):
             if self._spool.left.messages:
                 log.warning("%s goes into the log first: %s", self._spool.path, self._spool.left.words())
                 await append(bus, mission.run, self._spool.left.messages)
-            spooling.begin(self._spool)
+            spool.begin(self._spool)
         if not mission.replaces:
             past = await super()._begin(bus)
             self._tell(past)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
-from oven_learner.channels.channel import Channel
-from oven_learner.channels.divergence import generalized_jsd
-from oven_learner.channels.scoring import completion_logits
+from oven_learner.losses.jsd import generalized_jsd
+from oven_learner.losses.logits import completion_logits
+from oven_learner.losses.term import Channel
 from oven_learner.teachers.reference import has_reference, reference
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 

@@ -9,7 +9,7 @@ import torch
 
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
-from oven_learner.optim import update
+from oven_learner.optim import update_norm
 from oven_learner.optim.hooks import before_update
 
 NAME = "grad.clip"
@@ -59,4 +59,4 @@ def gradient_norm(optimizer: Any) -> torch.Tensor | None:
 
 
 def _with_gradients(optimizer: Any) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in update.trained(optimizer) if parameter.grad is not None]
+    return [parameter for parameter in update_norm.trained(optimizer) if parameter.grad is not None]

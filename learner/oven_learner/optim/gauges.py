@@ -10,8 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from oven_controller.errors import reason
-from oven_controller.messages import MetricSpec
-from oven_learner.optim import momentum, update
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.optim import momentum, update_norm
 
 log = logging.getLogger("oven.learner")
 
@@ -40,14 +40,14 @@ class OptimizerGauges:
         self._before: torch.Tensor | None = None
         self._moment = momentum.kept(self._optimizer)
         self._mean: momentum.RunningMean | None = None
-        self._copies: update.Copies | None = None
+        self._copies: update_norm.Copies | None = None
         self.unmeasured = self._reasons(model, sharded)
         """Gauge → why it is not measured."""
         self._measured = {spec.name for spec in ALL if heard and spec.name not in self.unmeasured}
         if ALIGNMENT.name in self._measured and self._moment is None:
             self._mean = momentum.RunningMean()
-        if UPDATE_RATIO.name in self._measured and not update.known(self._optimizer):
-            self._copies = update.Copies()
+        if UPDATE_RATIO.name in self._measured and not update_norm.known(self._optimizer):
+            self._copies = update_norm.Copies()
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return tuple(spec for spec in ALL if spec.name in self._measured)
@@ -61,7 +61,7 @@ class OptimizerGauges:
     def after_step(self) -> dict[str, torch.Tensor]:
         """After `optimizer.step`, before the rate moves on and gradients are dropped."""
         found = {}
-        norm = self._tried(WEIGHT_NORM, lambda: update.weight_norm(self._optimizer))
+        norm = self._tried(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer))
         if norm is not None:
             found[WEIGHT_NORM.name] = norm
             ratio = self._tried(UPDATE_RATIO, lambda: self._ratio(norm))
@@ -75,7 +75,7 @@ class OptimizerGauges:
             self._mean.forget()
 
     def _reasons(self, model: torch.nn.Module | None, sharded: str) -> dict[str, str]:
-        if any(isinstance(parameter, DTensor) for parameter in update.trained(self._optimizer)):
+        if any(isinstance(parameter, DTensor) for parameter in update_norm.trained(self._optimizer)):
             sharded = sharded or "FSDP2 shards the gradients"
         if sharded:  # a rank sees its part of the gradient, and its cosine is another number
             return dict.fromkeys((spec.name for spec in ALL), f"needs whole gradients, and {sharded}")
@@ -93,7 +93,7 @@ class OptimizerGauges:
             reasons[UPDATE_RATIO.name] = (
                 "needs half of the model or more to be trained; a step of an adapter is long beside the wrong thing"
             )
-        elif not update.known(self._optimizer):
+        elif not update_norm.known(self._optimizer):
             if not any(known in cls for cls in momentum.names(self._optimizer) for known in AS_ADAM):
                 reasons[UPDATE_RATIO.name] = f"needs Adam, AdamW or what makes steps like theirs, and this is {name}"
             elif not fits:
@@ -111,7 +111,7 @@ class OptimizerGauges:
     def _marked(self) -> torch.Tensor | None:
         """Where the weights were, or how many steps they had behind them."""
         if self._copies is None:
-            return update.count(self._optimizer)
+            return update_norm.count(self._optimizer)
         self._copies.take(self._optimizer)
         return None
 
@@ -121,13 +121,13 @@ class OptimizerGauges:
         if self._copies is not None:
             length = self._copies.distance(self._optimizer)
             return None if length is None else _where(length > 0, length / norm)
-        after = update.count(self._optimizer)
+        after = update_norm.count(self._optimizer)
         if self._before is None or after is None:
             return None
         made = after > self._before
         if not made.is_cuda and not made:
             return None
-        length = update.update_norm(self._optimizer)
+        length = update_norm.update_norm(self._optimizer)
         return None if length is None else _where(made, length / norm)
 
     def _tried(self, spec: MetricSpec, measure: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
@@ -160,7 +160,7 @@ def alignment(optimizer: Any, means: str | momentum.RunningMean | None) -> torch
     if not gradients:
         return None
     dots = []
-    for part in update.slices([gradient.numel() for gradient in gradients]):
+    for part in update_norm.slices([gradient.numel() for gradient in gradients]):
         products = torch._foreach_mul(gradients[part], moments[part])
         dots.append(torch.stack([product.sum(dtype=torch.float32) for product in products]).sum())
         del products

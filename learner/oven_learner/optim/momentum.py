@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oven_learner.optim import update
+from oven_learner.optim import update_norm
 
 HORIZON = (0.8, 0.95)
 """Decays for which another optimizer's buffer stands for Adam's first moment, whose usual decay is 0.9: among gradients
@@ -37,7 +37,7 @@ def kept(optimizer: Any) -> str | None:
 
 def fits(optimizer: Any) -> bool:
     """Whether a copy of what is trained stays below COPY_BYTES."""
-    return sum(p.numel() * p.element_size() for p in update.trained(optimizer)) <= COPY_BYTES
+    return sum(p.numel() * p.element_size() for p in update_norm.trained(optimizer)) <= COPY_BYTES
 
 
 class RunningMean:
@@ -53,7 +53,7 @@ class RunningMean:
     def add(self, optimizer: Any) -> None:
         """The gradients that are about to be used. Under a gradient scaler that leaves this step out, nothing."""
         found_inf = getattr(optimizer, "found_inf", None)
-        for parameter in update.trained(optimizer):
+        for parameter in update_norm.trained(optimizer):
             gradient, mean = parameter.grad, self._means.get(parameter)
             if gradient is None:
                 continue

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from oven_controller.errors import reason
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.optim import clip as clipping
+from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.hooks import before_update
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.optim.readback import Publish, Readback
 
 log = logging.getLogger("oven.learner")
 

@@ -9,8 +9,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_learner.checkpoints import in_folder, problem
-from oven_learner.recipe import Order, Recipe
+from oven_learner.recipes.base import Order, Recipe
+from oven_learner.rollback.checkpoint_record import in_folder, problem
 
 
 def main(args: list[str]) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import Trainer
 
-from oven_learner.attachment import attach
-from oven_learner.recipe import Order
+from oven_learner.hf.attach import attach
+from oven_learner.recipes.base import Order
 
 
 def end_at_once_on_sigterm() -> None:

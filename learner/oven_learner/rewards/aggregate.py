@@ -18,7 +18,7 @@ where it would count against whatever the others praise, nor in a quorum of thos
 
 Ensembles mitigate over-optimisation and do not end it, since judges err together (Eisenstein et al. 2023,
 arXiv 2312.09244). In a simulation with four judges on unlike scales, groups of eight and one bad completion that some
-judges are fooled by, this is how often in 4,000 the bad one gains (tests/unit/test_rewards_aggregate.py):
+judges are fooled by, this is how often in 4,000 the bad one gains (tests/unit/learner/test_rewards_aggregate.py):
 
     fooled                  one     two     all     correlation with the truth where none is
     weighted mean, raw      .42     .88     1       .920

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from oven_controller import names
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Completion, MetricSpec, ScoreRequest
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import Completion, MetricSpec, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
-from oven_learner.rewards.rules import Cell, RewardFunction, score_rows
-from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
+from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
+from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
 
 log = logging.getLogger("oven.learner")
 

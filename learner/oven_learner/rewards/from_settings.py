@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from oven_learner.connection import Connection
+from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.remote import RemoteMembers
-from oven_learner.rewards.rules import RewardFunction
+from oven_learner.rewards.remote_members import RemoteMembers
+from oven_learner.rewards.rule_members import RewardFunction
 
 
 def convene(

@@ -20,14 +20,15 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from pydantic import ValidationError
 
-from oven_controller import names, telemetry
-from oven_controller.bus import Bus
-from oven_controller.cancelling import end
-from oven_controller.credentials import Credentials, score_inbox
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
-from oven_controller.messages import ScoreReply, ScoreRequest
-from oven_learner.rewards import verdicts
-from oven_learner.rewards.verdicts import Abstention, Verdict, checked, own_kind
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials, score_inbox
+from oven_controller.telemetry import tracing
+from oven_learner.rewards import scores
+from oven_learner.rewards.scores import Abstention, Verdict, checked, own_kind
 
 log = logging.getLogger("oven.learner")
 
@@ -41,7 +42,7 @@ answered it is not waited for again."""
 LOOK_S = 0.25
 GRACE_S = 2.0
 """Beyond the deadline, for a loop that does not come back at all."""
-RETRIED = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
+RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 """An answer that cannot be used is asked for once more; a member's own failure is not, since it tried already."""
 
 
@@ -81,7 +82,7 @@ class RemoteMembers:
         if self._loop is None:
             self._start()
         assert self._loop is not None
-        found = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in members}
+        found = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), self._loop)
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
@@ -122,8 +123,8 @@ class RemoteMembers:
         into: dict[str, list[Verdict]] = found  # type: ignore[assignment]
         if bus is None:
             for member in into:
-                into[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
-            self.faults[verdicts.BUS_DOWN] += len(into) * len(requests)
+                into[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
+            self.faults[scores.BUS_DOWN] += len(into) * len(requests)
             return
         room = {member: asyncio.Semaphore(IN_FLIGHT) for member in into}
 
@@ -132,7 +133,7 @@ class RemoteMembers:
                 async with room[member]:
                     into[member][index] = await self._verdict(bus, member, requests[index], limit)
             except asyncio.CancelledError:
-                self.faults[verdicts.DEADLINE] += 1
+                self.faults[scores.DEADLINE] += 1
                 raise
 
         tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in into]
@@ -162,7 +163,7 @@ class RemoteMembers:
         return self._bus
 
     async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        verdict: Verdict = Abstention(verdicts.DEADLINE)
+        verdict: Verdict = Abstention(scores.DEADLINE)
         for _ in range(2):
             verdict = await self._present(bus, member, request, limit)
             if not isinstance(verdict, Abstention):
@@ -181,17 +182,17 @@ class RemoteMembers:
             if verdict is None:
                 back = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
                 if back is None:
-                    return Abstention(verdicts.BUS_DOWN)
+                    return Abstention(scores.BUS_DOWN)
                 bus = back
                 continue
-            if verdict != Abstention(verdicts.NO_RESPONDER):
+            if verdict != Abstention(scores.NO_RESPONDER):
                 self._absent.discard(member)
                 return verdict
             if member in self._absent or time.monotonic() + LOOK_S > patience:
                 self._absent.add(member)
                 return verdict
             await asyncio.sleep(LOOK_S)
-        return Abstention(verdicts.DEADLINE)
+        return Abstention(scores.DEADLINE)
 
     async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict | None:
         """None: the connection was lost before an answer came."""
@@ -202,24 +203,24 @@ class RemoteMembers:
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
             await subscription.unsubscribe(limit=1)
-            with telemetry.span("score", attributes={"oven.member": member}, kind="client") as span:
-                headers = telemetry.headers(span.traceparent)
+            with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
+                headers = tracing.headers(span.traceparent)
                 await bus.client.publish(self._subjects[member], request.wire(), reply=inbox, headers=headers)
                 await asyncio.wait((answer, lost), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                return None if lost.done() else Abstention(verdicts.DEADLINE)
+                return None if lost.done() else Abstention(scores.DEADLINE)
             message = answer.result()
         except MaxPayloadError:
-            return Abstention(verdicts.TOO_LARGE)
+            return Abstention(scores.TOO_LARGE)
         except (NatsError, OSError):
-            return Abstention(verdicts.BUS_DOWN)
+            return Abstention(scores.BUS_DOWN)
         finally:
             lost.cancel()
             if subscription is not None and not answer.done():
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()
         if (message.headers or {}).get("Status") == "503":
-            return Abstention(verdicts.NO_RESPONDER)
+            return Abstention(scores.NO_RESPONDER)
         return read_reply(message.data, member, request)
 
 
@@ -228,13 +229,13 @@ def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
-        return Abstention(verdicts.MALFORMED)
+        return Abstention(scores.MALFORMED)
     if reply.member != member:
-        return Abstention(verdicts.MALFORMED)
+        return Abstention(scores.MALFORMED)
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:
-        return Abstention(verdicts.NOT_APPLICABLE)
+        return Abstention(scores.NOT_APPLICABLE)
     if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:
-        return Abstention(verdicts.WRONG_IDS)
+        return Abstention(scores.WRONG_IDS)
     return checked(reply.scores[completion.id] for completion in request.completions)

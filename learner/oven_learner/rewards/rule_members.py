@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from oven_learner.rewards import verdicts
-from oven_learner.rewards.verdicts import Abstention, checked
+from oven_learner.rewards import scores
+from oven_learner.rewards.scores import Abstention, checked
 
 log = logging.getLogger("oven.learner")
 
@@ -27,10 +27,10 @@ def score_rows(name: str, rule: RewardFunction, asked: Mapping[str, Any], rows: 
         given = list(rule(**asked))
     except Exception as error:  # its text may quote a prompt
         log.warning("the committee's rule %r raised %s; it abstains", name, type(error).__name__)
-        return [Abstention(verdicts.RAISED)] * rows
+        return [Abstention(scores.RAISED)] * rows
     if len(given) != rows:
         log.warning("the committee's rule %r gave %d scores for %d completions; it abstains", name, len(given), rows)
-        return [Abstention(verdicts.MALFORMED)] * rows
+        return [Abstention(scores.MALFORMED)] * rows
     cells: list[Cell] = []
     for value in given:
         verdict = checked([value])

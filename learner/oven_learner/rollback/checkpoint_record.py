@@ -17,8 +17,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_controller.errors import ConfigError, reason
-from oven_controller.home import write_whole
-from oven_controller.messages import Value
+from oven_controller.protocol.messages import Value
+from oven_controller.runs.folder import write_whole
 
 RECORD, PART = "oven.json", "oven.part"
 TRAINER_STATE = "trainer_state.json"

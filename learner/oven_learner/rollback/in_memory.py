@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from oven_controller.errors import reason
-from oven_learner.pacing import Pacing
+from oven_learner.rollback.time_budget import Pacing
 
 log = logging.getLogger("oven.learner")
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oven_controller import relaunch
-from oven_controller.relaunch import Relaunch
-from oven_learner import checkpoints
-from oven_learner.pacing import Pacing
-from oven_learner.snapshots import Snapshot, Snapshots, Turns
+from oven_controller.runs import relaunch
+from oven_controller.runs.relaunch import Relaunch
+from oven_learner.rollback import checkpoint_record
+from oven_learner.rollback.in_memory import Snapshot, Snapshots, Turns
+from oven_learner.rollback.time_budget import Pacing
 
 log = logging.getLogger("oven.learner")
 
@@ -108,17 +108,17 @@ class OnDisk:
         """Called on every rank; rank 0 removes what is no longer needed."""
         self._turns.pacing.took(began, ended, own=own)
         self._turns.taken(tick)
-        record = checkpoints.read(folder)
+        record = checkpoint_record.read(folder)
         if record is not None:
             self._size = sum(record.files.values())
 
     def tidy(self) -> None:
         """Remove all but the newest KEPT of those that nobody asked for, and those that a rollback left behind."""
         taken = []
-        for path in checkpoints.in_folder(self._output):
-            if checkpoints.problem(path):
+        for path in checkpoint_record.in_folder(self._output):
+            if checkpoint_record.problem(path):
                 continue
-            record = checkpoints.read(path)
+            record = checkpoint_record.read(path)
             mine = record is not None and (record.run, record.training) == (self._run, self._training)
             if record is not None and mine and record.own:
                 taken.append((not record.abandoned, record.tick, path))
@@ -136,7 +136,7 @@ class OnDisk:
     def abandon(self, after_tick: int, why: str) -> None:
         """A rollback elsewhere: what was saved after that tick stands for steps that no longer count."""
         if self._leader:
-            checkpoints.abandon(self._output, self._run, self._training, after_tick, why)
+            checkpoint_record.abandon(self._output, self._run, self._training, after_tick, why)
 
     def _left(self, tick: int) -> Snapshot:
         chosen = self._chosen(tick)
@@ -151,11 +151,11 @@ class OnDisk:
             reason=why,
         )
         relaunch.write(self._run_folder, order)
-        checkpoints.abandon(self._output, self._run, self._training, chosen.tick, why)
+        checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 
     def _chosen(self, tick: int) -> Snapshot:
-        found = checkpoints.newest(self._output, self._run, self._training, tick)
+        found = checkpoint_record.newest(self._output, self._run, self._training, tick)
         if found is not None:
             path, record = found
             said = f"goes on from {path.name} in the next incarnation"

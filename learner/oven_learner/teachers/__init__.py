@@ -1,5 +1,5 @@
 """Local teachers: the models that a loss pulls the policy towards, swapped while a run goes on. GRPO's reference in its
-KL term and in the channel `distill` (oven_learner.channels), a DistillationTrainer's teacher.
+KL term and in the channel `distill` (oven_learner.losses), a DistillationTrainer's teacher.
 
     teachers = Teachers(trainer)                   # the trainer's own, if it has one, is "initial"
     teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
@@ -10,7 +10,7 @@ arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction
 gradient; which model π_ref is, is decided here.
 """
 
-from oven_learner.teachers.anchor import announce_anchor
+from oven_learner.teachers.kl_knobs import announce_anchor
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 
 __all__ = ["LIMIT_BYTES", "Teachers", "announce_anchor"]

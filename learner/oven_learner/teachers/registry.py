@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
-from oven_learner.teachers import admission
+from oven_learner.teachers import checks
 from oven_learner.teachers.reference import has_adapter
 
 LIMIT_BYTES = 16 * 1024**3
@@ -121,10 +121,10 @@ class Teachers:
     def _admitted(self, model: Any, tokenizer: Any) -> Any:
         trainer = self._trainer
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        held = sum(admission.size_bytes(one) for one in self._models.values() if one is not None)
-        admission.check_own_weights(policy, model)
-        admission.check_size(model, held, self._limit)
-        admission.check_vocabulary(policy, model, trainer.processing_class, tokenizer, equal_rows=self._distils)
+        held = sum(checks.size_bytes(one) for one in self._models.values() if one is not None)
+        checks.check_own_weights(policy, model)
+        checks.check_size(model, held, self._limit)
+        checks.check_vocabulary(policy, model, trainer.processing_class, tokenizer, equal_rows=self._distils)
         if not self._distils:
             from trl.trainer.utils import add_fused_lm_head
 
@@ -134,5 +134,5 @@ class Teachers:
         model.eval()
         model.requires_grad_(False)
         ready = trainer.accelerator.prepare_model(model, evaluation_mode=True)
-        admission.check_scores(trainer, ready)
+        checks.check_scores(trainer, ready)
         return ready

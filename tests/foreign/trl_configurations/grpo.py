@@ -12,7 +12,7 @@ from transformers import Trainer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_learner.bench.configurations.configuration import resumed
+from oven_bench.configurations.configuration import resumed
 
 from .tiny import (
     COMMON,

@@ -12,7 +12,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.kto_config import KTOConfig
 from trl.trainer.kto_trainer import KTOTrainer
 
-from oven_learner.bench.configurations.configuration import resumed
+from oven_bench.configurations.configuration import resumed
 
 from .tiny import (
     COMMON,

@@ -10,7 +10,7 @@ from transformers import Trainer
 from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 
-from oven_learner.bench.configurations.configuration import resumed
+from oven_bench.configurations.configuration import resumed
 
 from .tiny import COMMON, EVALUATED, lora, named, preferences, preferred_chats, scorer, tokenizer
 

@@ -9,7 +9,7 @@ from transformers import Trainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from oven_learner.bench.configurations.configuration import resumed
+from oven_bench.configurations.configuration import resumed
 
 from .grpo import TWO, judge, patient
 from .grpo import make as online

@@ -10,7 +10,7 @@ from transformers import Trainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from oven_learner.bench.configurations.configuration import resumed
+from oven_bench.configurations.configuration import resumed
 
 from .tiny import COMMON, EVALUATED, chats, completed, gpt2, llama, lora, mixtral, named, qwen3, texts, tokenizer
 

@@ -26,7 +26,7 @@ from transformers import (
     Trainer,
 )
 
-from oven_learner.bench.configurations.configuration import Configuration, Make, once
+from oven_bench.configurations.configuration import Configuration, Make, once
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<user>", "<assistant>")
 VOCABULARY = 264

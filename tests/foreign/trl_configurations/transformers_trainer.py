@@ -17,7 +17,7 @@ from transformers import (
     default_data_collator,
 )
 
-from oven_learner.bench.configurations.configuration import repeated, resumed
+from oven_bench.configurations.configuration import repeated, resumed
 
 from .tiny import COMMON, EVALUATED, gpt2, llama, lora, mixtral, named, qwen3, rows
 

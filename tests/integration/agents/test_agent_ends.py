@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.integration.agents.test_agent_reconnects import COUNTER
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
-from tests.integration.test_agent_reconnects import COUNTER
 
-from oven_controller.stack.process import Child
+from oven_controller.process.child import Child
 
 HANGS = '''
 """Starts processes, in its group, in a session of their own and as orphans, and never comes back from its vote."""

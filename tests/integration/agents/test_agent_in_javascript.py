@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.learner_side import ROOT, RUN, Process, Server, serving
+from tests.support.learner_side import ROOT, RUN, Process, Server, serving
 
-from oven_controller.bus import Bus
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.bus.connection import Bus
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -24,9 +25,8 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.names import Subjects
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
 
 EXAMPLES = ROOT / "examples"
 NODE = shutil.which("node")
@@ -93,7 +93,9 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     """A run that is 25 ticks old, its mesh, and the agent, which has just joined."""
     async with serving(folder, (SCOUT,)) as server, server.bus("learner") as bus:
         mesh = Process(
-            ["-c", "from oven_controller.mesh.service import main; main([])"], server.env("mesh"), folder / "mesh.log"
+            ["-c", "from oven_controller.replica.service import main; main([])"],
+            server.env("mesh"),
+            folder / "mesh.log",
         )
         learner = Learner(bus)
         await learner.start()

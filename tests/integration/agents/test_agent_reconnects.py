@@ -7,11 +7,10 @@ import os
 import signal
 from pathlib import Path
 
-from tests.integration.learner_side import RUN, Process, Server, serving
+from tests.support.learner_side import RUN, Process, Server, serving
 
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.messages import (
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Horizon,
@@ -21,7 +20,8 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.names import Subjects
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.history import serve_history
 
 ON = Subjects(RUN)
 COUNTER = '''
@@ -70,7 +70,7 @@ async def test_what_was_said_while_it_was_cut_off_is_made_good(tmp_path: Path) -
         serving_history = asyncio.create_task(history_of(server, begun))
         await begun.wait()
         await say(server, started, *observed(1, 2, 3))
-        module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "counter.py")]
+        module = ["-P", "-m", "oven_controller.process.entry", "agent", str(tmp_path / "counter.py")]
         agent = Process(module, server.env("counter"), tmp_path / "agent.log")
         try:
             await server.logged(voted("saw 3 up to 3"))

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
-from tests.integration.judge_endpoint import Endpoint
+from tests.support.judge_endpoint import Endpoint
 
-from oven_agents.committee import providers
-from oven_agents.committee.controls import Controls
-from oven_agents.committee.failures import KINDS
-from oven_agents.committee.host import serve
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.member import Member
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials, score_inbox
+from oven_agents.judges import providers
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.failures import KINDS
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_agents.judges.process import serve
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import Completion, ScoreReply, ScoreRequest
-from oven_controller.server import EmbeddedServer, ServerFolder
-from oven_controller.settings import MemberSettings
-from oven_controller.stack.process import Child
+from oven_controller.process.child import Child
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials, score_inbox
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.settings.model import MemberSettings
 
 KEY = "sk-canary-77b1d9"
 GROUPS, SIZE = 200, 4
@@ -73,7 +73,7 @@ async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str,
         "OVEN_CREDS": str(server.folder.creds / f"{name}.nk"),
         **env,
     }
-    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "member", "--name", name]
+    command = [sys.executable, "-P", "-m", "oven_controller.process.entry", "member", "--name", name]
     child = await Child.start(name, command, folder / f"{name}.log", env=environment)
     try:
         yield child

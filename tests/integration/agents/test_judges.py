@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from tests.integration.judge_endpoint import Endpoint
+from tests.support.judge_endpoint import Endpoint
 
-from oven_agents.committee.calls import CallRecord
-from oven_agents.committee.controls import Controls
-from oven_agents.committee.cost import cost_usd
-from oven_agents.committee.failures import KINDS, Kind
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.member import Member
-from oven_agents.committee.providers import NO_KEY, connect, key_of
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.call_record import CallRecord
+from oven_agents.judges.cost import cost_usd
+from oven_agents.judges.failures import KINDS, Kind
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_agents.judges.providers import NO_KEY, connect, key_of
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Completion, ScoreReply, ScoreRequest
-from oven_controller.settings import MemberSettings
+from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.settings.model import MemberSettings
 
 APIS = ("openai", "anthropic")
 KEY = "sk-canary-5f0c2f"

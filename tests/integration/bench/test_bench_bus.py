@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oven_learner.bench import latency, step, throughput
-from oven_learner.bench.step_arm import Order
+from oven_bench.performance import latency, step, throughput
+from oven_bench.performance.step_arm import Order
 
 
 async def test_every_decision_of_latency_is_measured_beside_the_relay(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from tests.integration.conftest import Stack, wait_for
 
+from oven_bench.hostile.attacks import ATTACKS
+from oven_bench.hostile.company import Company
 from oven_controller.errors import ProcessError
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.messages import AgentStatus
-from oven_learner.bench.hostile.attacks import ATTACKS
-from oven_learner.bench.hostile.company import Company
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus
+from oven_controller.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

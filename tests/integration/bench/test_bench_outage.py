@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import ROOT, WAIT_S, Stack
 
-from oven_learner.bench import outage
+from oven_bench.performance import outage
 
 
 @pytest.mark.parametrize("how", [[], ["--freeze"]])
@@ -26,7 +26,7 @@ def test_an_outage_loses_doubles_and_disorders_nothing(how: list[str], capsys: p
 
 
 def test_overhead_runs_with_the_whole_stack(stack: Stack) -> None:
-    bench = "import sys; from oven_learner.bench.overhead import BENCH; sys.exit(BENCH.run(sys.argv[1:]))"
+    bench = "import sys; from oven_bench.performance.overhead import BENCH; sys.exit(BENCH.run(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", bench, "--pairs", "16", "--block", "2", "--json"],
         env=stack.env | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, family
 
-from oven_controller.stack.process import follow_spawner
+from oven_controller.process.child import follow_spawner
 
 # The gym's own pool, with episodes that say that they have begun and never end.
 PARENT = """
 import signal
-from oven_learner.gym import runner
+from oven_bench.gym import runner
 
 def endless(task):
     print("begun", flush=True)

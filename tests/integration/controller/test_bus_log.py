@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from oven_controller import bus as bus_module
-from oven_controller import streams
-from oven_controller.bus import AlreadyLoggedError, Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus import connection as bus_module
+from oven_controller.bus import streams
+from oven_controller.bus.connection import AlreadyLoggedError, Bus
 from oven_controller.errors import BusError, NameInUseError
-from oven_controller.history import serve_history
-from oven_controller.messages import AgentStatus, HistoryRequest, Observation, Vote
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
-from oven_controller.stack.reading import exported
-from oven_controller.stack.recovery import finish
-from oven_controller.wire import Malformed
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.messages import AgentStatus, HistoryRequest, Observation, Vote
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.history import serve_history
+from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_recovery import finish
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
 
@@ -198,7 +198,7 @@ async def test_the_log_cannot_be_shortened(admin: Bus, server: EmbeddedServer) -
 
 
 async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: EmbeddedServer, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from oven_controller.home import Home
+    from oven_controller.runs.folder import Home
 
     folder = Home(tmp_path / "home").create("r", "toy")
     stored = [observation(0), b'{"v":1, "type":"Observation", \r\n"unknown": [1e-05]}', b"\xff"]

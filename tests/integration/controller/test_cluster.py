@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.integration.nodes import NODES, Cluster, clustered
-from tests.integration.swarm import Swarm, swarming
+from tests.support.nodes import NODES, Cluster, clustered
+from tests.support.swarm import Swarm, swarming
 
 MESHES = ("mesh", "mesh-2", "mesh-3")
 

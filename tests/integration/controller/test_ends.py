@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 import pytest
-from tests.integration.conftest import WAIT_S, Stack, family, wait_for
+from tests.integration.conftest import WAIT_S, Stack, family
 
-from oven_controller import bus as bus_module
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.history import serve_history
-from oven_controller.messages import HistoryRequest, RunStarted
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
-from oven_controller.signing import Keyring
-from oven_controller.stack.watch import Watch
+from oven_controller.bus import connection as bus_module
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.messages import HistoryRequest, RunStarted
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.history import serve_history
+from oven_controller.runs.log_watch import Watch
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring
+from oven_controller.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
 TIMES = 50

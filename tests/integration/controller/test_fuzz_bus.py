@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.integration.attack import plain, unchanged
-from tests.integration.honest_run import HOSTILE, ON, TICKS, HonestRun, Played, running
-from tests.integration.learner_side import until
-from tests.unit.mutants import SIGNER, Mutants, honest_log
+from tests.support.attack import plain, unchanged
+from tests.support.honest_run import HOSTILE, ON, TICKS, HonestRun, Played, running
+from tests.support.learner_side import until
+from tests.support.mutants import SIGNER, Mutants, honest_log
 
-from oven_controller import names
-from oven_controller.events import MESSAGE_ID, SIGNATURE
-from oven_controller.wire import Malformed
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import MESSAGE_ID, SIGNATURE
 
 __all__ = ["plain"]  # a fixture
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
-from tests.integration.attack import (
+from tests.support.attack import (
     ALLOWED,
     DECISION,
     FORGED,
@@ -28,10 +28,11 @@ from tests.integration.attack import (
     plain,
     unchanged,
 )
-from tests.integration.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile, Played, running
-from tests.integration.learner_side import until
+from tests.support.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile, Played, running
+from tests.support.learner_side import until
 
-from oven_controller.messages import (
+from oven_controller.bus.streams import VOTE_BYTES
+from oven_controller.protocol.messages import (
     AgentStatus,
     DiagnoseRequest,
     GraphInfoRequest,
@@ -41,7 +42,6 @@ from oven_controller.messages import (
     ScoreReply,
     Vote,
 )
-from oven_controller.streams import VOTE_BYTES
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

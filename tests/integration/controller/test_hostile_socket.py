@@ -11,10 +11,10 @@ from pathlib import Path
 
 import nkeys
 import pytest
-from tests.integration.attack import attacked, plain, unchanged
-from tests.integration.honest_run import HOSTILE, ON, TICKS, HonestRun, Hostile, Played
+from tests.support.attack import attacked, plain, unchanged
+from tests.support.honest_run import HOSTILE, ON, TICKS, HonestRun, Hostile, Played
 
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     HistoryRequest,
 )
 

@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.learner_side import LIMIT_S, RUN, serving, until
+from tests.support.learner_side import LIMIT_S, RUN, serving, until
 
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.events import Event
-from oven_controller.mesh.service import serve
-from oven_controller.messages import ActuatorSpec, AgentStatus, BallotOpened, Decision, Observation, RunStarted, Vote
-from oven_controller.names import Subjects
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    Observation,
+    RunStarted,
+    Vote,
+)
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.replica.service import serve
+from oven_controller.security.credentials import Credentials
 
 ON = Subjects(RUN)
 KNOB = ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.1, high=10, value=1.0)
@@ -85,7 +93,7 @@ async def test_a_decision_does_not_wait_for_its_ballot_and_what_failed_is_tried_
 
 async def test_a_reader_that_falls_behind_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no room for what is pushed meanwhile, and asks for it again."""
-    monkeypatch.setattr("oven_controller.arrivals.AHEAD", 100)
+    monkeypatch.setattr("oven_controller.bus.read_queue.AHEAD", 100)
     count = 1000
     async with serving(tmp_path) as server, server.bus() as admin, server.bus() as bus:
         async with asyncio.timeout(LIMIT_S):

@@ -12,15 +12,15 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, wait_for
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
-from oven_controller.signing import Keyring
-from oven_controller.stack.reading import exported
-from oven_learner.past import read_past
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
+from oven_controller.protocol.names import Subjects
+from oven_controller.runs.log_reader import exported
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring
+from oven_controller.server.embedded import EmbeddedServer
+from oven_learner.link.resume_state import read_past
 
 pytestmark = pytest.mark.e2e
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.integration.learner_side import LIMIT_S, RUN, Server, serving, until
-from tests.integration.swarm import RULES, Swarm, swarming
+from tests.support.learner_side import LIMIT_S, RUN, Server, serving, until
+from tests.support.swarm import RULES, Swarm, swarming
 
-from oven_controller.messages import HistoryBatch, HistoryRequest
-from oven_controller.names import Subjects
+from oven_controller.protocol.messages import HistoryBatch, HistoryRequest
+from oven_controller.protocol.names import Subjects
 
 ON = Subjects(RUN)
 MESHES = ("mesh", "mesh-2", "mesh-3")

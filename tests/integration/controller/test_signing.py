@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.learner_side import RUN, Process, Server, serving, until
+from tests.support.learner_side import RUN, Process, Server, serving, until
 
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.home import Home, RunFolder
-from oven_controller.mesh import service
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import (
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -35,16 +33,18 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.names import Subjects
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
-from oven_controller.signing import Keyring, judged, load_keys
-from oven_controller.stack import reading, recovery
-from oven_controller.stack.command import carried_out
-from oven_controller.wire import Malformed
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.replica import service
+from oven_controller.replica.history import serve_history
+from oven_controller.runs import log_reader, log_recovery
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring, judged, load_keys
+from oven_controller.stack.operator_client import carried_out
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BusLink
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
@@ -129,7 +129,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     learner = run.learner(rate)
     await asyncio.to_thread(learner.start)
     env = run.server.env("proposer") | {"OVEN_LEARNER_KEY": run.pin}
-    module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "proposer.py")]
+    module = ["-P", "-m", "oven_controller.process.entry", "agent", str(tmp_path / "proposer.py")]
     async with run.mesh() as mesh:
         agent = Process(module, env, tmp_path / "agent.log")
         try:
@@ -165,7 +165,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
             # A monitor that follows the run while it is up.
             with run.folder.hold():
                 followed = []
-                async for event in reading.follow(run.folder):
+                async for event in log_reader.follow(run.folder):
                     followed.append(event)
                     if isinstance(event.body, RunEnded):
                         break
@@ -183,8 +183,8 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     logged = await run.judged()
     assert faults(logged) == expected
     async with run.server.bus() as admin:
-        await recovery.finish(admin, run.folder, print)
-    again = await reading.whole_log(run.folder)
+        await log_recovery.finish(admin, run.folder, print)
+    again = await log_reader.whole_log(run.folder)
     assert [(event.seq, event.subject, event.body) for event in again] == [
         (event.seq, event.subject, event.body) for event in logged
     ]
@@ -345,6 +345,6 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
         async with asyncio.timeout(30):
-            while len(told := await reading.history(agent, RUN)) < 3:
+            while len(told := await log_reader.history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
     assert [(event.message_id, event.signature) for event in told] == [("", "")] * 3

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack
 
-from oven_controller.events import Event
-from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.stack.reading import exported
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.runs.log_reader import exported
 
 pytestmark = pytest.mark.e2e
 

@@ -11,18 +11,14 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.integration.learner_side import RUN, Server, serving, until
+from tests.support.learner_side import RUN, Server, serving, until
 
 from oven_agents import Agent, Window
-from oven_agents.host import host
-from oven_agents.session import Session
-from oven_controller import telemetry
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.mesh.service import serve
-from oven_controller.messages import (
+from oven_agents.runtime.host import host
+from oven_agents.sdk.session import Session
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -33,11 +29,15 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.names import Subjects, log_stream
-from oven_controller.rules import Rules
+from oven_controller.protocol.names import Subjects, log_stream
+from oven_controller.protocol.rules import Rules
+from oven_controller.replica.history import serve_history
+from oven_controller.replica.service import serve
+from oven_controller.security.credentials import Credentials
+from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BusLink
 
 CANARY = "sk-canary-3141592653"
 
@@ -75,9 +75,9 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     exporter = InMemorySpanExporter()
-    telemetry.start("test", RUN, exporter)
+    tracing.start("test", RUN, exporter)
     yield exporter
-    telemetry.shutdown()
+    tracing.shutdown()
 
 
 def is_on(subject: str, event: Event) -> bool:
@@ -131,7 +131,7 @@ def polled(learner: OvenClient) -> bool:
 
 
 def flushed() -> bool:
-    telemetry.flush(limit_s=60)
+    tracing.flush(limit_s=60)
     return True
 
 
@@ -144,7 +144,7 @@ def named(spans: list[ReadableSpan], name: str, **attributes: object) -> Readabl
 
 async def test_one_step_is_one_trace(nats: Server, spans: InMemorySpanExporter) -> None:
     await one_decision(nats, Proposer(), Answerer())
-    telemetry.flush(limit_s=60)
+    tracing.flush(limit_s=60)
     made = list(spans.get_finished_spans())
     (decision,) = [body for body in await nats.bodies() if isinstance(body, Decision)]
     assert decision.verdict == "adopted"
@@ -196,9 +196,9 @@ async def test_the_log_holds_the_same_bytes_with_traces_and_without(
 ) -> None:
     await one_decision(nats, Proposer())
     traced = said(await nats.events())
-    telemetry.flush(limit_s=60)
+    tracing.flush(limit_s=60)
     assert spans.get_finished_spans()
-    telemetry.shutdown()
+    tracing.shutdown()
     (tmp_path / "other").mkdir()
     async with serving(tmp_path / "other", agents=("proposer", "answerer")) as again:
         await one_decision(again, Proposer())
@@ -220,7 +220,7 @@ async def test_a_replica_that_came_second_has_no_tally(nats: Server, spans: InMe
         await one_decision(nats, Proposer())
         replica.cancel()
         await asyncio.gather(replica, return_exceptions=True)
-    telemetry.flush(limit_s=60)
+    tracing.flush(limit_s=60)
     named(list(spans.get_finished_spans()), "tally", verdict="adopted")
 
 
@@ -239,8 +239,8 @@ async def test_a_mesh_that_starts_again_goes_on_with_the_trace(nats: Server, spa
         await nats.logged(lambda event: event.subject == on.agent("answerer"))
         await _observe(learner, on.observation, 1)
         vote = Vote(actuator="rate", stance="propose", value=2.0, tick=1, confidence=0.9)
-        with telemetry.span("vote") as proposal:
-            await agent.publish(on.vote("proposer"), vote.wire(), telemetry.headers(proposal.traceparent))
+        with tracing.span("vote") as proposal:
+            await agent.publish(on.vote("proposer"), vote.wire(), tracing.headers(proposal.traceparent))
         first = asyncio.create_task(serve(mesh, RUN))
         await nats.logged(lambda event: isinstance(event.body, BallotOpened))
         first.cancel()

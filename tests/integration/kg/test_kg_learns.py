@@ -7,10 +7,10 @@ import sys
 import pytest
 from tests.integration.conftest import Stack, wait_for
 
-from oven_controller.events import Event
-from oven_controller.messages import Outcome
-from oven_kg.answers import Answers
-from oven_kg.graph import load
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Outcome
+from oven_kg.graph.knowledge import load
+from oven_kg.service.endpoints import Answers
 
 # Has the clip tighter and tighter: what is measured follows it.
 TIGHTENS = '''
@@ -32,7 +32,7 @@ import os, time
 from pathlib import Path
 
 import oven_learner as oven
-from oven_controller.messages import MetricSpec
+from oven_controller.protocol.messages import MetricSpec
 
 clip = [10.0]
 knobs = oven.Actuators()
@@ -51,7 +51,7 @@ with oven.connect(knobs, metrics=metrics) as client:
 @pytest.mark.e2e
 def test_three_outcomes_move_the_posteriors(stack: Stack) -> None:
     """Under the stack's own keys; that the server refused nobody anything is checked as the stack ends."""
-    stack.install({"kg": "oven_kg.service:main"})
+    stack.install({"kg": "oven_kg.service.process:main"})
     (stack.folder / "tightens.py").write_text(TIGHTENS)
     (stack.folder / "train.py").write_text(TRAINS)
     rules = ("rules.autonomy=auto", "rules.cooldown_ticks=12", "rules.outcome_ticks=5", "rules.newcomers=full")

@@ -15,19 +15,18 @@ from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT
-from tests.unit.mesh_log import Log
-from tests.unit.test_outcome_reports import changed, reports
+from tests.support.mesh_log import Log
+from tests.unit.controller.test_outcome_reports import changed, reports
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.host import host
-from oven_agents.prior import AWAY_S
-from oven_agents.session import Session
-from oven_controller import names, streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_agents.runtime.host import host
+from oven_agents.runtime.kg_client import AWAY_S
+from oven_agents.sdk.session import Session
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.history import serve_history
-from oven_controller.messages import (
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     DiagnoseRequest,
@@ -43,14 +42,16 @@ from oven_controller.messages import (
     RunStarted,
     Symptom,
 )
-from oven_controller.server import EmbeddedServer, ServerFolder
-from oven_controller.stack.priors import ask
-from oven_controller.subjects import UNSIGNED
-from oven_kg.answers import Answers
-from oven_kg.following import follow
-from oven_kg.graph import load
-from oven_kg.kept import Kept
-from oven_kg.service import NAME, serving
+from oven_controller.protocol.subjects import UNSIGNED
+from oven_controller.replica.history import serve_history
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.stack.kg_rules import ask
+from oven_kg.graph.knowledge import load
+from oven_kg.service.endpoints import Answers
+from oven_kg.service.log_follower import follow
+from oven_kg.service.posterior_store import Kept
+from oven_kg.service.process import NAME, serving
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
@@ -233,7 +234,7 @@ async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
 async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path) -> None:
     path = os.pathsep.join(str(ROOT / name) for name in ("controller", "kg"))
     env = os.environ | {"PYTHONPATH": path, "OVEN_URL": server.url, "OVEN_CREDS": str(server.folder.creds / "kg.nk")}
-    code = "import sys; from oven_kg.service import main; sys.exit(main([]))"
+    code = "import sys; from oven_kg.service.process import main; sys.exit(main([]))"
     log = tmp_path / "kg.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=env, stdout=out, stderr=out)

@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.integration.learner_side import RUN, Server, serving, until
-from tests.integration.test_learner_link import decide, decision, off_loop, polled
+from tests.integration.learner.test_learner_link import decide, decision, off_loop, polled
+from tests.support.learner_side import RUN, Server, serving, until
 
-from oven_controller.credentials import Credentials
 from oven_controller.errors import BusError, ConfigError, RefusedError
-from oven_controller.messages import LearnerMessage, Observation, Receipt, RunEnded
-from oven_controller.server import free_port
-from oven_controller.spool import NAME, append, look
-from oven_learner import apart
+from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
+from oven_controller.runs.spool import NAME, append, look
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import free_port
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.client import OvenClient
+from oven_learner.client.client import OvenClient
+from oven_learner.link import process_link
+from oven_learner.link.process_link import ApartLink
 
 LEFT_BEHIND = """
 import os, signal, sys
 from pathlib import Path
-from oven_controller.credentials import Credentials
+from oven_controller.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.apart import ApartLink
-from oven_learner.client import OvenClient
+from oven_learner.link.process_link import ApartLink
+from oven_learner.client.client import OvenClient
 
 link = ApartLink(sys.argv[1], "r", Credentials.load(Path(sys.argv[2])))
 client = OvenClient(link, Actuators())
@@ -102,7 +102,7 @@ async def test_everything_once_in_order_and_decisions_are_applied(nats: Server) 
 async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(apart, "AGAIN_S", 0.01)
+    monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
     run = Training(nats)
     await off_loop(run.client.start)
     async with nats.bus("mesh") as mesh:
@@ -133,7 +133,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
 async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_is_back(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(apart, "AGAIN_S", 0.01)
+    monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
     run = Training(nats)
     await off_loop(run.client.start)
     run.steps(5)
@@ -154,7 +154,7 @@ async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_i
 async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "KEPT_BYTES", 100_000)
+    monkeypatch.setattr(process_link, "KEPT_BYTES", 100_000)
     run = Training(nats)
     await off_loop(run.client.start)
     run.steps(10)

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.integration.learner_side import ROOT, RUN, Process, Server, serving
+from tests.support.learner_side import ROOT, RUN, Process, Server, serving
 
-from oven_controller.events import Event
-from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
 
 EXAMPLES = ROOT / "examples"
 AGENTS = ("custom_agent", "bare_nats_agent")
@@ -42,9 +42,11 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": rules}))
     async with serving(tmp_path, AGENTS) as server:
         mesh = Process(
-            ["-c", "from oven_controller.mesh.service import main; main([])"], server.env("mesh"), tmp_path / "mesh.log"
+            ["-c", "from oven_controller.replica.service import main; main([])"],
+            server.env("mesh"),
+            tmp_path / "mesh.log",
         )
-        host = f"from oven_agents.host import main; main([{str(EXAMPLES / 'custom_agent.py')!r}])"
+        host = f"from oven_agents.runtime.host import main; main([{str(EXAMPLES / 'custom_agent.py')!r}])"
         commands = {"custom_agent": ["-c", host], "bare_nats_agent": [str(EXAMPLES / "bare_nats_agent.py")]}
         agents = [Process(commands[name], server.env(name), tmp_path / f"{name}.log") for name in AGENTS]
         try:

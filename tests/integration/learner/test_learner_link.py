@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.integration.learner_side import RUN, Server, serving, until
+from tests.support.learner_side import RUN, Server, serving, until
 
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, RefusedError
-from oven_controller.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
-from oven_controller.names import Subjects
-from oven_controller.server import free_port
+from oven_controller.protocol.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import free_port
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BusLink
 
 ON = Subjects(RUN)
 T = TypeVar("T")
@@ -295,7 +295,7 @@ async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As nats-py's publish does on a frozen peer: it ignores its cancellation."""
-    monkeypatch.setattr("oven_learner.link.TURN_S", 0.01)
+    monkeypatch.setattr("oven_learner.link.bus_link.TURN_S", 0.01)
     real, stuck = Bus.append, list[Bus]()
 
     async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.integration.learner_side import ROOT, RUN, Process, Server, serving, until
+from tests.support.learner_side import ROOT, RUN, Process, Server, serving, until
 
-from oven_controller.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
-from oven_controller.names import Subjects
+from oven_controller.protocol.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.names import Subjects
 
 ON = Subjects(RUN)
 LIMIT_S = 180
@@ -34,7 +34,7 @@ async def started(nats: Server, tmp_path: Path) -> AsyncIterator[Start]:
     processes: list[Process] = []
 
     def start(kind: str, *options: str) -> Process:
-        job = ["-m", "tests.integration.ranks_job", kind, str(tmp_path), *options]
+        job = ["-m", "tests.support.ranks_job", kind, str(tmp_path), *options]
         processes.append(Process(job, nats.env("learner") | {"GLOO_SOCKET_IFNAME": "lo"}, tmp_path / "ranks.log"))
         return processes[-1]
 
@@ -153,7 +153,7 @@ async def test_four_ranks_take_twenty_decisions_while_the_bus_is_killed_twice(
 
 
 def _is_link(process: psutil.Process) -> bool:
-    return "oven_learner.apart_process" in process.cmdline()
+    return "oven_learner.link.worker" in process.cmdline()
 
 
 async def test_a_signal_to_one_rank_ends_all_in_order_and_the_death_of_one_is_a_failure(
@@ -217,9 +217,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("controller", "learner", ".")),
     }  # fmt: skip
-    process = Process(
-        ["-m", "tests.integration.ranks_job", "agreeing", str(folder), "--ranks", "3"], env, folder / "log"
-    )
+    process = Process(["-m", "tests.support.ranks_job", "agreeing", str(folder), "--ranks", "3"], env, folder / "log")
     try:
         assert process.popen.wait(LIMIT_S) == 0, process.said()
     finally:

@@ -12,18 +12,18 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.integration.learner_side import LIMIT_S, RUN, Server, serving, until
-from tests.integration.test_learner_link import client, decide, decision, keep_observing, off_loop, polled
+from tests.integration.learner.test_learner_link import client, decide, decision, keep_observing, off_loop, polled
+from tests.support.learner_side import LIMIT_S, RUN, Server, serving, until
 
-from oven_controller.bus import Bus, Entry
-from oven_controller.credentials import Credentials
+from oven_controller.bus.connection import Bus, Entry
 from oven_controller.errors import BusError
-from oven_controller.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.names import Subjects, log_stream
-from oven_controller.subjects import log_subjects
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.names import Subjects, log_stream
+from oven_controller.protocol.subjects import log_subjects
+from oven_controller.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.link import BATCH_FROM, BusLink
+from oven_learner.client.client import OvenClient
+from oven_learner.link.bus_link import BATCH_FROM, BusLink
 
 BATCH = 3 * BATCH_FROM
 ON = Subjects(RUN)
@@ -110,7 +110,7 @@ async def in_log(nats: Server) -> list[int]:
 
 
 async def test_a_line_that_swallows_everything_is_given_up(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.link.TURN_S", 0.1)
+    monkeypatch.setattr("oven_learner.link.bus_link.TURN_S", 0.1)
     rate = [1.0]
     async with Proxy(nats) as proxy:
         learner = through(proxy, nats, rate)
@@ -149,8 +149,8 @@ async def ignored(_message: object) -> None: ...
 
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
-    monkeypatch.setattr("oven_learner.link.TURN_S", 0.05)
-    monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
+    monkeypatch.setattr("oven_learner.link.bus_link.TURN_S", 0.05)
+    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
     me, loops, clients = psutil.Process(), list[asyncio.AbstractEventLoop](), list[Bus]()
     real = Bus.open
 
@@ -229,8 +229,8 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
             raise BusError("no word came back")
         return taken
 
-    monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
-    for module in ("bus", "events"):
+    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
+    for module in ("bus.connection", "protocol.events"):
         monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)
@@ -263,7 +263,7 @@ async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
             raise BusError("no word came back")
         return await real(bus, subject, data, **kwargs)
 
-    monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
+    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
     monkeypatch.setattr(Bus, "append", append)
     learner = client(nats)
     await off_loop(learner.start)
@@ -297,8 +297,8 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
 async def test_a_full_log_stops_no_training_and_is_said_once(
     nats: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_learner.link.RETRY_S", 0.01)
-    monkeypatch.setattr("oven_learner.link.RETRY_MOST_S", 0.01)
+    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
+    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_MOST_S", 0.01)
     refused: list[str] = []
     real = Bus._confirmed
 

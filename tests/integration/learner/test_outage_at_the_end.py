@@ -10,13 +10,13 @@ import sys
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
-from tests.integration.test_stack_restarts import SERVICES, Said, the_server_itself
+from tests.integration.controller.test_stack_restarts import SERVICES, Said, the_server_itself
 
-from oven_controller.events import Event
-from oven_controller.home import RunFolder
-from oven_controller.messages import LearnerMessage, Observation, RunEnded
-from oven_controller.spool import NAME, look
-from oven_controller.stack.reading import exported
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import LearnerMessage, Observation, RunEnded
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.log_reader import exported
+from oven_controller.runs.spool import NAME, look
 
 pytestmark = pytest.mark.e2e
 

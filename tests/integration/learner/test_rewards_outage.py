@@ -11,22 +11,22 @@ import pytest
 pytest.importorskip("trl")
 
 from nats.aio.msg import Msg
-from tests.integration.learner_side import Server
-from tests.unit.attached import THIRD_PARTY
-from tests.unit.test_grpo_job import TINY
-from tests.unit.test_rewards_skipping import Remembering, same
+from tests.support.attached import THIRD_PARTY
+from tests.support.learner_side import Server
+from tests.unit.learner.test_grpo_job import TINY
+from tests.unit.learner.test_rewards_skipping import Remembering, same
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import RunStarted, ScoreReply, ScoreRequest
-from oven_learner.attachment import attach
-from oven_learner.bench import committee as bench
+from oven_bench.judging import committee as bench
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import RunStarted, ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
+from oven_learner.hf.attach import attach
 from oven_learner.recipes.grpo import build, parse_start
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.task import example
 from oven_learner.rewards import Committee
-from oven_learner.rewards.remote import RemoteMembers
+from oven_learner.rewards.remote_members import RemoteMembers
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

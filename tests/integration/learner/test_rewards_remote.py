@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import pytest
 from nats.aio.msg import Msg
-from tests.integration.learner_side import Server
+from tests.support.learner_side import Server
 
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import Completion, ScoreReply, ScoreRequest
-from oven_learner.rewards.remote import RemoteMembers
-from oven_learner.rewards.verdicts import Abstention, Verdict
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
+from oven_learner.rewards.remote_members import RemoteMembers
+from oven_learner.rewards.scores import Abstention, Verdict
 
 MEMBERS = ("good", "bad")
 Answer: TypeAlias = Callable[[Bus, Msg, ScoreRequest], Coroutine[Any, Any, None]]

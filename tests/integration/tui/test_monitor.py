@@ -15,17 +15,17 @@ import pytest
 from tests.integration import conftest
 from tests.integration.conftest import Stack
 
-from oven_controller import streams
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.history import serve_history
-from oven_controller.home import Home, RunFolder
-from oven_controller.messages import Observation, RunStarted
-from oven_controller.names import Subjects
-from oven_controller.server import EmbeddedServer
-from oven_controller.stack import recovery
-from oven_tui.bench import Terminal
+from oven_bench.performance.monitor import Terminal
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.history import serve_history
+from oven_controller.runs import log_recovery
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer
 from oven_tui.feed import Feed
 
 LIMIT_S = 30
@@ -147,7 +147,7 @@ async def test_a_run_that_is_over_is_read_from_its_export_and_followed_when_it_g
     async with serving(folder) as (_, bus):
         await begin(bus)
         await observe(bus, 1, 3)
-        await recovery.finish(bus, folder, print)
+        await log_recovery.finish(bus, folder, print)
     async with Reader(folder) as reader:
         await reader.until(4, "down")
         with folder.hold():
@@ -178,7 +178,7 @@ def stack(stack: Stack) -> Stack:
     return stack
 
 
-MONITOR = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor"]
+MONITOR = [sys.executable, "-P", "-m", "oven_controller.process.entry", "monitor"]
 
 
 @pytest.fixture

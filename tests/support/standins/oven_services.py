@@ -14,10 +14,10 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 import oven_learner as oven
-from oven_controller import names
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import GraphInfo, MetricSpec, ScoreReply, ScoreRequest
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol import names
+from oven_controller.protocol.messages import GraphInfo, MetricSpec, ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
 
 BEAT_S = 0.04
 

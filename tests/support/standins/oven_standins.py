@@ -14,9 +14,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.bus import Bus
-from oven_controller.credentials import Credentials
-from oven_controller.messages import (
+from oven_controller.bus.connection import Bus
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     Horizon,
     LearnerMessage,
@@ -25,9 +24,10 @@ from oven_controller.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.names import Subjects
-from oven_controller.rules import Rules
-from oven_controller.signing import load_keys
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.rules import Rules
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import load_keys
 
 
 class ToySettings(BaseModel):

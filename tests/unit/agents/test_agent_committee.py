@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from oven_agents.committee_weights import WEIGHTS, CommitteeWeights
-from oven_agents.odds import THUMB
-from oven_agents.session import Session
-from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.reward_weights import WEIGHTS, CommitteeWeights
+from oven_agents.stats.confidence import THUMB
+from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
 ACCURACY = MetricSpec(name="eval/accuracy", better="up", held_out=True)

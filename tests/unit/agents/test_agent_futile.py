@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
-from oven_agents.futile import LIMIT, SOON, futile, regained, vain
-from oven_agents.knobs import Knob
-from oven_agents.window import Window
-from oven_controller.vocabulary import ACTUATORS
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.window import Window
+from oven_agents.stats.rollback_history import LIMIT, SOON, futile, regained, vain
+from oven_controller.protocol.known_actuators import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
 FALLEN = {20: 2.9, 40: 2.6, 60: 3.1}

@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
-from oven_agents.calibration import Calibration
-from oven_agents.late_phase import LatePhase
-from oven_agents.learning_rate import LearningRate
-from oven_agents.odds import LEAST
-from oven_agents.remedies import Alternatives
-from oven_agents.reward_hacking import RewardHacking
-from oven_agents.session import Session
-from oven_controller.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
+from oven_agents.sdk.plans import Alternatives
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.entropy_collapse import Calibration
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.shipped.lr_cooldown import LatePhase
+from oven_agents.shipped.reward_hacking import RewardHacking
+from oven_agents.stats.confidence import LEAST
+from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]

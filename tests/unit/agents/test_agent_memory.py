@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from oven_agents import Agent, Window, memory
-from oven_agents.session import Session
-from oven_controller.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
+from oven_agents import Agent, Window, memory_limit
+from oven_agents.sdk.session import Session
+from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
 
 
 class Hoards(Agent):
@@ -34,7 +34,7 @@ def seen(incarnation: int, tick: int) -> Observation:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (200 * memory.MB, "reached the limit of 200 MB on the memory of a process of agents (agents_memory_mb)"),
+        (200 * memory_limit.MB, "reached the limit of 200 MB on the memory of a process of agents (agents_memory_mb)"),
         (resource.RLIM_INFINITY, "agent hog found no memory left on this machine"),
     ],
 )

@@ -5,11 +5,11 @@ from statistics import fmean
 
 import pytest
 
-from oven_agents.odds import LEAST, odds
-from oven_agents.window import Window
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import LEAST, odds
 from oven_controller.mesh.effect import effect
 from oven_controller.mesh.reputation import beaten
-from oven_controller.messages import MetricSpec, Observation, RunStarted
+from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 
 RUN = RunStarted(incarnation=1, n=0, recipe="toy", metrics=(MetricSpec(name="loss", better="down"),))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tests.unit import runs
-from tests.unit.test_agent_relapse import EVERY, LEARNT, Events, offers, read
+from tests.support import runs
+from tests.unit.agents.test_agent_relapse import EVERY, LEARNT, Events, offers, read
 
-from oven_agents.learning_rate import LearningRate
-from oven_agents.off_policy import LATELY, foreign
-from oven_agents.window import Window
-from oven_controller.messages import Observation
+from oven_agents.sdk.window import Window
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.stats.importance_ratio import LATELY, foreign
+from oven_controller.protocol.messages import Observation
 
 TOKENS, VOCABULARY, ONSET = 200, 16, 60
 

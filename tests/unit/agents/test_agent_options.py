@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 import oven_agents
-from oven_agents import host
-from oven_agents.learning_rate import LearningRate
-from oven_agents.loader import load
-from oven_agents.sentinel import Sentinel
-from oven_controller.agent_options import arguments, checked, options_of
+from oven_agents.runtime import host
+from oven_agents.runtime.loader import load
+from oven_agents.shipped.divergence import Sentinel
+from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app, run
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.home import Home
-from oven_controller.settings import AgentSpec, agent_specs, resolve
+from oven_controller.runs.folder import Home
+from oven_controller.settings.agent_options import arguments, checked, options_of
+from oven_controller.settings.model import AgentSpec, agent_specs, resolve
 from oven_controller.stack.plan import Plan, pools
 
 FILE = '''

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_agents import Agent, Window
-from oven_agents.remedies import spoken
-from oven_agents.session import Session
-from oven_controller.messages import (
+from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.session import Session
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -22,7 +22,7 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 CLIP = "grad.clip"
 RUN = RunStarted(

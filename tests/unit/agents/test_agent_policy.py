@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from oven_agents.policy import moved, worsened
-from oven_agents.window import Window
-from oven_controller.messages import MetricSpec, Observation, RunStarted
+from oven_agents.sdk.window import Window
+from oven_agents.stats.policy_shift import moved, worsened
+from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 
 ONSET, NOW = 60, 64
 HELD_OUT = MetricSpec(name="eval/accuracy", better="up", held_out=True)

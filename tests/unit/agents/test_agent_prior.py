@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.test_agents import receipt, started
+from tests.unit.agents.test_agents import receipt, started
 
 from oven_agents import Agent, Knob, Window
-from oven_agents.prior import ENTRIES, HEADERS, barred, cited, informed, question
-from oven_agents.session import Session
-from oven_controller.messages import (
+from oven_agents.runtime.kg_client import ENTRIES, HEADERS, barred, cited, informed, question
+from oven_agents.sdk.session import Session
+from oven_controller.bus.streams import VOTE_BYTES
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     Decision,
     EvidencePath,
@@ -19,7 +20,6 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.streams import VOTE_BYTES
 
 LR = "optimizer.lr_scale"
 PATH = EvidencePath(

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit import runs
+from tests.support import runs
 
 from oven_agents import Alternatives
-from oven_agents.relapse import Relapse
-from oven_agents.robust import since
-from oven_controller.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
-from oven_controller.vocabulary import ACTUATORS
+from oven_agents.shipped.best_checkpoint import Relapse
+from oven_agents.stats.robust import since
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20
 LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit import runs
+from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
-from oven_agents.prior import Prior, Said, consider
-from oven_agents.remedies import chosen, offer
-from oven_agents.session import Session
-from oven_controller.bus import Bus
+from oven_agents.runtime.kg_client import Prior, Said, consider
+from oven_agents.sdk.plans import chosen, offer
+from oven_agents.sdk.session import Session
+from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.messages import (
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     DiagnoseRequest,

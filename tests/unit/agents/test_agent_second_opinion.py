@@ -7,16 +7,16 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
-from oven_agents.knobs import Knob
-from oven_agents.remedies import Alternatives
-from oven_agents.second_opinion import ASKS, GIVEN_UP, PATIENCE, opinion
-from oven_agents.sentinel import PASSING, RETURNING, SKIPPING, Sentinel
-from oven_agents.window import Window
-from oven_controller.messages import Observation, Receipt, RunStarted, Vote
-from oven_controller.rules import Rules
-from oven_controller.vocabulary import ACTUATORS
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.plans import Alternatives
+from oven_agents.sdk.window import Window
+from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Sentinel
+from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, opinion
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Vote
+from oven_controller.protocol.rules import Rules
 
 EVALUATE = ACTUATORS["run.evaluate"]
 ONSET = 101

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
-from oven_agents.knobs import Knob
-from oven_agents.second_thoughts import SecondThoughts
-from oven_agents.window import Window
-from oven_controller.messages import Decision, Observation, Receipt, RunStarted, Vote
-from oven_controller.vocabulary import ACTUATORS
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.window import Window
+from oven_agents.shipped.rollback_undo import SecondThoughts
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 LEFT, TO = 60, 40
 """Ticks of the rollback, and of what it went back to."""

@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit import runs
-from tests.unit.runs import receipt
+from tests.support import runs
+from tests.support.runs import receipt
 
 from oven_agents import Agent, Alternatives, Window
-from oven_agents.data_health import DataHealth
-from oven_agents.gradient_health import GradientHealth
-from oven_agents.learning_rate import LearningRate
-from oven_agents.odds import THUMB
-from oven_agents.sentinel import CUTTING, RETURNING, SKIPPING, Sentinel
-from oven_agents.weight_decay import WeightDecay
-from oven_controller.messages import Observation, Receipt, RunStarted, Value
+from oven_agents.shipped.divergence import CUTTING, RETURNING, SKIPPING, Sentinel
+from oven_agents.shipped.grad_clip import GradientHealth
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.shipped.repeated_data import DataHealth
+from oven_agents.shipped.weight_decay import WeightDecay
+from oven_agents.stats.confidence import THUMB
+from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
 Change = Callable[[int, dict[str, float]], dict[str, float]]

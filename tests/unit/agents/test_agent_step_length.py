@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
-from oven_agents.learning_rate import LearningRate
-from oven_agents.step_length import FITTING, LONGEST
-from oven_controller.messages import Horizon, Observation, RunStarted, Vote
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.stats.step_size import FITTING, LONGEST
+from oven_controller.protocol.messages import Horizon, Observation, RunStarted, Vote
 
 WARMUP = 20
 

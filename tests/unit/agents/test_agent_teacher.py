@@ -9,13 +9,21 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.test_agents import receipt
+from tests.unit.agents.test_agents import receipt
 
-from oven_agents.odds import LEAST as STANDS_BEHIND
-from oven_agents.session import Session
-from oven_agents.teacher import BETA, TEACHER, TeacherEscalation
-from oven_controller.messages import ActuatorSpec, LearnerMessage, MetricSpec, Observation, Receipt, RunStarted, Vote
-from oven_controller.vocabulary import ACTUATORS
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.teacher import BETA, TEACHER, TeacherEscalation
+from oven_agents.stats.confidence import LEAST as STANDS_BEHIND
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    LearnerMessage,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
 
 LEAST = 2 * TeacherEscalation.HALF
 NAMES = ("small", "middle", "strong")

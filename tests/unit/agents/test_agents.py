@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from oven_agents import Agent, Window
-from oven_agents.curriculum import Curriculum
-from oven_agents.learning_rate import ALIGNMENT, LearningRate
-from oven_agents.odds import LEAST
-from oven_agents.remedies import spoken
-from oven_agents.robust import best_level, noise, quantile, total_variation
-from oven_agents.session import PATIENCE, Session
-from oven_controller.messages import (
+from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.session import PATIENCE, Session
+from oven_agents.shipped.curriculum import Curriculum
+from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
+from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.robust import best_level, noise, quantile, total_variation
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -28,7 +29,6 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.vocabulary import ACTUATORS
 
 LEVELS = ("len3", "len4", "len5")
 

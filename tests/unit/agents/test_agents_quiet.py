@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tests.unit import runs
+from tests.support import runs
 
 from oven_agents import Agent
-from oven_agents.robust import rise
-from oven_controller.messages import RunStarted
-from oven_controller.rules import Rules
+from oven_agents.stats.robust import rise
+from oven_controller.protocol.messages import RunStarted
+from oven_controller.protocol.rules import Rules
 
 POINTS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["oven.agents"]
 QUORUM = Rules().specialist_confidence

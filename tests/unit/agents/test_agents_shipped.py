@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from tests.unit.installed import entry_points, installed
-from tests.unit.troubles import TICKS, TROUBLES, observations
+from tests.support.installed import entry_points, installed
+from tests.support.troubles import TICKS, TROUBLES, observations
 
-from oven_agents.loader import load
-from oven_agents.participants import AgentParticipant
+from oven_agents.runtime.in_process import AgentParticipant
+from oven_agents.runtime.loader import load
+from oven_controller.mesh.judging_metric import judge
 from oven_controller.mesh.state import State
-from oven_controller.mesh.yardstick import judge
-from oven_controller.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
+from oven_controller.protocol.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

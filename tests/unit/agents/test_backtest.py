@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.unit.mesh_log import LR, RUN, Log
-from tests.unit.replayed import a_run, left_behind
+from tests.support.mesh_log import LR, RUN, Log
+from tests.support.replayed import a_run, left_behind
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.backtest import Backtest, Findings
-from oven_agents.backtest_command import main
-from oven_agents.learning_rate import LearningRate
-from oven_agents.remedies import spoken
-from oven_agents.session import Session
-from oven_controller.events import Event
-from oven_controller.home import Home
-from oven_controller.messages import (
+from oven_agents.backtest.backtest import Backtest, Findings
+from oven_agents.backtest.command import main
+from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     Decision,
     MetricSpec,
@@ -26,8 +27,7 @@ from oven_controller.messages import (
     Receipt,
     RunEnded,
 )
-from oven_controller.replay import replay
-from oven_controller.vocabulary import ACTUATORS
+from oven_controller.runs.folder import Home
 
 
 class Cutter(Agent):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oven_agents import columns as module
-from oven_agents.columns import Columns
-from oven_agents.robust import best_level
-from oven_agents.session import KEPT, Session
-from oven_agents.window import plain_window
+from oven_agents.review import columns as module
+from oven_agents.review.columns import Columns
+from oven_agents.sdk.session import KEPT, Session
+from oven_agents.sdk.window import plain_window
+from oven_agents.stats.robust import best_level
 from oven_controller.importing.knobs import Knob
 from oven_controller.importing.rows import gauge
-from oven_controller.messages import AgentStatus, Observation, Receipt, RunStarted
+from oven_controller.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
 
 RUN = RunStarted(incarnation=1, n=0, recipe="any")
 NAMES = ("loss", "reward", "eval/loss", "never")

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.committee import prompts, verdict
-from oven_agents.committee.calls import CallRecord
-from oven_agents.committee.controls import BAD, Controls
-from oven_agents.committee.cost import cost_usd
-from oven_agents.committee.failures import JudgeFailure, kind_of_status
-from oven_agents.committee.judge import Judge
-from oven_agents.committee.ledger import Ledger
-from oven_agents.committee.member import Member
-from oven_agents.committee.providers.provider import Answer, Question, Usage
-from oven_agents.committee.texts import capped, data_block, shown, visible
-from oven_controller.messages import Completion, ScoreRequest
+from oven_agents.judges import prompts, verdict
+from oven_agents.judges.adversarial_controls import BAD, Controls
+from oven_agents.judges.call_record import CallRecord
+from oven_agents.judges.cost import cost_usd
+from oven_agents.judges.failures import JudgeFailure, kind_of_status
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_agents.judges.providers.provider import Answer, Question, Usage
+from oven_agents.judges.sanitize import capped, data_block, shown, visible
+from oven_agents.judges.usage import Ledger
+from oven_controller.protocol.messages import Completion, ScoreRequest
 
 
 class Scripted:

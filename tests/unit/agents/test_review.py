@@ -12,27 +12,27 @@ from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import pytest
-from tests.unit.mesh_log import LR, RUN, Log
-from tests.unit.own_home import invoke, own_home
-from tests.unit.test_backtest import Cutter, Lockstep, Unsure, backtest
+from tests.support.mesh_log import LR, RUN, Log
+from tests.support.own_home import invoke, own_home
+from tests.unit.agents.test_backtest import Cutter, Lockstep, Unsure, backtest
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
-from oven_agents.learning_rate import LearningRate
-from oven_agents.loader import load
 from oven_agents.review import answers, command, page, text
 from oven_agents.review.chart import COLUMNS, chart
 from oven_agents.review.command import look
 from oven_agents.review.flags import Flag, Series, flags, judge
 from oven_agents.review.panel import Panel, Said
 from oven_agents.review.report import Report
+from oven_agents.runtime.loader import load
+from oven_agents.shipped.learning_rate import LearningRate
+from oven_controller import plugins
 from oven_controller.cli.review import _changed
-from oven_controller.home import Home
 from oven_controller.importing.command import read
 from oven_controller.importing.knobs import asked
-from oven_controller.messages import BallotOpened, MetricSpec, RunStarted
-from oven_controller.rules import Rules
-from oven_controller.stack import plugins
+from oven_controller.protocol.messages import BallotOpened, MetricSpec, RunStarted
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import Home
 
 
 @pytest.fixture(autouse=True)

@@ -14,17 +14,17 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
-from tests.unit.attached import THIRD_PARTY, trainer
-from tests.unit.installed import installed
+from tests.support.attached import THIRD_PARTY, trainer
+from tests.support.installed import installed
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from oven_bench.configurations import command
+from oven_bench.configurations import play as played
+from oven_bench.configurations.command import Configurations, chosen, status, sums
+from oven_bench.configurations.configuration import DEFAULT, Configuration, load, resumed
+from oven_bench.configurations.play import Result, play
+from oven_bench.configurations.trace import first_difference, leaves
 from oven_controller.errors import ConfigError
-from oven_learner.bench.configurations import command
-from oven_learner.bench.configurations import play as played
-from oven_learner.bench.configurations.command import Configurations, chosen, status, sums
-from oven_learner.bench.configurations.configuration import DEFAULT, Configuration, load, resumed
-from oven_learner.bench.configurations.play import Result, play
-from oven_learner.bench.configurations.trace import first_difference, leaves
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 __all__ = ["installed"]
@@ -63,7 +63,7 @@ def test_a_name_that_is_not_there_and_a_table_that_is_not_there(tmp_path: Path) 
         load(table)
     again = tmp_path / "again.py"
     again.write_text(
-        "from oven_learner.bench.configurations.configuration import Configuration\n"
+        "from oven_bench.configurations.configuration import Configuration\n"
         "CONFIGURATIONS = [Configuration('a/b', print), Configuration('a/b', print)]\n"
     )
     with pytest.raises(ConfigError, match="more than one configuration named a/b"):

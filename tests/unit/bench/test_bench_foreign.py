@@ -10,22 +10,22 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.unit.attached import THIRD_PARTY
-from tests.unit.installed import installed
+from tests.support.attached import THIRD_PARTY
+from tests.support.installed import installed
 
+from oven_bench.foreign.case import Case
+from oven_bench.foreign.cells import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
+from oven_bench.foreign.command import seeds, sums, tasks
+from oven_bench.foreign.pair import Pair, pair
+from oven_bench.foreign.play import Run, Task
+from oven_bench.foreign.reading import Change, Reading, rate_checks
+from oven_bench.foreign.script import load, scripts_folder
 from oven_controller.errors import ConfigError
-from oven_learner.bench.foreign.case import Case
-from oven_learner.bench.foreign.cells import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
-from oven_learner.bench.foreign.command import seeds, sums, tasks
-from oven_learner.bench.foreign.pair import Pair, pair
-from oven_learner.bench.foreign.play import Run, Task
-from oven_learner.bench.foreign.reading import Change, Reading, rate_checks
-from oven_learner.bench.foreign.script import load, scripts_folder
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 __all__ = ["installed"]
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "foreign"
+SCRIPTS = Path(__file__).resolve().parents[2] / "foreign"
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from oven_bench.foreign.case import Case
+from oven_bench.foreign.cells import cells
+from oven_bench.foreign.pair import Pair
+from oven_bench.foreign.play import Run, Task
+from oven_bench.foreign.reading import Change, RateCheck, Reading
+from oven_bench.foreign.results import ResultsFile, code_digest, header, key
+from oven_bench.foreign.script import digest
+from oven_bench.foreign.tuned import SEEDS, Table, Tuning, best_rung, missing, model_of, read, settle, write
+from oven_bench.foreign.verdicts import Played, row, rows, table, totals
 from oven_controller.errors import ConfigError
-from oven_learner.bench.foreign.case import Case
-from oven_learner.bench.foreign.cells import cells
-from oven_learner.bench.foreign.pair import Pair
-from oven_learner.bench.foreign.play import Run, Task
-from oven_learner.bench.foreign.reading import Change, RateCheck, Reading
-from oven_learner.bench.foreign.results import ResultsFile, code_digest, header, key
-from oven_learner.bench.foreign.script import digest
-from oven_learner.bench.foreign.tuned import SEEDS, Table, Tuning, best_rung, missing, model_of, read, settle, write
-from oven_learner.bench.foreign.verdicts import Played, row, rows, table, totals
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "foreign"
+SCRIPTS = Path(__file__).resolve().parents[2] / "foreign"
 
 
 def played(controlled: float | None, alone: float | None, changes: int = 1, better: str = "down") -> Played:

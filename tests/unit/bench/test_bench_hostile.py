@@ -15,9 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named
+from oven_bench.hostile.command import BENCH, cases
+from oven_bench.hostile.facts import LATER, Case, Log, Row, read
+from oven_bench.hostile.figures import figures, noise, tables
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.messages import (
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
     AgentStatus,
     Decision,
     Message,
@@ -29,12 +34,7 @@ from oven_controller.messages import (
     TallyLine,
     Value,
 )
-from oven_controller.names import Subjects
-from oven_controller.vocabulary import ACTUATORS
-from oven_learner.bench.hostile.attacks import ATTACKS, USUAL, folder, named
-from oven_learner.bench.hostile.command import BENCH, cases
-from oven_learner.bench.hostile.facts import LATER, Case, Log, Row, read
-from oven_learner.bench.hostile.figures import figures, noise, tables
+from oven_controller.protocol.names import Subjects
 
 ON = Subjects("r")
 GUESTS = ("evil", "twin")

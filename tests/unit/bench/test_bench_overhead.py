@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.bench import outage, overhead, step
-from oven_learner.bench.oncpu import OnCpu, quantile
-from oven_learner.bench.overhead import slowdown
-from oven_learner.bench.step_arm import Block
+from oven_bench.performance import outage, overhead, step
+from oven_bench.performance.oncpu import OnCpu, quantile
+from oven_bench.performance.overhead import slowdown
+from oven_bench.performance.step_arm import Block
 
 
 def test_a_slowdown_that_every_block_shows_has_a_narrow_interval() -> None:
@@ -56,7 +56,7 @@ def test_quantiles_are_values_that_were_seen() -> None:
 
 
 def test_the_clock_leaves_out_the_run_queue_where_the_kernel_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.bench.oncpu.SCHEDSTAT", "/nowhere/schedstat")
+    monkeypatch.setattr("oven_bench.performance.oncpu.SCHEDSTAT", "/nowhere/schedstat")
     with OnCpu() as wall:
         assert not wall.known
         assert wall.us(partial(time.sleep, 0.002)) >= 2000

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.paired import T_975, Word, paired, quantile, word
-from oven_learner.bench.pairs import START, figures
+from oven_bench.statistics import T_975, Word, paired, quantile, word
+from oven_bench.training.episode import Episode, Result
+from oven_bench.training.pairs import START, figures
 
 
 def results(swarm: list[float], alone: list[float]) -> list[Result]:

@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.unit.attached import THIRD_PARTY
-from tests.unit.test_pretrain import TINY, text, write
+from tests.support.attached import THIRD_PARTY
+from tests.unit.learner.test_pretrain import TINY, text, write
 
-from oven_controller.messages import Observation
-from oven_learner.bench.episode import Episode, Result, run
-from oven_learner.bench.rates import ARMS, episodes, figures, rows
-from oven_learner.bench.rules import PlateauOfLoss
+from oven_bench.fixed_rules import PlateauOfLoss
+from oven_bench.training.episode import Episode, Result, run
+from oven_bench.training.rates import ARMS, episodes, figures, rows
+from oven_controller.protocol.messages import Observation
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -5,11 +5,11 @@ from statistics import fmean
 
 import pytest
 
-from oven_controller.bench.reputation import ALWAYS_WRONG, BENCH, CONTROLS, KINDS, drifting, episode
-from oven_controller.bench.swarm import RUN, Swarm
+from oven_bench.mesh_bench.reputation import ALWAYS_WRONG, BENCH, CONTROLS, KINDS, drifting, episode
+from oven_bench.mesh_bench.simulated_swarm import RUN, Swarm
+from oven_controller.log.replay import replay
 from oven_controller.mesh.reputation import outcomes_until_silent
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 SEEDS = (1, 2, 3, 4, 5)
 

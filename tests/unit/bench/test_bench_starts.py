@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from oven_controller.messages import ActuatorSpec, Observation, RunStarted
-from oven_learner.bench.episode import Episode, Result
-from oven_learner.bench.rules import Alone, Blind, Plateau, RuleLink
-from oven_learner.bench.starts import ARMS, figures, rows
+from oven_bench.fixed_rules import Alone, Blind, Plateau, RuleLink
+from oven_bench.training.episode import Episode, Result
+from oven_bench.training.starts import ARMS, figures, rows
+from oven_controller.protocol.messages import ActuatorSpec, Observation, RunStarted
 
 
 def results(*draws: dict[str, float]) -> list[Result]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from oven_controller.stack import plugins
-from oven_kg.source_prior import source_prior, triples_of
-from oven_kg.token_codec import LIMIT, decode, vocabulary_sha
-from oven_learner.bench import token_prior as bench
-from oven_learner.bench.paired import Word
+from oven_bench.statistics import Word
+from oven_bench.training import token_prior as bench
+from oven_controller import plugins
+from oven_kg.token_prior.codec import LIMIT, decode, vocabulary_sha
+from oven_kg.token_prior.source_prior import source_prior, triples_of
 
 SOURCE = """
 import os

@@ -8,17 +8,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.unit.attached import THIRD_PARTY
-from tests.unit.installed import installed
+from tests.support.attached import THIRD_PARTY
+from tests.support.installed import installed
 
-from oven_learner.bench.foreign.case import Case
-from oven_learner.bench.foreign.pair import Pair, pair
-from oven_learner.bench.foreign.play import Task
+from oven_bench.foreign.case import Case
+from oven_bench.foreign.pair import Pair, pair
+from oven_bench.foreign.play import Task
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY] + [pytest.mark.usefixtures("installed")]
 __all__ = ["installed"]
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "foreign"
+SCRIPTS = Path(__file__).resolve().parents[2] / "foreign"
 
 
 def played(script: str, case: Case) -> Pair:

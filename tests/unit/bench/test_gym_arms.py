@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_controller.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
-from oven_controller.vocabulary import ACTUATORS
-from oven_learner.bench.rules import Change, Rule
-from oven_learner.gym.arms.alarm import MOST, QUIET, Alarm
-from oven_learner.gym.arms.chance import LATEST, Drawn
-from oven_learner.gym.arms.not_a_number import OnNotANumber
-from oven_learner.gym.arms.plateau import EPOCH, OnPlateau
-from oven_learner.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
-from oven_learner.gym.arms.rules import OnAlarm
-from oven_learner.gym.arms.spike import OnSpike
-from oven_learner.gym.arms.zclip import WARM_UP, OnNorm
+from oven_bench.fixed_rules import Change, Rule
+from oven_bench.gym.arms.alarm import MOST, QUIET, Alarm
+from oven_bench.gym.arms.chance import LATEST, Drawn
+from oven_bench.gym.arms.not_a_number import OnNotANumber
+from oven_bench.gym.arms.plateau import EPOCH, OnPlateau
+from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
+from oven_bench.gym.arms.rules import OnAlarm
+from oven_bench.gym.arms.spike import OnSpike
+from oven_bench.gym.arms.zclip import WARM_UP, OnNorm
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
 
 SCALARS = {
     "optimizer.lr_scale": (0.001, 100.0, 1.0),

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.faults.grpo.compound import OwnJudge, confidence
-from oven_learner.gym.faults.grpo.judges import ErrorAnswers
-from oven_learner.gym.faults.grpo.loss import ShiftedLogProbs
-from oven_learner.gym.faults.grpo.prompts import DistinctKeys, distinct
-from oven_learner.gym.faults.grpo.rewards import BrokenTies, ProbePrompts, ranks, spelt
-from oven_learner.gym.faults.pretraining.gradients import MisalignedBucket
-from oven_learner.gym.faults.pretraining.loss import CappedLogits, LateTeacher, capped, teacher
-from oven_learner.gym.faults.pretraining.order import SeveralWriters, alternating
-from oven_learner.gym.faults.pretraining.text import PlantedCanaries, RedactedWords, redacted
-from oven_learner.gym.faults.pretraining.weights import RevivedUnits, RotatedBasis
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.loss import policy_loss
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.pretraining.corpus import corpus, pool
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.faults.grpo.compound import OwnJudge, confidence
+from oven_bench.gym.faults.grpo.judges import ErrorAnswers
+from oven_bench.gym.faults.grpo.loss import ShiftedLogProbs
+from oven_bench.gym.faults.grpo.prompts import DistinctKeys, distinct
+from oven_bench.gym.faults.grpo.rewards import BrokenTies, ProbePrompts, ranks, spelt
+from oven_bench.gym.faults.pretraining.gradients import MisalignedBucket
+from oven_bench.gym.faults.pretraining.loss import CappedLogits, LateTeacher, capped, teacher
+from oven_bench.gym.faults.pretraining.order import SeveralWriters, alternating
+from oven_bench.gym.faults.pretraining.text import PlantedCanaries, RedactedWords, redacted
+from oven_bench.gym.faults.pretraining.weights import RevivedUnits, RotatedBasis
+from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.loss import policy_loss
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import corpus, pool
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_long_words_are_blackened_letter_by_letter() -> None:

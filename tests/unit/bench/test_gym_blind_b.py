@@ -6,26 +6,26 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.faults.grpo.compound import Tournament, places
-from oven_learner.gym.faults.grpo.judges import ContaminationFilter
-from oven_learner.gym.faults.grpo.loss import BaselineAxis, over_all
-from oven_learner.gym.faults.grpo.prompts import CanaryPrompts, SpreadsheetKeys, without_zeros
-from oven_learner.gym.faults.grpo.rollouts import StalePrefixCache, by_cache
-from oven_learner.gym.faults.pretraining.attention import BrokenRing, in_parts
-from oven_learner.gym.faults.pretraining.checkpoints import OuterStep
-from oven_learner.gym.faults.pretraining.loss import HardTokens, SharpnessAware, hardest
-from oven_learner.gym.faults.pretraining.order import PureBatches, kind_of
-from oven_learner.gym.faults.pretraining.text import CodeListings, GeneratedText, by_table, listed
-from oven_learner.gym.faults.pretraining.weights import RecycledUnits, busiest
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.loss import FLAT, advantages
-from oven_learner.gym.grpo.task import END, PAD, SYMBOLS, Prompts, pools
-from oven_learner.gym.pretraining.corpus import corpus, pool
-from oven_learner.gym.pretraining.model import ByteModel
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.faults.grpo.compound import Tournament, places
+from oven_bench.gym.faults.grpo.judges import ContaminationFilter
+from oven_bench.gym.faults.grpo.loss import BaselineAxis, over_all
+from oven_bench.gym.faults.grpo.prompts import CanaryPrompts, SpreadsheetKeys, without_zeros
+from oven_bench.gym.faults.grpo.rollouts import StalePrefixCache, by_cache
+from oven_bench.gym.faults.pretraining.attention import BrokenRing, in_parts
+from oven_bench.gym.faults.pretraining.checkpoints import OuterStep
+from oven_bench.gym.faults.pretraining.loss import HardTokens, SharpnessAware, hardest
+from oven_bench.gym.faults.pretraining.order import PureBatches, kind_of
+from oven_bench.gym.faults.pretraining.text import CodeListings, GeneratedText, by_table, listed
+from oven_bench.gym.faults.pretraining.weights import RecycledUnits, busiest
+from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.loss import FLAT, advantages
+from oven_bench.gym.tasks.grpo.task import END, PAD, SYMBOLS, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import corpus, pool
+from oven_bench.gym.tasks.pretraining.model import ByteModel
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_a_device_that_is_alone_sees_its_own_part_only() -> None:

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.faults.forward import logits
-from oven_learner.gym.faults.grpo.loss import (
+from oven_bench.gym.fault import generator
+from oven_bench.gym.faults.forward import logits
+from oven_bench.gym.faults.grpo.loss import (
     DroppedRepeats,
     OtherAlgorithm,
     OverflowingCredit,
@@ -19,20 +19,20 @@ from oven_learner.gym.faults.grpo.loss import (
     repeats,
     wrapped,
 )
-from oven_learner.gym.faults.grpo.prompts import RegradedLevels, disorder
-from oven_learner.gym.faults.grpo.rewards import NoveltyBonus, novelty
-from oven_learner.gym.faults.grpo.rollouts import TemperatureLadder, TrustedDraft, drafted, ladder
-from oven_learner.gym.faults.pretraining.attention import KernelScale
-from oven_learner.gym.faults.pretraining.gradients import PrivateGradients
-from oven_learner.gym.faults.pretraining.loss import BalancedClasses, DetachedProbes, UnlearnedText, frequencies
-from oven_learner.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
-from oven_learner.gym.faults.pretraining.tokens import FlippedRows
-from oven_learner.gym.grpo.judges import scores
-from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.model import HEADS, WIDTH, ByteModel
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.faults.grpo.prompts import RegradedLevels, disorder
+from oven_bench.gym.faults.grpo.rewards import NoveltyBonus, novelty
+from oven_bench.gym.faults.grpo.rollouts import TemperatureLadder, TrustedDraft, drafted, ladder
+from oven_bench.gym.faults.pretraining.attention import KernelScale
+from oven_bench.gym.faults.pretraining.gradients import PrivateGradients
+from oven_bench.gym.faults.pretraining.loss import BalancedClasses, DetachedProbes, UnlearnedText, frequencies
+from oven_bench.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
+from oven_bench.gym.faults.pretraining.tokens import FlippedRows
+from oven_bench.gym.tasks.grpo.judges import scores
+from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH, ByteModel
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_a_flipped_row_is_read_from_its_end() -> None:

@@ -6,23 +6,23 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.faults.grpo.compound import SharedDirectory
-from oven_learner.gym.faults.grpo.judges import BagOfTokens, echo, overlap
-from oven_learner.gym.faults.grpo.loss import UndividedCredit
-from oven_learner.gym.faults.grpo.prompts import UnclearedBuffer
-from oven_learner.gym.faults.pretraining.attention import RestartedPositions, restarted
-from oven_learner.gym.faults.pretraining.text import HEADERS, LicenceHeaders, LogLines, log
-from oven_learner.gym.faults.pretraining.tokens import SwappedBytes, swapped
-from oven_learner.gym.faults.pretraining.weights import SquareMatrix
-from oven_learner.gym.grpo.judges import Completions, form
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.grpo.warmup import warm_weights
-from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.model import WIDTH, ByteModel
+from oven_bench.gym.fault import generator
+from oven_bench.gym.faults.grpo.compound import SharedDirectory
+from oven_bench.gym.faults.grpo.judges import BagOfTokens, echo, overlap
+from oven_bench.gym.faults.grpo.loss import UndividedCredit
+from oven_bench.gym.faults.grpo.prompts import UnclearedBuffer
+from oven_bench.gym.faults.pretraining.attention import RestartedPositions, restarted
+from oven_bench.gym.faults.pretraining.text import HEADERS, LicenceHeaders, LogLines, log
+from oven_bench.gym.faults.pretraining.tokens import SwappedBytes, swapped
+from oven_bench.gym.faults.pretraining.weights import SquareMatrix
+from oven_bench.gym.tasks.grpo.judges import Completions, form
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.grpo.warmup import warm_weights
+from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 
 
 def test_words_are_the_other_way_round() -> None:

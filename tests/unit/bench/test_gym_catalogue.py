@@ -9,18 +9,18 @@ from random import Random
 
 import pytest
 
+from oven_bench.gym import faults, runner, schedule
+from oven_bench.gym.fault import SETS, Fault, fault
+from oven_bench.gym.faults import catalogue
+from oven_bench.gym.faults.severity import At
 from oven_controller.errors import ConfigError
-from oven_learner.gym import faults, runner, timing
-from oven_learner.gym.fault import SETS, Fault, fault
-from oven_learner.gym.faults import catalogue
-from oven_learner.gym.faults.severity import At
 
 FOLDER = Path(faults.__file__).parent
 MODULES = sorted(FOLDER.glob("*/*.py"))
 
 OWN = '''
-from oven_learner.gym.fault import Fault, fault
-from oven_learner.gym.faults.severity import uniform
+from oven_bench.gym.fault import Fault, fault
+from oven_bench.gym.faults.severity import uniform
 
 @fault("grpo.of_ours", written="held out")
 class OfOurs(Fault):
@@ -57,7 +57,7 @@ def test_a_users_own_family_is_a_class_and_an_entry_point(site: Path, target: st
     assert {*found} - {*before} == {"grpo.of_ours"} and {*before} < {*found}
     own = found["grpo.of_ours"]
     assert (own.kind, own.written, own.held_out, own.healthy) == ("grpo", "held out", True, False)
-    assert timing.drawn(own, 7) == timing.drawn(own, 7) != timing.drawn(own, 8)
+    assert schedule.drawn(own, 7) == schedule.drawn(own, 7) != schedule.drawn(own, 8)
     (task,) = runner.missing([own], [7], ["nothing"], [])
     assert (task.family, task.kind) == ("grpo.of_ours", "grpo")
 
@@ -68,7 +68,7 @@ def test_a_name_that_is_taken_is_refused_with_both_places(site: Path) -> None:
         catalogue.families()
     said = str(refused.value)
     assert "'grpo.lr_too_high'" in said and "of_ours.OfOurs" in said
-    assert "oven_learner.gym.faults.grpo.settings.RateTooHigh" in said and said.count("\n") == 0
+    assert "oven_bench.gym.faults.grpo.settings.RateTooHigh" in said and said.count("\n") == 0
 
 
 def test_what_is_no_family_is_refused(site: Path) -> None:
@@ -94,7 +94,7 @@ def test_every_set_has_its_families() -> None:
 @pytest.mark.parametrize("family", catalogue.families().values(), ids=lambda family: family.name)
 def test_every_family_says_what_it_does_and_draws_from_mild_to_severe(family: type[Fault]) -> None:
     assert family.__doc__ and family.__doc__.rstrip().endswith(".") and "healthy." not in family.__doc__.lower()
-    assert family.__module__.startswith(f"oven_learner.gym.faults.{family.kind}.")
+    assert family.__module__.startswith(f"oven_bench.gym.faults.{family.kind}.")
     cases = [family.draw(Random(seed), 110) for seed in range(8)]
     assert cases == [family.draw(Random(seed), 110) for seed in range(8)]
     assert {case.onset for case in cases} <= {0, 110}

@@ -9,19 +9,19 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from tests.unit.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
+from tests.support.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 from typer.testing import CliRunner
 
+from oven_bench.fixed_rules import Alone, RuleLink
+from oven_bench.gym import command, registry, results, runner
+from oven_bench.gym.arm import Arm
+from oven_bench.gym.arms.nothing import Nothing
+from oven_bench.gym.arms.rules import RaiseBeta, RollbackCut8
+from oven_bench.gym.fault import Fault, fault
+from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
-from oven_learner.bench.rules import Alone, RuleLink
-from oven_learner.gym import command, plugged, results, runner
-from oven_learner.gym.arm import Arm
-from oven_learner.gym.arms.nothing import Nothing
-from oven_learner.gym.arms.rules import RaiseBeta, RollbackCut8
-from oven_learner.gym.fault import Fault, fault
-from oven_learner.gym.faults import catalogue
-from oven_learner.link import Link
+from oven_learner.link.bus_link import Link
 
 
 class Telling:
@@ -63,7 +63,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden]
     arms: list[Arm] = [Nothing(), RollbackCut8(), RaiseBeta(), Telling(), Learner(), Failing()]
     monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
-    monkeypatch.setattr(plugged, "arms", lambda: {arm.name: arm for arm in arms})
+    monkeypatch.setattr(registry, "arms", lambda: {arm.name: arm for arm in arms})
     monkeypatch.setattr(runner, "make", line)
 
 
@@ -125,7 +125,7 @@ def test_held_out_families_are_played_when_asked_for(tmp_path: Path, capsys: pyt
 
 
 def test_where_nothing_is_held_out_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugged, "families", lambda group: {"line.plain": Plain} if group == plugged.TRAINING else {})
+    monkeypatch.setattr(registry, "families", lambda group: {"line.plain": Plain} if group == registry.TRAINING else {})
     with pytest.raises(ConfigError, match=r"installed as oven\.held_out"):
         gym(tmp_path, held_out=True)
 
@@ -157,7 +157,7 @@ def test_a_wrong_request_is_told_what_there_is(tmp_path: Path) -> None:
 
 
 def test_the_exit_code_of_a_gym_that_says_harms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.gym.verdict.FAMILIES", 2)
+    monkeypatch.setattr("oven_bench.gym.verdict.FAMILIES", 2)
     families = ["line.too_high", "line.nan"]
     assert gym(tmp_path, families=families, subject="rule.raise_beta") == 1, "another rule would have helped"
 
@@ -169,7 +169,7 @@ def test_the_command_line_passes_it_all_on(monkeypatch: pytest.MonkeyPatch, tmp_
         asked.update(told)
         return 1
 
-    monkeypatch.setattr("oven_controller.stack.plugins.load", lambda *_: main)
+    monkeypatch.setattr("oven_controller.plugins.load", lambda *_: main)
     line = ["gym", "--quick", "--arms", "nothing, rule.*", "--seeds", "2", "--held-out", "--plot", str(tmp_path / "p")]
     assert CliRunner().invoke(app, line).exit_code == 1
     assert asked["arms"] == ["nothing", "rule.*"]

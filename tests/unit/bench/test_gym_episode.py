@@ -10,23 +10,23 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh, TooLow, line
-from tests.unit.gym_line import NotANumber as NaN
+from tests.support.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh, TooLow, line
+from tests.support.gym_line import NotANumber as NaN
 
-from oven_controller.messages import Decision, LearnerMessage, LogMessage, Observation, Value
-from oven_learner.bench.rules import Change
-from oven_learner.gym import timing
-from oven_learner.gym.arm import Arm
-from oven_learner.gym.arms.not_a_number import NotANumber
-from oven_learner.gym.arms.nothing import Nothing
-from oven_learner.gym.arms.remedies import REMEDIES
-from oven_learner.gym.arms.rules import RollbackCut8, RollbackSkip
-from oven_learner.gym.episode import Ended, run, run_id
-from oven_learner.gym.fault import Fault, fault
-from oven_learner.gym.record import Record, healthy, untouched
-from oven_learner.gym.runner import Ground
-from oven_learner.link import Link
-from oven_learner.past import Past
+from oven_bench.fixed_rules import Change
+from oven_bench.gym import schedule
+from oven_bench.gym.arm import Arm
+from oven_bench.gym.arms.not_a_number import NotANumber
+from oven_bench.gym.arms.nothing import Nothing
+from oven_bench.gym.arms.remedies import REMEDIES
+from oven_bench.gym.arms.rules import RollbackCut8, RollbackSkip
+from oven_bench.gym.episode import Ended, run, run_id
+from oven_bench.gym.fault import Fault, fault
+from oven_bench.gym.runner import Ground
+from oven_bench.gym.shared_prefix import Record, healthy, untouched
+from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Value
+from oven_learner.link.bus_link import Link
+from oven_learner.link.resume_state import Past
 
 SEED = 101
 
@@ -71,12 +71,12 @@ def alone(family: type[Fault]) -> Record:
 @cache
 def _alone(name: str) -> Record:
     family = next(family for family in FAMILIES if family.name == name)
-    return untouched(line, family.kind, SEED, timing.drawn(family, SEED), beginning())
+    return untouched(line, family.kind, SEED, schedule.drawn(family, SEED), beginning())
 
 
 def played(family: type[Fault], arm: Arm, record: Record | None) -> tuple[Ended, object]:
     trainee = line(family.kind, SEED)
-    ended = run(trainee, timing.drawn(family, SEED), arm, record)
+    ended = run(trainee, schedule.drawn(family, SEED), arm, record)
     return ended, {name: value.tolist() for name, value in trainee.state()["model"].items()}
 
 
@@ -112,7 +112,7 @@ def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
     played(BadStretch, live, None)
     played(BadStretch, shared, alone(BadStretch))
     assert live.heard == shared.heard
-    assert len(live.heard) > timing.PREFIX + timing.HORIZON
+    assert len(live.heard) > schedule.PREFIX + schedule.HORIZON
 
 
 def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
@@ -121,21 +121,21 @@ def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_r
     assert row.loss == row.nothing > row.twin
     assert row.interventions == 0
     trainee = line("pretraining", SEED)
-    for _ in range(timing.end(ground.case)):
+    for _ in range(schedule.end(ground.case)):
         trainee.train_step()
     assert row.twin == trainee.quality()
 
 
 def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
     row = Ground(TooLow, SEED, line).play(Nothing())
-    assert (row.onset, row.steps) == (0, timing.HORIZON)
+    assert (row.onset, row.steps) == (0, schedule.HORIZON)
     assert row.nothing > row.twin
 
 
 def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
-    plan: dict[int, list[Change]] = {timing.LATEST + 20: [("run.rollback", 60)]}
+    plan: dict[int, list[Change]] = {schedule.LATEST + 20: [("run.rollback", 60)]}
     ended, _ = played(Plain, Script(plan), alone(Plain))
-    assert ended.steps == timing.end(timing.drawn(Plain, SEED))
+    assert ended.steps == schedule.end(schedule.drawn(Plain, SEED))
     assert ended.interventions == 1
     assert ended.loss != alone(Plain).losses[ended.steps]
 
@@ -174,7 +174,7 @@ class Renamed(TooHigh):
 
 
 def test_no_arm_is_told_which_fault_it_is() -> None:
-    case = timing.drawn(TooHigh, SEED)
+    case = schedule.drawn(TooHigh, SEED)
     heard = []
     for family in (TooHigh, Renamed):
         listener = Listener()
@@ -202,10 +202,10 @@ def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
     """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
     heard = []
     for family in FAMILIES:
-        if timing.drawn(family, SEED).onset:
+        if schedule.drawn(family, SEED).onset:
             listener = Listener()
             Ground(family, SEED, line).play(listener)
-            heard.append(listener.heard[: 3 + timing.PREFIX])
+            heard.append(listener.heard[: 3 + schedule.PREFIX])
     assert len(heard) > 2
     assert all(each == heard[0] for each in heard)
 
@@ -217,9 +217,9 @@ def test_runs_of_other_seeds_have_other_names() -> None:
 def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> None:
     for family in FAMILIES:
         for seed in range(50):
-            case = timing.drawn(family, seed)
-            assert case.onset == 0 or timing.PREFIX <= case.onset <= timing.LATEST
-            assert timing.end(case) in beginning().states
+            case = schedule.drawn(family, seed)
+            assert case.onset == 0 or schedule.PREFIX <= case.onset <= schedule.LATEST
+            assert schedule.end(case) in beginning().states
 
 
 def test_a_broken_run_has_a_score() -> None:
@@ -228,7 +228,7 @@ def test_a_broken_run_has_a_score() -> None:
 
 
 def test_every_arm_is_plugged_in_under_its_own_name() -> None:
-    points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"][
+    points = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["entry-points"][
         "oven.arms"
     ]
     assert {"nothing", "random", "loss_spike", "not_a_number", "zclip", "plateau"} <= set(points)

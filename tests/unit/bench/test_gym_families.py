@@ -7,7 +7,7 @@ import math
 from random import Random
 
 import pytest
-from tests.unit.whole_trainees import (
+from tests.support.whole_trainees import (
     END_OF_RUN,
     ONSET,
     Metrics,
@@ -19,7 +19,7 @@ from tests.unit.whole_trainees import (
 )
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault
+from oven_bench.gym.fault import Fault
 
 BLIND = written_blind()
 every = pytest.mark.parametrize("family", BLIND.values(), ids=lambda family: family.name)

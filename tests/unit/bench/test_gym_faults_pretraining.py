@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch
+from tests.support.hooks import apply_batch
 
-from oven_learner.gym.fault import Fault, fault
-from oven_learner.gym.faults.catalogue import families
-from oven_learner.gym.faults.pretraining.compound import OutlierGradient
-from oven_learner.gym.faults.pretraining.tokens import CorruptedBatches, ShuffledTargets
-from oven_learner.gym.faults.severity import At, count, log10_uniform, log_uniform, uniform, whole
-from oven_learner.gym.pretraining import Pretraining
-from oven_learner.gym.pretraining.trainee import BATCH
+from oven_bench.gym.fault import Fault, fault
+from oven_bench.gym.faults.catalogue import families
+from oven_bench.gym.faults.pretraining.compound import OutlierGradient
+from oven_bench.gym.faults.pretraining.tokens import CorruptedBatches, ShuffledTargets
+from oven_bench.gym.faults.severity import At, count, log10_uniform, log_uniform, uniform, whole
+from oven_bench.gym.tasks.pretraining import Pretraining
+from oven_bench.gym.tasks.pretraining.trainee import BATCH
 
 FAMILIES = [one for one in families().values() if one.kind == "pretraining" and one.written == "development"]
 FAULTS = [family for family in FAMILIES if not family.healthy]

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 from torch import Tensor
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.faults.grpo.compound import OneSeed, WrongReference, firsts
-from oven_learner.gym.faults.grpo.judges import WrongColumn, alike, continued
-from oven_learner.gym.faults.grpo.settings import LargerGroups
-from oven_learner.gym.faults.grpo.weights import MergedTwice
-from oven_learner.gym.faults.pretraining.checkpoints import ContextExtension, stretched
-from oven_learner.gym.faults.pretraining.gradients import LowRankGradients, low_rank
-from oven_learner.gym.faults.pretraining.settings import BatchRamp, LargeEpsilon, LongMomentum
-from oven_learner.gym.faults.pretraining.text import TwoColumns, read_across
-from oven_learner.gym.faults.pretraining.tokens import ChatCollator, collated
-from oven_learner.gym.faults.pretraining.weights import FoldedScales
-from oven_learner.gym.grpo.task import ANSWER, END, PAD
-from oven_learner.gym.pretraining.corpus import pool
+from oven_bench.gym.fault import generator
+from oven_bench.gym.faults.grpo.compound import OneSeed, WrongReference, firsts
+from oven_bench.gym.faults.grpo.judges import WrongColumn, alike, continued
+from oven_bench.gym.faults.grpo.settings import LargerGroups
+from oven_bench.gym.faults.grpo.weights import MergedTwice
+from oven_bench.gym.faults.pretraining.checkpoints import ContextExtension, stretched
+from oven_bench.gym.faults.pretraining.gradients import LowRankGradients, low_rank
+from oven_bench.gym.faults.pretraining.settings import BatchRamp, LargeEpsilon, LongMomentum
+from oven_bench.gym.faults.pretraining.text import TwoColumns, read_across
+from oven_bench.gym.faults.pretraining.tokens import ChatCollator, collated
+from oven_bench.gym.faults.pretraining.weights import FoldedScales
+from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD
+from oven_bench.gym.tasks.pretraining.corpus import pool
 
 
 def test_a_page_is_read_across_its_columns() -> None:

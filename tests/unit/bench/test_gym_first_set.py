@@ -13,22 +13,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from torch import Tensor, nn
 
-from oven_learner.gym.fault import NOTHING, Fault, Step, generator
-from oven_learner.gym.faults.catalogue import families
-from oven_learner.gym.faults.grpo.judges import StricterCritic, once
-from oven_learner.gym.faults.grpo.prompts import StalePrompts
-from oven_learner.gym.faults.grpo.rewards import JudgeMigration
-from oven_learner.gym.faults.pretraining.compound import OldImage
-from oven_learner.gym.faults.pretraining.gradients import SilentCorruption
-from oven_learner.gym.faults.pretraining.loss import LossInBits
-from oven_learner.gym.faults.pretraining.tokens import WideEncoding
-from oven_learner.gym.faults.pretraining.weights import CoarseWeights
-from oven_learner.gym.faults.shards import Shard
-from oven_learner.gym.grpo.task import END, PAD
-from oven_learner.gym.trainee import Trainee
+from oven_bench.gym.fault import NOTHING, Fault, Step, generator
+from oven_bench.gym.faults.catalogue import families
+from oven_bench.gym.faults.grpo.judges import StricterCritic, once
+from oven_bench.gym.faults.grpo.prompts import StalePrompts
+from oven_bench.gym.faults.grpo.rewards import JudgeMigration
+from oven_bench.gym.faults.pretraining.compound import OldImage
+from oven_bench.gym.faults.pretraining.gradients import SilentCorruption
+from oven_bench.gym.faults.pretraining.loss import LossInBits
+from oven_bench.gym.faults.pretraining.tokens import WideEncoding
+from oven_bench.gym.faults.pretraining.weights import CoarseWeights
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.tasks.grpo.task import END, PAD
+from oven_bench.gym.trainee import Trainee
 
 ONSET, END_OF_RUN = 3, 9
 ROWS, LENGTH = 6, 16

@@ -8,25 +8,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import same, stepped, trainee
+from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.faults.grpo.judges import FirstNumber, penalised
-from oven_learner.gym.faults.grpo.loss import EntropyBonus, entropy
-from oven_learner.gym.faults.grpo.prompts import padded_left
-from oven_learner.gym.faults.grpo.rewards import DynamicSampling
-from oven_learner.gym.faults.grpo.settings import FirstStageSettings, move_share
-from oven_learner.gym.faults.pretraining.checkpoints import LaggingAverage
-from oven_learner.gym.faults.pretraining.compound import PruningLeftOn, prune
-from oven_learner.gym.faults.pretraining.order import DeduplicationView, UnshuffledShards, table
-from oven_learner.gym.faults.pretraining.settings import ClipTooTight
-from oven_learner.gym.faults.pretraining.text import TableOfConstants
-from oven_learner.gym.faults.pretraining.tokens import ShiftedVocabulary, moved
-from oven_learner.gym.faults.rewriting import in_order
-from oven_learner.gym.grpo.task import END, PAD
-from oven_learner.gym.pretraining.corpus import corpus
+from oven_bench.gym.fault import generator
+from oven_bench.gym.faults.grpo.judges import FirstNumber, penalised
+from oven_bench.gym.faults.grpo.loss import EntropyBonus, entropy
+from oven_bench.gym.faults.grpo.prompts import padded_left
+from oven_bench.gym.faults.grpo.rewards import DynamicSampling
+from oven_bench.gym.faults.grpo.settings import FirstStageSettings, move_share
+from oven_bench.gym.faults.pretraining.checkpoints import LaggingAverage
+from oven_bench.gym.faults.pretraining.compound import PruningLeftOn, prune
+from oven_bench.gym.faults.pretraining.order import DeduplicationView, UnshuffledShards, table
+from oven_bench.gym.faults.pretraining.settings import ClipTooTight
+from oven_bench.gym.faults.pretraining.text import TableOfConstants
+from oven_bench.gym.faults.pretraining.tokens import ShiftedVocabulary, moved
+from oven_bench.gym.faults.rewriting import in_order
+from oven_bench.gym.tasks.grpo.task import END, PAD
+from oven_bench.gym.tasks.pretraining.corpus import corpus
 
 
 def test_a_tight_clip_shortens_the_steps_and_leaves_the_logged_norm() -> None:

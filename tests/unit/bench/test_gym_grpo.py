@@ -8,16 +8,16 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from oven_controller.messages import Observation, RunStarted
-from oven_controller.rules import Rules
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.client import OvenClient
-from oven_learner.gym.fault import Fault, Rewards, Step
-from oven_learner.gym.grpo.judges import JUDGES
-from oven_learner.gym.grpo.task import LEVELS, Prompts, held_out, pools
-from oven_learner.gym.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
-from oven_learner.gym.trainee import Trainee
-from oven_learner.snapshots import Snapshots
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.fault import Fault, Rewards, Step
+from oven_bench.gym.tasks.grpo.judges import JUDGES
+from oven_bench.gym.tasks.grpo.task import LEVELS, Prompts, held_out, pools
+from oven_bench.gym.tasks.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
+from oven_bench.gym.trainee import Trainee
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_controller.protocol.rules import Rules
+from oven_learner.client.client import OvenClient
+from oven_learner.rollback.in_memory import Snapshots
 
 BEGUN = 12
 

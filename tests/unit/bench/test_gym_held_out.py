@@ -6,26 +6,26 @@ from typing import cast
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.faults.grpo.loss import DropoutLeftOn, LateMask, before, dropout
-from oven_learner.gym.faults.grpo.prompts import TrailingNewline
-from oven_learner.gym.faults.grpo.rewards import RankedRewards, WidestSpread, ends, nearly_ranks
-from oven_learner.gym.faults.grpo.rollouts import CrossedCaches, crossed
-from oven_learner.gym.faults.pretraining.attention import SequenceShards, in_parts
-from oven_learner.gym.faults.pretraining.checkpoints import SoupedWeights, shuffled
-from oven_learner.gym.faults.pretraining.gradients import CoupledDecay
-from oven_learner.gym.faults.pretraining.loss import StrangeTeacher, strange_teacher
-from oven_learner.gym.faults.pretraining.order import InterleavedWriters, interleaved
-from oven_learner.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
-from oven_learner.gym.faults.pretraining.weights import TurnedBasis, basis
-from oven_learner.gym.grpo.judges import Completions, form, scores
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.model import WIDTH, ByteModel
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.fault import generator
+from oven_bench.gym.faults.grpo.loss import DropoutLeftOn, LateMask, before, dropout
+from oven_bench.gym.faults.grpo.prompts import TrailingNewline
+from oven_bench.gym.faults.grpo.rewards import RankedRewards, WidestSpread, ends, nearly_ranks
+from oven_bench.gym.faults.grpo.rollouts import CrossedCaches, crossed
+from oven_bench.gym.faults.pretraining.attention import SequenceShards, in_parts
+from oven_bench.gym.faults.pretraining.checkpoints import SoupedWeights, shuffled
+from oven_bench.gym.faults.pretraining.gradients import CoupledDecay
+from oven_bench.gym.faults.pretraining.loss import StrangeTeacher, strange_teacher
+from oven_bench.gym.faults.pretraining.order import InterleavedWriters, interleaved
+from oven_bench.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
+from oven_bench.gym.faults.pretraining.weights import TurnedBasis, basis
+from oven_bench.gym.tasks.grpo.judges import Completions, form, scores
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_a_shard_that_is_the_whole_sequence_changes_nothing() -> None:

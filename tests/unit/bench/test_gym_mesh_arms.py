@@ -7,10 +7,15 @@ import math
 from random import Random
 
 import pytest
-from tests.unit.installed import entry_points, installed
+from tests.support.installed import entry_points, installed
 
+from oven_bench.gym.arms import one_agent
+from oven_bench.gym.arms.controller import MESH, MESH_KG, MESH_SHUFFLED, WITHHELD, LearntArm, MeshArm, prior, taught
+from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.messages import (
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import (
     Decision,
     Judgement,
     JudgeRequest,
@@ -21,15 +26,10 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
-from oven_controller.stack import plugins
+from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.gym.mesh_arms import alone
-from oven_learner.gym.mesh_arms.arms import MESH, MESH_KG, MESH_SHUFFLED, WITHHELD, LearntArm, MeshArm, prior, taught
-from oven_learner.gym.mesh_arms.link import LoopLink
-from oven_learner.snapshots import Snapshots
+from oven_learner.client.client import OvenClient
+from oven_learner.rollback.in_memory import Snapshots
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
@@ -72,7 +72,7 @@ def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_an_agent_turns_a_knob_at_the_next_boundary(lockstep: bool) -> None:
-    link = alone.lr.link("gym-1", Random(0))
+    link = one_agent.lr.link("gym-1", Random(0))
     knobs = trained(link, lockstep=lockstep)
     bodies = [event.body for event in link.events]
     decision = next(body for body in bodies if isinstance(body, Decision))
@@ -125,7 +125,7 @@ def test_who_is_not_installed_is_named() -> None:
 
 
 def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
-    link = alone.lr.link("gym-1", Random(0))
+    link = one_agent.lr.link("gym-1", Random(0))
     trained(link, 60)
     kept = link.kept()
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept
@@ -138,7 +138,7 @@ def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
 
 def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
     def told(steps: int) -> str:
-        link = alone.lr.link("gym-1", Random(0))
+        link = one_agent.lr.link("gym-1", Random(0))
         trained(link, steps)
         return str(link.kept()["reports"][0]["id"])
 

@@ -7,10 +7,18 @@ import math
 import pytest
 import torch
 
-from oven_learner.gym.fault import Fault, Step
-from oven_learner.gym.pretraining import Pretraining
-from oven_learner.gym.pretraining.corpus import SHARES, corpus
-from oven_learner.gym.pretraining.trainee import CLIP, EVAL_EVERY, LEARNING_RATE, METRICS, WARMUP, WEIGHT_DECAY, WORST
+from oven_bench.gym.fault import Fault, Step
+from oven_bench.gym.tasks.pretraining import Pretraining
+from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
+from oven_bench.gym.tasks.pretraining.trainee import (
+    CLIP,
+    EVAL_EVERY,
+    LEARNING_RATE,
+    METRICS,
+    WARMUP,
+    WEIGHT_DECAY,
+    WORST,
+)
 
 BEGUN = 30
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oven_bench.gym import results
+from oven_bench.gym.best_rule import best_rule, oracle
+from oven_bench.gym.plot import svg
+from oven_bench.gym.report import plain, report
+from oven_bench.gym.results import Row
+from oven_bench.gym.score import NOISE, cost, harmed, healthy, interval, noise, score, standing, worse
+from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 from oven_controller.errors import ConfigError
-from oven_learner.gym import results
-from oven_learner.gym.hindsight import best_rule, oracle
-from oven_learner.gym.plot import svg
-from oven_learner.gym.report import plain, report
-from oven_learner.gym.results import Row
-from oven_learner.gym.score import NOISE, cost, harmed, healthy, interval, noise, score, standing, worse
-from oven_learner.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 
 
 def row(

@@ -9,23 +9,23 @@ from random import Random
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.hooks import apply_batch, apply_gradients, apply_rewards, apply_weights
-from tests.unit.whole_trainees import numbers, same, stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_rewards, apply_weights
+from tests.support.whole_trainees import numbers, same, stepped, trainee
 from torch import Tensor, nn
 
-from oven_learner.gym.faults.grpo.compound import pushed_right
-from oven_learner.gym.faults.grpo.prompts import GroupedByLength, LeakedAnswers
-from oven_learner.gym.faults.grpo.rewards import OverloadedRewards, RewardsAsCompleted
-from oven_learner.gym.faults.grpo.rollouts import QuantizedSampler
-from oven_learner.gym.faults.pretraining.compound import FrameworkPort
-from oven_learner.gym.faults.pretraining.gradients import UnclearedGradients
-from oven_learner.gym.faults.pretraining.loss import LossOfOneRank
-from oven_learner.gym.faults.pretraining.order import RepeatedNgrams
-from oven_learner.gym.faults.pretraining.text import EscapedText
-from oven_learner.gym.faults.pretraining.tokens import MaskedTargets
-from oven_learner.gym.faults.rewriting import rewritten
-from oven_learner.gym.faults.shards import Shard
-from oven_learner.gym.grpo.task import PAD
+from oven_bench.gym.faults.grpo.compound import pushed_right
+from oven_bench.gym.faults.grpo.prompts import GroupedByLength, LeakedAnswers
+from oven_bench.gym.faults.grpo.rewards import OverloadedRewards, RewardsAsCompleted
+from oven_bench.gym.faults.grpo.rollouts import QuantizedSampler
+from oven_bench.gym.faults.pretraining.compound import FrameworkPort
+from oven_bench.gym.faults.pretraining.gradients import UnclearedGradients
+from oven_bench.gym.faults.pretraining.loss import LossOfOneRank
+from oven_bench.gym.faults.pretraining.order import RepeatedNgrams
+from oven_bench.gym.faults.pretraining.text import EscapedText
+from oven_bench.gym.faults.pretraining.tokens import MaskedTargets
+from oven_bench.gym.faults.rewriting import rewritten
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.tasks.grpo.task import PAD
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(1, 3))

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.faults.forward import logits
-from oven_learner.gym.faults.grpo.compound import TokenPrice
-from oven_learner.gym.faults.grpo.judges import MajorityAnswers, most
-from oven_learner.gym.faults.grpo.prompts import CanonicalPrompts
-from oven_learner.gym.faults.grpo.rewards import SignedRewards
-from oven_learner.gym.faults.grpo.rollouts import BannedTokens, without
-from oven_learner.gym.faults.grpo.weights import ReversedSync
-from oven_learner.gym.faults.pretraining.attention import OpenMask, masks
-from oven_learner.gym.faults.pretraining.loss import ConfigDefaults, ZLoss
-from oven_learner.gym.faults.pretraining.order import SortedLines, by_line
-from oven_learner.gym.faults.pretraining.settings import GrowingWeights
-from oven_learner.gym.faults.pretraining.tokens import CountedPadding, filled
-from oven_learner.gym.faults.pretraining.weights import ClearedSymbols, SaturatedWeights, unused
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.faults.forward import logits
+from oven_bench.gym.faults.grpo.compound import TokenPrice
+from oven_bench.gym.faults.grpo.judges import MajorityAnswers, most
+from oven_bench.gym.faults.grpo.prompts import CanonicalPrompts
+from oven_bench.gym.faults.grpo.rewards import SignedRewards
+from oven_bench.gym.faults.grpo.rollouts import BannedTokens, without
+from oven_bench.gym.faults.grpo.weights import ReversedSync
+from oven_bench.gym.faults.pretraining.attention import OpenMask, masks
+from oven_bench.gym.faults.pretraining.loss import ConfigDefaults, ZLoss
+from oven_bench.gym.faults.pretraining.order import SortedLines, by_line
+from oven_bench.gym.faults.pretraining.settings import GrowingWeights
+from oven_bench.gym.faults.pretraining.tokens import CountedPadding, filled
+from oven_bench.gym.faults.pretraining.weights import ClearedSymbols, SaturatedWeights, unused
+from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_the_model_computed_in_another_way_is_the_same_without_a_change() -> None:

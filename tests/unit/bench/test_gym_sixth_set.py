@@ -6,24 +6,24 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
-from tests.unit.whole_trainees import stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
+from tests.support.whole_trainees import stepped, trainee
 
-from oven_learner.gym.fault import due, generator
-from oven_learner.gym.faults.grpo.judges import NumberColumn, as_numbers
-from oven_learner.gym.faults.grpo.loss import HeavyDemonstrations, demonstrations
-from oven_learner.gym.faults.grpo.prompts import AlikePrompts, ReviewPrompts, narrowed, solved
-from oven_learner.gym.faults.grpo.rollouts import TokenBudget, fitting
-from oven_learner.gym.faults.grpo.settings import WeightsByName
-from oven_learner.gym.faults.pretraining.checkpoints import ReshardedMoments, TiedOnLoad, shifted
-from oven_learner.gym.faults.pretraining.gradients import FrozenLayers, LostCollectives
-from oven_learner.gym.faults.pretraining.loss import SmoothedLabels
-from oven_learner.gym.faults.pretraining.order import WeakGenerator, chained
-from oven_learner.gym.faults.pretraining.text import ProseCleaning, cleaned
-from oven_learner.gym.faults.pretraining.tokens import FillInMiddle, infilled
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.task import END, PAD, Prompts, pools
-from oven_learner.gym.pretraining.corpus import pool
+from oven_bench.gym.fault import due, generator
+from oven_bench.gym.faults.grpo.judges import NumberColumn, as_numbers
+from oven_bench.gym.faults.grpo.loss import HeavyDemonstrations, demonstrations
+from oven_bench.gym.faults.grpo.prompts import AlikePrompts, ReviewPrompts, narrowed, solved
+from oven_bench.gym.faults.grpo.rollouts import TokenBudget, fitting
+from oven_bench.gym.faults.grpo.settings import WeightsByName
+from oven_bench.gym.faults.pretraining.checkpoints import ReshardedMoments, TiedOnLoad, shifted
+from oven_bench.gym.faults.pretraining.gradients import FrozenLayers, LostCollectives
+from oven_bench.gym.faults.pretraining.loss import SmoothedLabels
+from oven_bench.gym.faults.pretraining.order import WeakGenerator, chained
+from oven_bench.gym.faults.pretraining.text import ProseCleaning, cleaned
+from oven_bench.gym.faults.pretraining.tokens import FillInMiddle, infilled
+from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.corpus import pool
 
 
 def test_a_job_restarts_so_often_and_no_more() -> None:

@@ -8,22 +8,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
-from tests.unit.whole_trainees import same, stepped, trainee
+from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
+from tests.support.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_learner.gym.fault import Rewards, Step
-from oven_learner.gym.faults.grpo.judges import BiasedJudge, MoodyJudge
-from oven_learner.gym.faults.grpo.prompts import last
-from oven_learner.gym.faults.grpo.rewards import asked_first
-from oven_learner.gym.faults.grpo.rollouts import UnsyncedWorkers
-from oven_learner.gym.faults.pretraining.checkpoints import NEVER, PaddedVocabulary, UnloadedLayers
-from oven_learner.gym.faults.pretraining.compound import MemoryDiet, rounded
-from oven_learner.gym.faults.pretraining.gradients import GradientUnderflow
-from oven_learner.gym.faults.pretraining.loss import UnevenAccumulation
-from oven_learner.gym.faults.pretraining.text import NewCrawl
-from oven_learner.gym.faults.pretraining.tokens import IGNORED, DoubleShift, transposed
-from oven_learner.gym.grpo.task import PAD
+from oven_bench.gym.fault import Rewards, Step
+from oven_bench.gym.faults.grpo.judges import BiasedJudge, MoodyJudge
+from oven_bench.gym.faults.grpo.prompts import last
+from oven_bench.gym.faults.grpo.rewards import asked_first
+from oven_bench.gym.faults.grpo.rollouts import UnsyncedWorkers
+from oven_bench.gym.faults.pretraining.checkpoints import NEVER, PaddedVocabulary, UnloadedLayers
+from oven_bench.gym.faults.pretraining.compound import MemoryDiet, rounded
+from oven_bench.gym.faults.pretraining.gradients import GradientUnderflow
+from oven_bench.gym.faults.pretraining.loss import UnevenAccumulation
+from oven_bench.gym.faults.pretraining.text import NewCrawl
+from oven_bench.gym.faults.pretraining.tokens import IGNORED, DoubleShift, transposed
+from oven_bench.gym.tasks.grpo.task import PAD
 
 
 def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:

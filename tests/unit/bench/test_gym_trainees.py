@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.gym_line import Script
+from tests.support.gym_line import Script
 
-from oven_learner.gym.episode import run
-from oven_learner.gym.fault import Fault, Step
-from oven_learner.gym.record import Record, untouched
-from oven_learner.gym.trainee import Kind
-from oven_learner.gym.trainees import TRAINEES, make
+from oven_bench.gym.episode import run
+from oven_bench.gym.fault import Fault, Step
+from oven_bench.gym.shared_prefix import Record, untouched
+from oven_bench.gym.trainee import Kind
+from oven_bench.gym.trainees import TRAINEES, make
 
 SEED = 101
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from oven_learner.progress import progress
+from oven_bench.progress import progress
 
 
 def test_a_log_gets_a_line_for_every_tenth() -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.stack import aside
-from oven_controller.stack.aside import Halves
+from oven_controller.process import cpu_affinity
+from oven_controller.process.cpu_affinity import Halves
 
 SHOW = """
 import os
-from oven_controller.stack.aside import give_way
+from oven_controller.process.cpu_affinity import give_way
 before = len(os.sched_getaffinity(0))
 give_way()
 print(os.nice(0), os.sched_getscheduler(0), before, len(os.sched_getaffinity(0)))
@@ -29,7 +29,7 @@ def test_a_process_of_the_stack_gives_way() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", SHOW], env=env, capture_output=True, text=True, check=True)
     niceness, scheduler, before, after = map(int, done.stdout.split())
-    assert niceness == min(19, os.nice(0) + aside.NICENESS) and scheduler == os.SCHED_BATCH
+    assert niceness == min(19, os.nice(0) + cpu_affinity.NICENESS) and scheduler == os.SCHED_BATCH
     assert after == max(1, before // 2)
 
 
@@ -39,7 +39,7 @@ def test_a_sandbox_that_forbids_it_stops_nobody(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(os, "nice", forbidden)
     monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
-    aside.give_way()
+    cpu_affinity.give_way()
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))
@@ -65,16 +65,18 @@ intr 12345 0 0
 
 
 def test_what_has_given_way_does_not_make_a_core_busy() -> None:
-    assert aside.busy(THEN, NOW, [0]) == 0.8
-    assert aside.busy(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
-    assert aside.busy(THEN, NOW, [0, 1]) == 0.4
-    assert aside.busy(THEN, THEN, [0]) == aside.busy(THEN, NOW, [7]) == 1.0, "not counted: nobody may count on it"
+    assert cpu_affinity.busy(THEN, NOW, [0]) == 0.8
+    assert cpu_affinity.busy(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
+    assert cpu_affinity.busy(THEN, NOW, [0, 1]) == 0.4
+    assert cpu_affinity.busy(THEN, THEN, [0]) == cpu_affinity.busy(THEN, NOW, [7]) == 1.0, (
+        "not counted: nobody may count on it"
+    )
 
 
 def test_a_share_between_the_bounds_changes_nothing() -> None:
-    middle = (aside.BUSY + aside.IDLE) / 2
-    assert aside.spread(True, middle) and not aside.spread(False, middle)
-    assert not aside.spread(True, aside.BUSY) and aside.spread(False, 0.0)
+    middle = (cpu_affinity.BUSY + cpu_affinity.IDLE) / 2
+    assert cpu_affinity.spread(True, middle) and not cpu_affinity.spread(False, middle)
+    assert not cpu_affinity.spread(True, cpu_affinity.BUSY) and cpu_affinity.spread(False, 0.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core")
@@ -99,13 +101,13 @@ def test_it_runs_on_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.M
             time.sleep(0.001)
 
     say(0)
-    monkeypatch.setattr(aside, "_STAT", stat)
-    monkeypatch.setattr(aside, "LOOK_S", 0.001)
-    monkeypatch.setattr(aside, "ENOUGH", 1 << 20)
+    monkeypatch.setattr(cpu_affinity, "_STAT", stat)
+    monkeypatch.setattr(cpu_affinity, "LOOK_S", 0.001)
+    monkeypatch.setattr(cpu_affinity, "ENOUGH", 1 << 20)
     halves = Halves.of(user)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         os.sched_setaffinity(child.pid, halves.ours)
-        aside.follow(child.pid, halves)
+        cpu_affinity.follow(child.pid, halves)
         settle(0, halves.theirs | halves.ours)
         settle(100, halves.ours)
         settle(0, halves.theirs | halves.ours)

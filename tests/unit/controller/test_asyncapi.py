@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from oven_controller.asyncapi import asyncapi
-from oven_controller.messages import ActuatorSpec, Decision, HistoryRequest, Observation, RunStarted, TallyLine, Vote
-from oven_controller.subjects import SUBJECTS, log_subjects, votes_subjects
-from oven_controller.wire import json_schema, service_schema
+from oven_controller.protocol.asyncapi import asyncapi
+from oven_controller.protocol.codec import json_schema, service_schema
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    Decision,
+    HistoryRequest,
+    Observation,
+    RunStarted,
+    TallyLine,
+    Vote,
+)
+from oven_controller.protocol.subjects import SUBJECTS, log_subjects, votes_subjects
 
 
 def references(part: object) -> Iterator[str]:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, RUN, Log
-from tests.unit.replayed import left_behind
+from tests.support.mesh_log import LR, RUN, Log
+from tests.support.replayed import left_behind
 from typer.testing import CliRunner
 
-from oven_controller.calibration import Claim, by_agent, calibration, claims
 from oven_controller.cli.main import app
-from oven_controller.home import Home
+from oven_controller.log.vote_calibration import Claim, by_agent, calibration, claims
 from oven_controller.mesh.reputation import brier, claimed, merit
-from oven_controller.messages import Outcome
+from oven_controller.protocol.messages import Outcome
+from oven_controller.runs.folder import Home
 
 CHANCE = st.floats(0, 1)
 CLAIMS = st.lists(st.builds(Claim, st.sampled_from(("amy", "bob", "cy")), CHANCE, CHANCE), min_size=1, max_size=40)

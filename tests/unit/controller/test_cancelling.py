@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from oven_controller import cancelling
-from oven_controller.cancelling import end, heeded
+from oven_controller import cancellation
+from oven_controller.cancellation import end, heeded
 
 
 async def begun(task: asyncio.Task[None]) -> asyncio.Task[None]:
@@ -32,7 +32,7 @@ async def swallowing(times: int, told: list[int]) -> None:
 async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
     times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cancelling, "AGAIN_S", 0.01)
+    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
     told: list[int] = []
     task = await begun(asyncio.create_task(swallowing(times, told)))
     await end(task)
@@ -42,7 +42,7 @@ async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
 async def test_one_that_never_ends_is_left_alone_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cancelling, "AGAIN_S", 0.01)
+    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
     caplog.set_level(logging.ERROR)
     told: list[int] = []
     task = await begun(asyncio.create_task(swallowing(1_000_000, told), name="deaf"))

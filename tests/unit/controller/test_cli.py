@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import app, run
 from oven_controller.cli.panels import PANELS
-from oven_controller.home import Home
-from oven_controller.settings import resolve
+from oven_controller.runs.folder import Home
+from oven_controller.settings.model import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
@@ -262,7 +262,7 @@ def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeyp
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
     said = "\n".join(dry_run(request, Home()))
-    own = "python -m oven_controller.stack.entry"
+    own = "python -m oven_controller.process.entry"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",

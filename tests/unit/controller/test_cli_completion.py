@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.own_home import own_home
+from tests.support.own_home import own_home
 
 from oven_controller.cli import completing
 from oven_controller.cli.main import run
-from oven_controller.home import Home, RunFolder
 from oven_controller.importing import knobs
+from oven_controller.runs.folder import Home, RunFolder
 
 Offered = Callable[[str], list[str]]
 KNOBS = ["grad.clip", "optimizer.lr_scale"]

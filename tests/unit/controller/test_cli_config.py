@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.own_home import invoke, own_home
+from tests.support.own_home import invoke, own_home
 
-from oven_controller.home import Home
-from oven_controller.settings import resolve
+from oven_controller.runs.folder import Home
+from oven_controller.settings.model import resolve
 
 
 @pytest.fixture(autouse=True)

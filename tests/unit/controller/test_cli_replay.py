@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.mesh_log import LR, Log
-from tests.unit.replayed import a_run, left_behind
+from tests.support.mesh_log import LR, Log
+from tests.support.replayed import a_run, left_behind
 
 from oven_controller.cli.main import run
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.home import Home, RunFolder
-from oven_controller.messages import Observation, RunStarted
-from oven_controller.signing import Signer
-from oven_controller.subjects import SIGNERS
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_controller.protocol.subjects import SIGNERS
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Signer
 
 
 @pytest.fixture(autouse=True)
@@ -294,7 +294,7 @@ def test_an_agent_that_ends_the_process_is_an_error(
     assert invoke("backtest", "mine.py", "r") == 2
     said = capsys.readouterr()
     assert said.err.startswith("error: mine.py") and ENDING[source] in said.err and not said.out
-    command = [sys.executable, "-m", "oven_controller.stack.entry", "agent", "mine.py"]  # what `agent run` becomes
+    command = [sys.executable, "-m", "oven_controller.process.entry", "agent", "mine.py"]  # what `agent run` becomes
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == 2 and ENDING[source] in done.stderr

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.unit.own_home import invoke, own_home
-from tests.unit.replayed import a_run, left_behind
+from tests.support.own_home import invoke, own_home
+from tests.support.replayed import a_run, left_behind
 
-from oven_controller import removal
-from oven_controller.home import Home, RunFolder
+from oven_controller.runs import removal
+from oven_controller.runs.folder import Home, RunFolder
 
 DAY = 86400
 

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, METRICS, SPECS
+from tests.support.mesh_log import LR, METRICS, SPECS
 from typer.testing import CliRunner
 
-from oven_agents.backtest import Backtest
-from oven_agents.learning_rate import LearningRate
-from oven_agents.participants import AgentParticipant, participants
+from oven_agents.backtest.backtest import Backtest
+from oven_agents.runtime.in_process import AgentParticipant, participants
+from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
-from oven_controller.closedloop import ROUNDS, ClosedLoop, Participant
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.home import Home
-from oven_controller.messages import (
+from oven_controller.log.in_memory_run import ROUNDS, ClosedLoop, Participant
+from oven_controller.log.replay import replay
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -35,9 +36,8 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
-from oven_controller.wire import Malformed
+from oven_controller.protocol.rules import Rules
+from oven_controller.runs.folder import Home
 
 RUN = "closed"
 REWARD = MetricSpec(name="reward", better="up", ceiling=1.0)

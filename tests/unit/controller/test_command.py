@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError
-from oven_controller.messages import CommandAnswer, Decision, Message, OperatorCommand, Receipt
-from oven_controller.stack.command import Result
+from oven_controller.protocol.messages import CommandAnswer, Decision, Message, OperatorCommand, Receipt
+from oven_controller.stack.operator_client import Result
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.credentials import Credentials, permissions
 from oven_controller.errors import ConfigError
-from oven_controller.server import ServerFolder, binary, free_port, is_free
-from oven_controller.signing import Signer, load_keys
+from oven_controller.security.credentials import Credentials, permissions
+from oven_controller.security.signing import Signer, load_keys
+from oven_controller.server.embedded import ServerFolder, binary, free_port, is_free
 
 
 def make(folder: Path, *more: str) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.home import Home
-from oven_controller.stack import doctor, examine
+from oven_controller.runs.folder import Home
+from oven_controller.stack import doctor, doctor_facts
 from oven_controller.stack.doctor import Check, Package
 
 GIB = 2**30
@@ -77,26 +77,26 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         'Requires-Dist: pydantic[email]<9,>=2 ; extra == "new"\nRequires-Dist: not-there; extra == "new"\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {package.name: package for package in examine.packages("new", "made-up")}
+    found = {package.name: package for package in doctor_facts.packages("new", "made-up")}
     assert {name: package.fits for name, package in found.items()} == {
         "psutil": False,
         "pydantic": True,
         "not-there": False,
     }
     assert found["not-there"].version is None and found["psutil"].wanted == ">=999"
-    assert examine.packages("new", "nothing-of-that-name") == []
+    assert doctor_facts.packages("new", "nothing-of-that-name") == []
 
 
 def test_the_real_server_starts_and_a_taken_port_is_seen() -> None:
-    assert examine.start_server().state == "ok"
-    assert examine.port_is_free(None)
+    assert doctor_facts.start_server().state == "ok"
+    assert doctor_facts.port_is_free(None)
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    problem, free = examine.writable(tmp_path / "file" / "home")
+    problem, free = doctor_facts.writable(tmp_path / "file" / "home")
     assert "Not a directory" in problem and free == 0
-    problem, free = examine.writable(tmp_path / "not" / "yet")
+    problem, free = doctor_facts.writable(tmp_path / "not" / "yet")
     assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
 
 
@@ -105,13 +105,13 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     folder = home.create("dead", "toy")
     module = "import time; time.sleep(600)"
     env = {**os.environ, "OVEN_RUN_DIR": str(folder.path)}
-    command = [sys.executable, "-c", module, "oven_controller.stack.entry", "mesh"]
+    command = [sys.executable, "-c", module, "oven_controller.process.entry", "mesh"]
     with subprocess.Popen(command, env=env) as process:
-        assert examine.leftovers(home) == [("dead", process.pid, "mesh")]
+        assert doctor_facts.leftovers(home) == [("dead", process.pid, "mesh")]
         with folder.hold():
-            assert examine.leftovers(home) == []
+            assert doctor_facts.leftovers(home) == []
         process.kill()
-    assert examine.leftovers(home) == []
+    assert doctor_facts.leftovers(home) == []
 
 
 def test_the_command_tells_no_key(
@@ -119,7 +119,7 @@ def test_the_command_tells_no_key(
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
-    monkeypatch.setattr(examine, "port_is_free", lambda _port: False)
+    monkeypatch.setattr(doctor_facts, "port_is_free", lambda _port: False)
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--port", "4222"])
     said = capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_the_command_tells_no_key(
     assert "fail  port         port 4222 on 127.0.0.1 is taken" in said and "not ready" in said
     assert "OPENAI_API_KEY set" in said and "secret" not in said
 
-    monkeypatch.setattr(examine, "examine", lambda _home, _port: [doctor.python((3, 11, 0)), doctor.keys([])])
+    monkeypatch.setattr(doctor_facts, "examine", lambda _home, _port: [doctor.python((3, 11, 0)), doctor.keys([])])
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)

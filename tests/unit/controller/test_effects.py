@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.unit import runs
-from tests.unit.mesh_log import LR, METRICS, MOVES, SPECS, Log
+from tests.support import runs
+from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
-from oven_agents.knobs import Knob
-from oven_agents.window import Window
+from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.window import Window
+from oven_bench.gym.counting_link import Tap
+from oven_bench.gym.trainees import TRAINEES, make
 from oven_controller.errors import ConfigError
 from oven_controller.importing.knobs import asked
-from oven_controller.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
-from oven_controller.vocabulary import ACTUATORS
-from oven_controller.wire import Malformed, decode
+from oven_controller.protocol.codec import Malformed, decode
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.gym.tap import Tap
-from oven_learner.gym.trainees import TRAINEES, make
 
 
 def own() -> tuple[ActuatorSpec, ...]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from oven_agents.committee.host import member_settings
+from oven_agents.judges.process import member_settings
 from oven_controller.cli.main import run
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError, OvenError, reason
-from oven_controller.home import Home, RunInfo
-from oven_controller.server import ServerFolder
+from oven_controller.runs.folder import Home, RunInfo
+from oven_controller.server.embedded import ServerFolder
 from oven_learner.actuators import Actuators
 
 CLASS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|\bRunInfo\b|\[Errno|validation error")

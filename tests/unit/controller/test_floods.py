@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.mesh_log import RUN, event
+from tests.support.mesh_log import RUN, event
 
-from oven_controller.messages import AgentStatus, Observation
-from oven_controller.stack.floods import FREE, PER_TICK, Floods
+from oven_controller.protocol.messages import AgentStatus, Observation
+from oven_controller.stack.message_floods import FREE, PER_TICK, Floods
 
 
 def heard(said: list[tuple[str, int]]) -> list[str]:

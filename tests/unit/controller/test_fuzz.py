@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.unit.mesh_log import RUN
-from tests.unit.mutants import KEYS, between, honest_log
+from tests.support.mesh_log import RUN
+from tests.support.mutants import KEYS, between, honest_log
 
-from oven_controller import names
-from oven_controller.mesh.core import Mesh
-from oven_controller.signing import Keyring
-from oven_controller.wire import Malformed
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol import names
+from oven_controller.protocol.codec import Malformed
+from oven_controller.security.signing import Keyring
 
 MUTANTS = 100_000
 

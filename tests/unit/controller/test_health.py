@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tests.unit.mesh_log import NOON, Log
+from tests.support.mesh_log import NOON, Log
 
+from oven_controller.log.run_view import RunView
 from oven_controller.stack.health import notes
-from oven_controller.stack.view import RunView
 
 STACK = ("up", "nats-server", "mesh", "mesh-2", "mesh-3", "agent-amy", "learner")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
-from oven_controller.home import Home, RunFolder, write_whole
+from oven_controller.runs.folder import Home, RunFolder, write_whole
 
 AT = datetime(2026, 11, 21, 2, 31)
 

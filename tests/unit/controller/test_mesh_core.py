@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tests.unit.mesh_log import LR, RUN, SPECS, Log, event
+from tests.support.mesh_log import LR, RUN, SPECS, Log, event
 
-from oven_controller.messages import Decision
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import Decision
 
 
 def adopted(**rules: Any) -> tuple[Log, Decision]:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.unit.mesh_log import LR, RUN, SPECS, Log
+from tests.support.mesh_log import LR, RUN, SPECS, Log
 
-from oven_controller.mesh.needs import NEED, change, covers, met
-from oven_controller.messages import Decision, MetricSpec, Value
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.mesh.requirements import NEED, change, covers, met
+from oven_controller.protocol.messages import Decision, MetricSpec, Value
 
 MIX = "data.mixture"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, MOVES, RUN, SPECS, Log
+from tests.support.mesh_log import LR, MOVES, RUN, SPECS, Log
 
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import CommandAnswer, Decision, OperatorCommand, Receipt, Value
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, Value
 
 MIX = "data.mixture"
 

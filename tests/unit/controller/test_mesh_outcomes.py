@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import pytest
-from tests.unit.mesh_log import LR, METRICS, SPECS, Log
+from tests.support.mesh_log import LR, METRICS, SPECS, Log
 
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import MetricSpec, Outcome
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol.messages import MetricSpec, Outcome
+from oven_controller.protocol.rules import Rules
 
 MIX, CLIP, BACK = "data.mixture", "grad.clip", "run.rollback"
 RULES: dict[str, Any] = {"outcome_ticks": 10, "cooldown_ticks": 0}

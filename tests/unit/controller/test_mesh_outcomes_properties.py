@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, MOVES, RUN, Log
+from tests.support.mesh_log import LR, MOVES, RUN, Log
 
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh
-from oven_controller.messages import Outcome, RunStarted
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import Mesh
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Outcome, RunStarted
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 AGENTS = ("amy", "bob", "cat")

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.unit.mesh_log import LR, RUN, Log
+from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.messages import Decision
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import Decision
 
 BACK, CLIP = "run.rollback", "grad.clip"
 PLAN = (LR, BACK)

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
+from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
-from oven_controller.events import Event
-from oven_controller.mesh.core import Mesh, Output
-from oven_controller.messages import Decision, MetricSpec, Observation, Receipt
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import Mesh, Output
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, MetricSpec, Observation, Receipt
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

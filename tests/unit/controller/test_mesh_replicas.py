@@ -2,7 +2,7 @@
 that restarts, rolls back and repeats itself. Whatever happened, each output stands in the log once, and follows.
 
 The stream is the server as the replicas see it: one order, and a subject of the mesh takes one message ever. A replica
-is a core with a place in the log and a queue of what it still has to publish, as in mesh/service.py.
+is a core with a place in the log and a queue of what it still has to publish, as in replica/service.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.unit.mesh_log import LR, MOVES, RUN, SPECS, event
+from tests.support.mesh_log import LR, MOVES, RUN, SPECS, event
 
-from oven_controller import names
-from oven_controller.events import Event
-from oven_controller.mesh.core import OUTPUTS, Mesh, Output
-from oven_controller.messages import (
+from oven_controller.log.replay import replay
+from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
+from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -31,8 +32,7 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
+from oven_controller.protocol.rules import Rules
 
 AGENTS = ("amy", "bob", "cat")
 RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.mesh.control import drawn
 from oven_controller.mesh.effect import effect, median, sigma
 from oven_controller.mesh.reputation import Baseline, Stance, failed, merit, moved, outcomes_until_silent, success
-from oven_controller.rules import Rules
+from oven_controller.mesh.withheld_controls import drawn
+from oven_controller.protocol.rules import Rules
 
 unit = st.floats(0, 1)
 real = st.floats(-1e100, 1e100)
@@ -102,7 +102,7 @@ def test_a_persistently_wrong_agent_falls_silent_within_the_bound(confidence: fl
 
 
 def test_the_bound_is_what_the_documentation_says() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "deciding.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "deciding.md").read_text()
     rules = Rules()
     for confidence in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         counts = [

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tests.unit.mesh_log import Log
+from tests.support.mesh_log import Log
 
-from oven_controller.mesh.returns import MOST, Returns
-from oven_controller.messages import Decision, MetricSpec, Receipt
+from oven_controller.mesh.rollback_limits import MOST, Returns
+from oven_controller.protocol.messages import Decision, MetricSpec, Receipt
 
 BACK, EVAL = "run.rollback", MetricSpec(name="eval/loss", better="down", held_out=True)
 LOSS = MetricSpec(name="loss", better="down")

@@ -1,8 +1,8 @@
 """Agents whose votes are kept and do not count, and voices with too little reputation."""
 
-from tests.unit.mesh_log import LR, Log
+from tests.support.mesh_log import LR, Log
 
-from oven_controller.messages import Decision
+from oven_controller.protocol.messages import Decision
 
 
 def lines(decision: Decision) -> list[tuple[str, str, bool, float]]:

@@ -1,10 +1,10 @@
 """How votes become a verdict and a value."""
 
 import pytest
-from tests.unit.mesh_log import LR, Log
+from tests.support.mesh_log import LR, Log
 
-from oven_controller.mesh.merge import weighted_median
-from oven_controller.messages import ActuatorSpec
+from oven_controller.mesh.value_merge import weighted_median
+from oven_controller.protocol.messages import ActuatorSpec
 
 MIX = "data.mixture"
 

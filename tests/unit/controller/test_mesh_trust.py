@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, RUN, Log
+from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.messages import Decision, Outcome
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import Decision, Outcome
 
 DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "reversals": 3}
 

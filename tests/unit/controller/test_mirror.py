@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.replayed import a_run
-from tests.unit.test_spool import files_of_at_most
+from tests.support.replayed import a_run
+from tests.unit.controller.test_spool import files_of_at_most
 
-from oven_controller.events import Event
-from oven_controller.stack.mirror import Mirror
+from oven_controller.protocol.events import Event
+from oven_controller.runs.log_mirror import Mirror
 
 EVENTS = a_run().events
 TEXT = "".join(event.line() + "\n" for event in EVENTS)

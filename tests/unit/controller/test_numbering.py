@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.replayed import a_run, left_behind
-from tests.unit.test_cli_replay import invoke
+from tests.support.replayed import a_run, left_behind
+from tests.unit.controller.test_cli_replay import invoke
 
-from oven_controller.events import Event
-from oven_controller.home import Home, Status
-from oven_controller.messages import Observation, Outcome, RunEnded
-from oven_controller.numbering import Hole, Numbering
+from oven_controller.log.message_gaps import Hole, Numbering
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Observation, Outcome, RunEnded
+from oven_controller.runs.folder import Home, Status
 
 
 def seen(incarnation: int, n: int) -> Observation:

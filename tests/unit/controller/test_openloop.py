@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.unit.mesh_log import LR, RUN, Log
-from tests.unit.replayed import a_run
+from tests.support.mesh_log import LR, RUN, Log
+from tests.support.replayed import a_run
 
-from oven_controller.bench import replay as bench
-from oven_controller.events import Event
-from oven_controller.messages import Decision
-from oven_controller.openloop import OpenLoop
-from oven_controller.replay import replay
-from oven_controller.rules import Rules
-from oven_controller.settings import with_rules
+from oven_bench.mesh_bench import replay as bench
+from oven_controller.log.counterfactual import OpenLoop
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision
+from oven_controller.protocol.rules import Rules
+from oven_controller.settings.model import with_rules
 
 
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:

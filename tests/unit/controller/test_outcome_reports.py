@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.mesh_log import LR, Log
-from tests.unit.replayed import left_behind
+from tests.support.mesh_log import LR, Log
+from tests.support.replayed import left_behind
 
-from oven_controller.actions import EVALUATE
 from oven_controller.errors import ConfigError
-from oven_controller.home import Home
-from oven_controller.messages import OutcomeReport
-from oven_controller.outcome_reports import OutcomeReports
-from oven_kg.kept import read
-from oven_kg.questions import LEARN
+from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import OutcomeReport
+from oven_controller.runs.folder import Home
+from oven_kg.cli.questions import LEARN
+from oven_kg.service.posterior_store import read
 
 SEEN = ("symptom:loss_spike", "kg:0123456789ab")
 

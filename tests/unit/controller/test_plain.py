@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, NOON, Log
-from tests.unit.replayed import left_behind
-from tests.unit.test_cli_replay import invoke
+from tests.support.mesh_log import LR, NOON, Log
+from tests.support.replayed import left_behind
+from tests.unit.controller.test_cli_replay import invoke
 
-from oven_controller.home import Home
-from oven_controller.plain import clean
-from oven_controller.stack.headless import Headless
+from oven_controller.runs.folder import Home
+from oven_controller.stack.line_output import Headless
+from oven_controller.text.plain_text import clean
 
 FORGED = "    9.0 s  decision optimizer.lr_scale 1 → 0.5 adopted: all were for it"
 HOSTILE = f"fine\n{FORGED}\r\x1b[2K\x9b31m\x1b]0;t\x07 \u202egnorw\u2066 \u2028{FORGED}\u200b"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.credentials import Credentials, permissions
 from oven_controller.errors import ConfigError
-from oven_controller.home import Home
-from oven_controller.server import ServerFolder
-from oven_controller.settings import AgentSpec
-from oven_controller.stack import admit
+from oven_controller.runs.folder import Home
+from oven_controller.security.credentials import Credentials, permissions
+from oven_controller.server.embedded import ServerFolder
+from oven_controller.settings.model import AgentSpec
+from oven_controller.stack import agent_keys
 from oven_controller.stack.plan import Plan, pools
 
 
@@ -81,4 +81,4 @@ def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
     files = ServerFolder(tmp_path, "r")
     files.add_user("agent", "agents-1", ("lr", "curriculum"))
     with pytest.raises(ConfigError, match="'lr' is one of lr, curriculum, with the key 'agents-1'"):
-        admit.revoke_there(files, "lr")
+        agent_keys.revoke_there(files, "lr")

@@ -1,9 +1,9 @@
 """A log that follows from its inputs, and logs that do not."""
 
-from tests.unit.mesh_log import LR, NOON, RUN, Log
+from tests.support.mesh_log import LR, NOON, RUN, Log
 
-from oven_controller.events import Event
-from oven_controller.replay import replay
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
 
 
 def a_run(end: bool = True) -> list[Event]:

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from tests.unit.mesh_log import LR, NOON, RUN, Log, event
+from tests.support.mesh_log import LR, NOON, RUN, Log, event
 
-from oven_controller.events import Event
-from oven_controller.messages import Decision, MetricSpec, Outcome, OutcomeLine, Receipt
-from oven_controller.stack.headless import Headless
-from oven_controller.stack.view import RunView
+from oven_controller.log.run_view import RunView
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine, Receipt
+from oven_controller.stack.line_output import Headless
 
 
 def lines(events: list[Event]) -> list[str]:

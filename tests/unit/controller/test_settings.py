@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller import settings as module
-from oven_controller.credentials import Credentials
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.settings import (
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import load_keys
+from oven_controller.security.tls import trusting
+from oven_controller.settings import model as module
+from oven_controller.settings.model import (
     CommitteeSettings,
     MemberSettings,
     Recipe,
@@ -21,8 +23,6 @@ from oven_controller.settings import (
     agent_specs,
     resolve,
 )
-from oven_controller.signing import load_keys
-from oven_controller.tls import trusting
 
 
 class Options(BaseModel):
@@ -59,7 +59,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return ToyRecipe()
 
     monkeypatch.setattr(module, "_recipe", recipe)
-    monkeypatch.setattr("oven_controller.stack.plugins.points", lambda group: {"curriculum": None, "lr": None})
+    monkeypatch.setattr("oven_controller.plugins.points", lambda group: {"curriculum": None, "lr": None})
 
 
 def test_defaults() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.credentials import Credentials
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     Decision,
     Message,
     Observation,
@@ -22,9 +22,9 @@ from oven_controller.messages import (
     StepClosed,
     Vote,
 )
-from oven_controller.names import Subjects
-from oven_controller.signing import Keyring, Signer, judged
-from oven_controller.wire import Malformed
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Keyring, Signer, judged
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ON = Subjects("r")

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.replayed import a_run, left_behind
-from tests.unit.test_cli_replay import invoke
+from tests.support.replayed import a_run, left_behind
+from tests.unit.controller.test_cli_replay import invoke
 
-from oven_controller.bus import Entry
+from oven_controller.bus.connection import Entry
 from oven_controller.errors import ConfigError
-from oven_controller.home import Home
-from oven_controller.messages import RunEnded
-from oven_controller.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
-from oven_controller.stack.reading import exported
-from oven_learner import spooling
+from oven_controller.protocol.messages import RunEnded
+from oven_controller.runs.folder import Home
+from oven_controller.runs.log_reader import exported
+from oven_controller.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
+from oven_learner.link import spool as spooling
 
 
 def messages(count: int) -> list[Kept]:

@@ -17,27 +17,27 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from oven_controller import genai, telemetry
 from oven_controller.errors import ConfigError
-from oven_controller.events import Event
-from oven_controller.server import free_port
+from oven_controller.protocol.events import Event
+from oven_controller.server.embedded import free_port
+from oven_controller.telemetry import genai, tracing
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CANARY = "sk-canary-3141592653"
 
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    monkeypatch.delenv(telemetry.VARIABLE, raising=False)
+    monkeypatch.delenv(tracing.VARIABLE, raising=False)
     exporter = InMemorySpanExporter()
-    telemetry.start("test", "r", exporter)
+    tracing.start("test", "r", exporter)
     yield exporter
-    telemetry.shutdown()
+    tracing.shutdown()
 
 
 def finished(exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
-    telemetry.flush(limit_s=60)
+    tracing.flush(limit_s=60)
     return exporter.get_finished_spans()
 
 
@@ -52,8 +52,9 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
-        "import sys, oven_controller.mesh.service, oven_agents.host, oven_learner.link, oven_controller.cli.main\n"
-        "from oven_controller import genai, telemetry\n"
+        "import sys, oven_controller.replica.service, oven_agents.runtime.host, oven_learner.link.bus_link, "
+        "oven_controller.cli.main\n"
+        "from oven_controller.telemetry import genai, tracing as telemetry\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
@@ -67,7 +68,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
 def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
     done = python(
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from oven_controller import errors, telemetry\n"
+        "from oven_controller import errors; from oven_controller.telemetry import tracing as telemetry\n"
         "try: telemetry.start('mesh', 'r')\n"
         "except errors.ConfigError as error: print(error, telemetry.on())",
         OVEN_OTLP="http://127.0.0.1:4318",
@@ -76,16 +77,16 @@ def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
 
 
 def test_an_address_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(telemetry.VARIABLE, "localhost:4318")
+    monkeypatch.setenv(tracing.VARIABLE, "localhost:4318")
     with pytest.raises(ConfigError, match="http://localhost:4318"):
-        telemetry.start("mesh", "r")
+        tracing.start("mesh", "r")
 
 
 def test_a_span_goes_on_from_its_parent_and_says_what_failed_without_quoting_it(spans: InMemorySpanExporter) -> None:
-    with telemetry.span("vote", PARENT, {"oven.tick": 3}, kind="consumer") as span:
+    with tracing.span("vote", PARENT, {"oven.tick": 3}, kind="consumer") as span:
         trace_id, span_id = span.traceparent.split("-")[1:3]
         span.note({"oven.actuator": "x" * 5000})
-    with pytest.raises(ValueError, match=CANARY), telemetry.span("tally", span.traceparent):
+    with pytest.raises(ValueError, match=CANARY), tracing.span("tally", span.traceparent):
         raise ValueError(CANARY)
     vote, tally = finished(spans)
     assert vote.parent is not None and tally.parent is not None and vote.attributes and tally.attributes
@@ -101,7 +102,7 @@ def test_a_span_goes_on_from_its_parent_and_says_what_failed_without_quoting_it(
 
 @pytest.mark.parametrize("said", ["nonsense", "00-0-0-01", "ff-" + PARENT[3:], "00-" + "0" * 32 + PARENT[35:]])
 def test_a_context_that_is_none_begins_a_trace_of_its_own(spans: InMemorySpanExporter, said: str) -> None:
-    telemetry.span("vote", said).end()
+    tracing.span("vote", said).end()
     (vote,) = finished(spans)
     assert vote.parent is None
 
@@ -110,13 +111,13 @@ def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExpo
     from opentelemetry.sdk.trace import TracerProvider
 
     with TracerProvider(shutdown_on_exit=False).get_tracer("theirs").start_as_current_span("step"):
-        telemetry.span("observe").end()
+        tracing.span("observe").end()
     (observe,) = finished(spans)
     assert observe.parent is None
 
 
 def test_contexts_are_bounded() -> None:
-    contexts = telemetry.Contexts(kept=2)
+    contexts = tracing.Contexts(kept=2)
     for name in ("a", "b", "c"):
         contexts.keep(name, f"of {name}")
     contexts.keep("d", "")
@@ -171,7 +172,7 @@ def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
     """Two batches and an end: the spans are lost, the process is not."""
     done = python(
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from oven_controller import telemetry\n"
+        "from oven_controller.telemetry import tracing as telemetry\n"
         "telemetry.start('mesh', 'r')\n"
         "for _ in range(3):\n"
         "    telemetry.span('observe').end(); telemetry.flush()\n"
@@ -196,11 +197,11 @@ def test_an_exporter_that_raises_is_reported_once(caplog: pytest.LogCaptureFixtu
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             raise RuntimeError(CANARY)
 
-    telemetry.start("test", "r", Broken())
+    tracing.start("test", "r", Broken())
     for _ in range(2):
-        telemetry.span("observe").end()
-        telemetry.flush(limit_s=60)
-    telemetry.shutdown()
+        tracing.span("observe").end()
+        tracing.flush(limit_s=60)
+    tracing.shutdown()
     said = [record.getMessage() for record in caplog.records if record.name == "oven.telemetry"]
     assert len(said) == 2 and "(RuntimeError)" in said[0] and "2 of 2 spans" in said[1]
     assert CANARY not in caplog.text

@@ -8,14 +8,14 @@ from importlib import metadata
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
-from oven_kg.answers import Answers, answers
-from oven_kg.diagnose import diagnose
-from oven_kg.graph import load
-from oven_kg.judge import judge
-from oven_kg.lint import lint
-from oven_kg.records import read
-from oven_kg.shuffled import PERMUTED, shuffled
+from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
+from oven_kg.graph.knowledge import load
+from oven_kg.graph.lint import lint
+from oven_kg.graph.randomized import PERMUTED, shuffled
+from oven_kg.graph.records import read
+from oven_kg.reasoning.diagnose import diagnose
+from oven_kg.reasoning.judge import judge
+from oven_kg.service.endpoints import Answers, answers
 
 ASKED = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),), phase="pretrain", k=50)
 
@@ -65,5 +65,5 @@ def test_the_control_ranks_otherwise_and_bars_the_same() -> None:
 
 def test_the_entry_point_is_announced() -> None:
     points = metadata.entry_points(group="oven.in_process", name="kg")
-    assert all(point.value == "oven_kg.answers:answers" for point in points)
+    assert all(point.value == "oven_kg.service.endpoints:answers" for point in points)
     assert isinstance(answers(), Answers)

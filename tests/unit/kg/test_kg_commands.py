@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.commands import DIAGNOSE, INFO, LINT, Command
-from oven_kg.graph import load
-from oven_kg.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
-from oven_kg.records import DATA
+from oven_kg.cli.commands import DIAGNOSE, INFO, LINT, Command
+from oven_kg.cli.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
+from oven_kg.graph.knowledge import load
+from oven_kg.graph.records import DATA
 
 
 def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> str:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.messages import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
-from oven_kg.diagnose import LIMIT, diagnose
-from oven_kg.graph import Knowledge, load
+from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
+from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.reasoning.diagnose import LIMIT, diagnose
 
 GRAPH = load()
 SYMPTOMS = [node.id for node in GRAPH.of_kind("symptom")]

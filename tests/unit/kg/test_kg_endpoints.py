@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.test_kg_commands import said
+from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.messages import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
-from oven_kg.curriculum import curriculum, lower_bound
-from oven_kg.graph import load
-from oven_kg.importance import node_importance, pagerank, top
-from oven_kg.query import query
-from oven_kg.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
-from oven_kg.token_codec import LIMIT, decode, encode, vocabulary_sha
-from oven_kg.token_prior import Longest, token_prior
+from oven_controller.protocol.messages import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_kg.cli.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
+from oven_kg.graph.knowledge import load
+from oven_kg.reasoning.curriculum import curriculum, lower_bound
+from oven_kg.reasoning.query import query
+from oven_kg.token_prior.codec import LIMIT, decode, encode, vocabulary_sha
+from oven_kg.token_prior.pagerank import node_importance, pagerank, top
+from oven_kg.token_prior.prior import Longest, token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.needs import NEED
-from oven_kg.graph import Knowledge, load
-from oven_kg.lint import lint
-from oven_kg.records import Edge, Node, Records, Source, read
+from oven_controller.mesh.requirements import NEED
+from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.lint import lint
+from oven_kg.graph.records import Edge, Node, Records, Source, read
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDS = read()
 REQUIRED = """policy_collapse loss_spike loss_nan reward_plateau slow_progress kl_anchor_binds kl_runaway
 entropy_collapse zero_advantage_groups starved_level reward_up_heldout_down judge_outage grad_norm_spike
@@ -37,13 +37,13 @@ def test_its_own_sources_are_in_this_repository() -> None:
 
 
 def test_its_metrics_are_what_learners_publish() -> None:
-    from oven_learner.hf import metrics, repeated
+    from oven_learner.hf import repeated_rows, step_metrics
     from oven_learner.optim import gauges
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.train import gauges as recipe
 
-    specs = (*metrics.ANY_TRAINER, *metrics.GRPO, *metrics.SFT, *recipe(GrpoSettings()))
-    specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, repeated.REPEATED)
+    specs = (*step_metrics.ANY_TRAINER, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
+    specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, repeated_rows.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")
     published = {levels.sub(r"\1/*", spec.name) for spec in specs}
     # TRL's own, by name, and what `announced` adds when there is such a thing.
@@ -54,7 +54,7 @@ def test_its_metrics_are_what_learners_publish() -> None:
 
 
 def test_the_agents_name_symptoms_that_it_has() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "agents" / "oven_agents").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "agents" / "oven_agents").rglob("*.py"))
     named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"', sources))
     named = {name for pair in named for name in pair if name}
     assert named >= {"policy_collapse", "loss_nan", "gradients_aligned", "gradients_opposed", "starved_level"}

@@ -9,16 +9,16 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.test_kg_commands import said
+from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.commands import INFO, LINT
+from oven_kg.cli.commands import INFO, LINT
+from oven_kg.graph.records import Records
 from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet, rows
 from oven_kg.loaders.opening import opened
 from oven_kg.loaders.rows import Triple, gather
-from oven_kg.records import Records
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LOADERS = {
     ".csv": delimited.rows,
     ".tsv": delimited.rows,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import DiagnoseRequest as Ask
-from oven_controller.messages import (
+from oven_controller.protocol.messages import DiagnoseRequest as Ask
+from oven_controller.protocol.messages import (
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
@@ -21,10 +21,10 @@ from oven_controller.messages import (
     Remedy,
     Symptom,
 )
-from oven_kg import posteriors as module
-from oven_kg.answers import POSTERIORS, Answers, answers
-from oven_kg.graph import load
-from oven_kg.posteriors import PSEUDO, Posteriors
+from oven_kg.graph.knowledge import load
+from oven_kg.reasoning import posteriors as module
+from oven_kg.reasoning.posteriors import PSEUDO, Posteriors
+from oven_kg.service.endpoints import POSTERIORS, Answers, answers
 
 BACK, CUT, BOTH = ("run.rollback",), ("optimizer.lr_scale:down",), ("run.rollback", "optimizer.lr_scale:down")
 SYMPTOMS = ("loss_spike", "grad_norm_spike", "policy_collapse", "weights_shrink", "of_nobody")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, trainer, weights
-from tests.unit.test_attach_trl import tokenizer
-from tests.unit.tiny_grpo import ROWS, grpo, vowels
+from tests.support.attached import THIRD_PARTY, Deciding, Sequential, equal, trainer, weights
+from tests.support.tiny_grpo import ROWS, grpo, vowels
+from tests.unit.learner.test_attach_trl import tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attachment import attach
-from oven_learner.channels import ChannelTrainer
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.losses import ChannelTrainer
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, llama, rows, trainer
-from tests.unit.test_attach_trl import grpo, sft
-from tests.unit.test_attach_trl_knobs import distillation, dpo, rloo
+from tests.support.attached import THIRD_PARTY, Deciding, llama, rows, trainer
+from tests.unit.learner.test_attach_trl import grpo, sft
+from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
-from oven_agents.objective import held_out
+from oven_agents.stats.objective import held_out
+from oven_controller.mesh.judging_metric import judge
 from oven_controller.mesh.state import State
-from oven_controller.mesh.yardstick import judge
-from oven_controller.messages import MetricSpec, RunEnded, RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
+from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 TEXTS = [{"text": "abcd"}, {"text": "bcde"}]

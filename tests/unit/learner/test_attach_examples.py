@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
 
 import oven_learner
-from oven_controller.messages import RunEnded, RunStarted
-from oven_controller.vocabulary import ACTUATORS
-from oven_learner.attachment import attach
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 ALWAYS = {
     "optimizer.lr_scale",
     "grad.clip",

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
+from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.attachment import attach
+from oven_learner.hf.attach import attach
+from oven_learner.link.resume_state import Past
 from oven_learner.optim.learning_rate import LearningRateScale
-from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -254,7 +254,7 @@ def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monk
 def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.unit.test_client import decide
+    from tests.unit.learner.test_client import decide
 
     def full(_: object) -> Any:
         raise MemoryError("no room")

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from tests.unit.test_client import Line, decide
+from tests.unit.learner.test_client import Line, decide
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Observation, OperatorCommand, RunEnded, RunStarted
+from oven_controller.protocol.messages import Observation, OperatorCommand, RunEnded, RunStarted
 from oven_learner.loop import connect
-from oven_learner.snapshots import Snapshots
+from oven_learner.rollback.in_memory import Snapshots
 
 
 def ended(line: Line) -> RunEnded:
@@ -34,7 +34,7 @@ def test_the_public_names() -> None:
 
 
 def test_attach_is_the_function_whoever_imported_its_module() -> None:
-    code = "import oven_learner as oven, oven_learner.attachment; oven.Attachment; assert callable(oven.attach)"
+    code = "import oven_learner as oven, oven_learner.hf.attach; oven.Attachment; assert callable(oven.attach)"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
+from tests.support.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attachment import attach
-from oven_learner.optim import gauges, update
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.optim import gauges, update_norm
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -205,7 +205,7 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
 def test_the_gauge_is_the_same_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for chunk in (2**24, 9):
-        monkeypatch.setattr(update, "CHUNK", chunk)
+        monkeypatch.setattr(update_norm, "CHUNK", chunk)
         job, line = trainer(tmp_path), Deciding()
         attach(job, link=line)
         job.train()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
-from tests.unit.test_attach_trl import tokenizer
-from tests.unit.test_teachers import teacher
-from tests.unit.tiny_grpo import grpo, lora
+from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.tiny_grpo import grpo, lora
+from tests.unit.learner.test_attach_trl import tokenizer
+from tests.unit.learner.test_teachers import teacher
 
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf import snapshot
+from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

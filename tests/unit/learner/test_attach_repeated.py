@@ -10,20 +10,20 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
-from tests.unit.test_attach_trl import grpo
+from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
-from oven_agents.data_health import DataHealth
-from oven_agents.gradient_health import GradientHealth
-from oven_agents.sentinel import Sentinel
-from oven_agents.weight_decay import WeightDecay
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
+from oven_agents.shipped.divergence import Sentinel
+from oven_agents.shipped.grad_clip import GradientHealth
+from oven_agents.shipped.repeated_data import DataHealth
+from oven_agents.shipped.weight_decay import WeightDecay
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.repeated import REPEATED
-from oven_learner.hf.rows_read import RowsRead
-from oven_learner.past import Past
+from oven_learner.hf.repeated_rows import REPEATED
+from oven_learner.hf.row_bitmap import RowsRead
+from oven_learner.link.resume_state import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

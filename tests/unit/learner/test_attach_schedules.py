@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, Deciding, trainer
 from transformers import Trainer, TrainerCallback
 
-from oven_learner.attachment import attach
-from oven_learner.past import Past
+from oven_learner.hf.attach import attach
+from oven_learner.link.resume_state import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

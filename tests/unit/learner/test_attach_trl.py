@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -17,8 +17,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

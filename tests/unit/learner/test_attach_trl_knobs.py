@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, llama, trainer
-from tests.unit.test_attach_trl import COMMON, grpo, sft, tokenizer
+from tests.support.attached import THIRD_PARTY, Deciding, llama, trainer
+from tests.unit.learner.test_attach_trl import COMMON, grpo, sft, tokenizer
 from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
@@ -18,9 +18,9 @@ from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import ActuatorSpec, RunStarted, Value
+from oven_controller.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
-from oven_learner.attachment import attach
+from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import UsersOwn, beta, epsilon, reward_weights
 from oven_learner.loop import USER_BOUNDS
 from oven_learner.teachers import announce_anchor

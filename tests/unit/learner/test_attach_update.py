@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, Deciding, trainer
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
-from oven_learner.optim import gauges, update
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.optim import gauges, update_norm
 from oven_learner.optim.gauges import OptimizerGauges
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -67,14 +67,14 @@ def test_the_update_is_the_difference_that_a_copy_shows(
     optimizer = HOW[how](groups)
     optimizer.param_groups[0]["lr"] = rate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update, "CHUNK", chunk)
+        patch.setattr(update_norm, "CHUNK", chunk)
         if on_device:
-            patch.setattr(update, "_scalars", torch.Tensor.unbind)
+            patch.setattr(update_norm, "_scalars", torch.Tensor.unbind)
         for step, index in enumerate(left_out):
             pulled(weights, step, index)
             before = flat(weights)
             optimizer.step()
-            norm, length = update.weight_norm(optimizer), update.update_norm(optimizer)
+            norm, length = update_norm.weight_norm(optimizer), update_norm.update_norm(optimizer)
             assert norm is not None and length is not None
             assert norm.item() == pytest.approx(flat(weights).norm().item(), rel=1e-12)
             assert length.item() == pytest.approx((flat(weights) - before).norm().item(), rel=1e-7)
@@ -87,7 +87,7 @@ def test_narrow_weights_have_their_norms_in_float32(
 ) -> None:
     """In bfloat16 the update is that before rounding."""
     if on_device:
-        monkeypatch.setattr(update, "_scalars", torch.Tensor.unbind)
+        monkeypatch.setattr(update_norm, "_scalars", torch.Tensor.unbind)
     weights = spread(2, dtype)
     exact = [torch.nn.Parameter(weight.detach().double()) for weight in weights]
     lengths = []
@@ -95,7 +95,7 @@ def test_narrow_weights_have_their_norms_in_float32(
         optimizer = torch.optim.AdamW(these, lr=0.05, weight_decay=0.1)
         pulled(these, 1, -1)
         optimizer.step()
-        length = update.update_norm(optimizer)
+        length = update_norm.update_norm(optimizer)
         assert length is not None
         lengths.append(length)
     assert lengths[0].dtype != torch.bfloat16 and lengths[0].item() == pytest.approx(lengths[1].item(), rel=least)
@@ -156,8 +156,8 @@ def test_an_optimizer_whose_steps_we_do_not_know_has_the_norm_alone(tmp_path: Pa
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
     assert not any(RATIO in seen.metrics for seen in line.observed())
     heir = type("Heir", (torch.optim.AdamW,), {})
-    assert not update.known(heir(spread(1)))
-    assert not update.known(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))]))
+    assert not update_norm.known(heir(spread(1)))
+    assert not update_norm.known(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))]))
 
 
 def test_frozen_weights_do_not_count(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_step_that_overflows_has_no_update(fused: bool) -> None:
 def test_a_gauge_that_raises_is_given_up_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(update, "update_norm", lambda _: 1 / 0)
+    monkeypatch.setattr(update_norm, "update_norm", lambda _: 1 / 0)
     with caplog.at_level("WARNING", logger="oven.learner"):
         line, copies = trained(trainer(tmp_path))
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)

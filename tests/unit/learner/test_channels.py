@@ -10,18 +10,18 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.attached import THIRD_PARTY, Deciding, llama, weights
-from tests.unit.test_attach_trl import tokenizer
-from tests.unit.test_teachers import teacher
-from tests.unit.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
+from tests.support.attached import THIRD_PARTY, Deciding, llama, weights
+from tests.support.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
+from tests.unit.learner.test_attach_trl import tokenizer
+from tests.unit.learner.test_teachers import teacher
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
-from oven_learner.channels import Channel, ChannelTrainer, Distillation, Supervised
-from oven_learner.channels.divergence import generalized_jsd
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.losses import Channel, ChannelTrainer, Distillation, Supervised
+from oven_learner.losses.jsd import generalized_jsd
 from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
 

@@ -10,43 +10,43 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Deciding, equal, trainer, weights
 
-from oven_controller import relaunch
 from oven_controller.errors import ConfigError
-from oven_controller.messages import Receipt, RunEnded, RunStarted
-from oven_controller.relaunch import Bound, Relaunch
-from oven_controller.stack.relaunching import Relaunching
-from oven_learner import checkpoints, ondisk
-from oven_learner.attachment import Attachment, attach
-from oven_learner.checkpoints import Record
+from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
+from oven_controller.runs import relaunch
+from oven_controller.runs.relaunch import Bound, Relaunch
+from oven_controller.stack.relaunch_policy import Relaunching
+from oven_learner.hf.attach import Attachment, attach
+from oven_learner.link.resume_state import Past
 from oven_learner.optim import snapshot
-from oven_learner.past import Past
+from oven_learner.rollback import checkpoint_record, on_disk
+from oven_learner.rollback.checkpoint_record import Record
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
 def kept(output: Path, step: int, tick: int | None = None, run: str = "r", training: str = "1", **more: Any) -> Path:
     folder = output / f"checkpoint-{step}"
-    checkpoints.begin(folder)
+    checkpoint_record.begin(folder)
     (folder / "model.safetensors").write_bytes(b"w" * 64)
     (folder / "trainer_state.json").write_text("{}")
     record = Record(
         run=run, training=training, incarnation=1, n=1, tick=step if tick is None else tick, step=step, trained=step,
         fresh=True, **{"own": False, "world": 1, "model": {"w": (4, 2)}, **more},
     )  # fmt: skip
-    checkpoints.finish(folder, record)
+    checkpoint_record.finish(folder, record)
     return folder
 
 
 def test_a_checkpoint_counts_from_its_last_word_on(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
-    checkpoints.begin(folder)
+    checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
-    assert "never finished" in checkpoints.problem(folder)
-    assert kept(tmp_path, 3) == folder and not checkpoints.problem(folder)
-    checkpoints.begin(folder)  # it is written over
-    assert checkpoints.read(folder) is None and "never finished" in checkpoints.problem(folder)
+    assert "never finished" in checkpoint_record.problem(folder)
+    assert kept(tmp_path, 3) == folder and not checkpoint_record.problem(folder)
+    checkpoint_record.begin(folder)  # it is written over
+    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.problem(folder)
 
 
 def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path) -> None:
@@ -54,28 +54,28 @@ def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path
     kept(tmp_path, 20, 20)
     kept(tmp_path, 30, 30, run="other")
     kept(tmp_path, 12, 25)  # after a rollback from 20 to 10
-    assert checkpoints.newest(tmp_path, "r", "1") is not None
-    assert [path.name for path, _ in checkpoints.complete(tmp_path, "r", "1")] == [
+    assert checkpoint_record.newest(tmp_path, "r", "1") is not None
+    assert [path.name for path, _ in checkpoint_record.complete(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
-    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
-    found = checkpoints.newest(tmp_path, "r", "1", tick=24)
+    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
+    found = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
     assert found is not None and found[0].name == "checkpoint-20"
-    checkpoints.abandon(tmp_path, "r", "1", 10, "rolled back")
-    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
-    assert not checkpoints.problem(tmp_path / "checkpoint-20"), "whole it is"
+    checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
+    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
+    assert not checkpoint_record.problem(tmp_path / "checkpoint-20"), "whole it is"
 
 
 def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
     kept(tmp_path, 1)
     (kept(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
     (kept(tmp_path, 3) / "model.safetensors").unlink()
-    (kept(tmp_path, 4) / checkpoints.PART).touch()
-    (kept(tmp_path, 5) / checkpoints.RECORD).write_text('{"v": 1')
-    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
+    (kept(tmp_path, 4) / checkpoint_record.PART).touch()
+    (kept(tmp_path, 5) / checkpoint_record.RECORD).write_text('{"v": 1')
+    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
     (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
     with pytest.raises(ConfigError, match=r"no checkpoint in .* can be resumed"):
-        checkpoints.to_resume(tmp_path, "r", "1")
+        checkpoint_record.to_resume(tmp_path, "r", "1")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
     [
         (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, and had 64 .*resume from checkpoint-1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
-        (lambda f: (f / checkpoints.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
-        (lambda f: (f / checkpoints.RECORD).write_text("{"), r"oven.json cannot be read"),
+        (lambda f: (f / checkpoint_record.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
+        (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
         (lambda f: kept(f.parent, 9, run="calm-otter"), r"is of run 'calm-otter', and this is run 'r': .*--resume"),
         (lambda f: kept(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in it and 4×2 in the trainer"),
         (lambda f: kept(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
@@ -93,16 +93,16 @@ def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
 def test_what_cannot_be_gone_on_from_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, said: str) -> None:
     kept(tmp_path, 1)
     folder = kept(tmp_path, 9)
-    assert checkpoints.checked(folder, "r", {"w": (4, 2)}) is not None
+    assert checkpoint_record.checked(folder, "r", {"w": (4, 2)}) is not None
     spoil(folder)
     with pytest.raises(ConfigError, match=said):
-        checkpoints.checked(folder, "r", {"w": (4, 2)})
+        checkpoint_record.checked(folder, "r", {"w": (4, 2)})
 
 
 def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
     kept(tmp_path, 5)
     with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
-        checkpoints.checked(tmp_path / "checkpoint-6", "r", {})
+        checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})
 
 
 def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
@@ -161,8 +161,8 @@ def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> 
         job.train()
     assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
     with pytest.raises(ConfigError, match=r"checkpoint-8 was never finished .*; resume from checkpoint-4"):
-        checkpoints.checked(tmp_path / "checkpoint-8", "", {})
-    assert checkpoints.to_resume(tmp_path, "", "1") == tmp_path / "checkpoint-4"
+        checkpoint_record.checked(tmp_path / "checkpoint-8", "", {})
+    assert checkpoint_record.to_resume(tmp_path, "", "1") == tmp_path / "checkpoint-4"
 
 
 class Wide(torch.nn.Module):
@@ -202,7 +202,7 @@ class Disk:
         self.folder, self.output = folder, folder / "out"
         self.charge_rollbacks = False
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-        monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
+        monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
@@ -230,7 +230,7 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     assert (receipt.actuator, receipt.status, receipt.before, receipt.after) == ("run.rollback", "applied", 10.0, 4.0)
     assert isinstance(end, RunEnded) and (end.reason, end.step) == ("stopped", 4)
     assert end.detail == "rolled back from step 10 to step 4: goes on from checkpoint-4 in the next incarnation"
-    assert checkpoints.in_folder(disk.output)[-1].name == "checkpoint-8", "what it went back from was not saved"
+    assert checkpoint_record.in_folder(disk.output)[-1].name == "checkpoint-8", "what it went back from was not saved"
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
 
@@ -295,7 +295,7 @@ def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
 def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
+    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
     attachment = attach(job, link=line)
@@ -304,28 +304,28 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
 
     def timed() -> Any:
         back = made()
-        assert isinstance(back, ondisk.OnDisk)
+        assert isinstance(back, on_disk.OnDisk)
         back._turns.clock = lambda: next(clock)
         return back
 
     attachment._to_go_back_to = timed  # type: ignore[method-assign]
     job.train()
-    records = {path.name: checkpoints.read(path) for path in checkpoints.in_folder(disk.output)}
+    records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]
     asked = [name for name, record in records.items() if record is not None and not record.own]
-    assert len(own) == ondisk.KEPT and asked == ["checkpoint-38"]
+    assert len(own) == on_disk.KEPT and asked == ["checkpoint-38"]
 
 
 def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 0.0)
-    monkeypatch.setattr(ondisk, "ROOM", 1e18)
+    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
+    monkeypatch.setattr(on_disk, "ROOM", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=Deciding())
     with caplog.at_level(logging.WARNING, "oven.learner"):
         job.train()
-    assert not checkpoints.in_folder(disk.output) and "GB are free" in caplog.text
+    assert not checkpoint_record.in_folder(disk.output) and "GB are free" in caplog.text
 
 
 def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,21 +343,26 @@ def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: py
 
 
 def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
-    assert 0 < ondisk.seconds_to_write(1_000_000, tmp_path / "out") < ondisk.seconds_to_write(10**12, tmp_path / "out")
+    assert (
+        0 < on_disk.seconds_to_write(1_000_000, tmp_path / "out") < on_disk.seconds_to_write(10**12, tmp_path / "out")
+    )
     assert not list((tmp_path / "out").iterdir())
     (tmp_path / "file").touch()
-    assert ondisk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"
+    assert on_disk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"
 
 
 def test_no_training_goes_on_from_a_checkpoint_of_another(tmp_path: Path) -> None:
     kept(tmp_path, 8, 8, training="1")
-    assert checkpoints.to_resume(tmp_path, "r", "2") is None
-    assert checkpoints.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
+    assert checkpoint_record.to_resume(tmp_path, "r", "2") is None
+    assert checkpoint_record.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
     kept(tmp_path, 4, 12, training="2")
-    assert checkpoints.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
-    assert checkpoints.to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
-    checkpoints.abandon(tmp_path, "r", "2", 0, "rolled back")
-    assert checkpoints.newest(tmp_path, "r", "1") is not None and checkpoints.newest(tmp_path, "r", "2") is None
+    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
+    assert checkpoint_record.to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
+    checkpoint_record.abandon(tmp_path, "r", "2", 0, "rolled back")
+    assert (
+        checkpoint_record.newest(tmp_path, "r", "1") is not None
+        and checkpoint_record.newest(tmp_path, "r", "2") is None
+    )
 
 
 def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further(disk: Disk) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.errors import BusError, UnknownNameError
-from oven_controller.messages import (
+from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_controller.protocol.messages import (
     Decision,
     LearnerMessage,
     LogMessage,
@@ -22,12 +23,11 @@ from oven_controller.messages import (
     StepClosed,
     Value,
 )
-from oven_controller.rules import Rules
-from oven_controller.vocabulary import ACTUATORS
+from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
-from oven_learner.client import OvenClient
-from oven_learner.past import Past
-from oven_learner.snapshots import Snapshots
+from oven_learner.client.client import OvenClient
+from oven_learner.link.resume_state import Past
+from oven_learner.rollback.in_memory import Snapshots
 
 
 class Line:
@@ -485,8 +485,8 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
 
 
 def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.listening.LOCKSTEP_S", 0.01)
-    monkeypatch.setattr("oven_learner.listening.AFTER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 0.01)
+    monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
     line = Line()
     client, _ = make(line, lockstep=True)
     for step in range(1, 4):
@@ -504,7 +504,7 @@ def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch
     line.coming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
     assert words(line) == [("a", "run.hold", "noop", "it is not held")]
-    monkeypatch.setattr("oven_learner.listening.AFTER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
     client._listening._patience = 0.01
     client.observe(2, {})
     line.coming.append(OperatorCommand(id="a", action="resume"))

@@ -13,18 +13,18 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
-from tests.unit.test_attach_trl import grpo
-from tests.unit.test_client import decide
+from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.unit.learner.test_attach_trl import grpo
+from tests.unit.learner.test_client import decide
 from transformers import Trainer
 
-from oven_controller import relaunch
-from oven_controller.messages import RunStarted
-from oven_learner import ondisk
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import RunStarted
+from oven_controller.runs import relaunch
+from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.link.resume_state import Past
 from oven_learner.optim import snapshot
-from oven_learner.past import Past
+from oven_learner.rollback import on_disk
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -103,7 +103,7 @@ def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-    monkeypatch.setattr(ondisk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
+    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     monkeypatch.setenv(relaunch.OFFERED, "1")
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
-from tests.unit.test_attach_trl import COMMON, tokenizer
-from tests.unit.test_teachers import teacher
-from tests.unit.tiny_grpo import ROWS
+from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.support.tiny_grpo import ROWS
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
+from tests.unit.learner.test_teachers import teacher
 from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
 from oven_controller.errors import ConfigError, TeacherRefusedError
-from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attachment import attach
-from oven_learner.recipe import Order
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.distillation import DistillationSettings, parse_start
 from oven_learner.recipes.distillation.recipe import RECIPE
 from oven_learner.recipes.distillation.starts import NAMES
@@ -112,7 +112,7 @@ def test_its_prompts_are_looked_at_too(tmp_path: Path) -> None:
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import oven_learner.recipes.run as recipes_run
+    import oven_learner.recipes.runner as recipes_run
 
     line = Deciding({2: ("teacher.active", "strong")})
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.attached import THIRD_PARTY, Deciding
+from tests.support.attached import THIRD_PARTY, Deciding
 
 import oven_learner
-from oven_controller.messages import Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.loop import connect
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 STEPS = {"raw_loop.py": 40, "own_rate_loop.py": 40, "accelerate_loop.py": 40, "lightning_module.py": 60}
 GAUGES = {"loss", "grad_norm", "learning_rate", "optim/weight_norm", "optim/update_ratio"}
 

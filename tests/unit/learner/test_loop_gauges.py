@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import Deciding, equal
-from tests.unit.loops import STEPS, Loop
+from tests.support.attached import Deciding, equal
+from tests.support.loops import STEPS, Loop
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import MetricSpec, RunEnded, RunStarted
-from oven_learner.evaluation import better
+from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
+from oven_learner.client.held_out_evaluation import better
 from oven_learner.loop import connect
-from oven_learner.optim import gauges, momentum, update
+from oven_learner.optim import gauges, momentum, update_norm
 
 COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL)
 GAUGES = {"grad_norm", "learning_rate", COSINE, NORM, RATIO}
@@ -131,7 +131,7 @@ def test_the_agents_that_can_fire_on_readmes_lines() -> None:
 
 
 def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
-    from oven_agents.weight_decay import WeightDecay
+    from oven_agents.shipped.weight_decay import WeightDecay
 
     loop = Loop(OPTIMIZERS["SGD"])
     why = WeightDecay().cannot_fire(run_of(loop.run(Deciding())))
@@ -289,7 +289,7 @@ def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool
 def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(update, "weight_norm", lambda _: 1 / 0)
+    monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
     monkeypatch.setattr("oven_learner.optim.clip.gradient_norm", lambda _: 1 / 0)
     alone = Loop()
     alone.alone()

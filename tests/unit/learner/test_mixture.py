@@ -14,14 +14,14 @@ pytest.importorskip("torch")
 
 import torch
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, llama, trainer
-from tests.unit.test_attach_trl import COMMON, grpo, tokenizer
+from tests.support.attached import THIRD_PARTY, Deciding, llama, trainer
+from tests.unit.learner.test_attach_trl import COMMON, grpo, tokenizer
 from transformers import Trainer
 
 from oven_controller.errors import ConfigError
-from oven_learner.attachment import attach
+from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS, Mixture, MixtureSampler
-from oven_learner.past import Past
+from oven_learner.link.resume_state import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

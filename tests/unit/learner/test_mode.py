@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, rows, trainer, weights
-from tests.unit.loops import STEPS, Loop
+from tests.support.attached import THIRD_PARTY, Deciding, equal, rows, trainer, weights
+from tests.support.loops import STEPS, Loop
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
-from oven_learner.attachment import IdleAttachment, attach
+from oven_learner.hf.attach import IdleAttachment, attach
 from oven_learner.loop import connect
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

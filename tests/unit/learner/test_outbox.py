@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.messages import LearnerMessage, Observation, Receipt
-from oven_learner.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Letter, Outbox
+from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
+from oven_learner.link.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Letter, Outbox
 
 WIRE = 100
 
@@ -115,7 +115,7 @@ def test_a_message_that_cannot_be_made_is_left_out(caplog: pytest.LogCaptureFixt
 
 
 def test_even_what_nobody_has_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.outbox.UNMADE", 10)
+    monkeypatch.setattr("oven_learner.link.outbox.UNMADE", 10)
     box = outbox()
     for n in range(1, 101):
         box.put(receipt(n) if n == 50 else observation(n), n != 50)

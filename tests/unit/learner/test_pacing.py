@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.pacing import SHARE, Pacing
-from oven_learner.snapshots import CREDIT_S, EVERY_TICKS, LOOK_TICKS, Snapshots, Turns
+from oven_learner.rollback.in_memory import CREDIT_S, EVERY_TICKS, LOOK_TICKS, Snapshots, Turns
+from oven_learner.rollback.time_budget import SHARE, Pacing
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
 

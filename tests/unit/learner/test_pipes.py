@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_learner.pipes import Flag, Inlet, Outlet, packed, packed_atoms
+from oven_learner.link.pipes import Flag, Inlet, Outlet, packed, packed_atoms
 
 atoms = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 parcels = st.one_of(

@@ -19,13 +19,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import RunEnded, RunStarted
-from oven_learner.attachment import attach
-from oven_learner.past import Past
-from oven_learner.recipe import Order
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.link.resume_state import Past
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, Job, PretrainSettings, build, corpus, parse_start, tokens
 from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
 from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
@@ -202,7 +202,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
 
 
 def run(home: Home, folder: Path, line: Deciding, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
-    import oven_learner.recipes.run as recipes_run
+    import oven_learner.recipes.runner as recipes_run
 
     monkeypatch.setattr(recipes_run, "attach", lambda job, **more: attach(job, link=line, **more))
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, trainer
-from tests.unit.loops import STEPS, Loop
-from tests.unit.test_client import decide
+from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.loops import STEPS, Loop
+from tests.unit.learner.test_client import decide
 from transformers import TrainerCallback
 
-from oven_controller.messages import Observation, OperatorCommand, Receipt, RunEnded, RunStarted
-from oven_learner.attachment import attach
-from oven_learner.loop_client import LoopClient
-from oven_learner.past import Past
+from oven_controller.protocol.messages import Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.hf.attach import attach
+from oven_learner.link.resume_state import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

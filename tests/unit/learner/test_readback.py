@@ -11,15 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.attached import THIRD_PARTY, Deciding, Sequential, rows, trainer
-from tests.unit.test_client import Line, decide
+from tests.support.attached import THIRD_PARTY, Deciding, Sequential, rows, trainer
+from tests.unit.learner.test_client import Line, decide
 
-from oven_controller.messages import Observation, Receipt, RunEnded
+from oven_controller.protocol.messages import Observation, Receipt, RunEnded
 from oven_learner.actuators import Actuators
-from oven_learner.attachment import attach
-from oven_learner.client import OvenClient
-from oven_learner.optim import readback
-from oven_learner.optim.readback import Readback, Transfer, transfer
+from oven_learner.client.client import OvenClient
+from oven_learner.hf.attach import attach
+from oven_learner.optim import device_readback
+from oven_learner.optim.device_readback import Readback, Transfer, transfer
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -149,7 +149,7 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     job.train()
     first, weights = ("loss", "grad_norm"), ("optim/weight_norm", "optim/update_ratio")
     assert asked == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5
-    assert readback.transfer is transfer
+    assert device_readback.transfer is transfer
 
 
 def test_metrics_that_are_not_finite_are_told_once_and_published_each_time(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, weights
-from tests.unit.test_attach_trl import grpo, sft
+from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.unit.learner.test_attach_trl import grpo, sft
 
-from oven_learner.attachment import attach
+from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oven_learner.rewards.aggregate import _cautious, _penalised, aggregate, agreement, sees_difference, standard
-from oven_learner.rewards.verdicts import Abstention, checked
+from oven_learner.rewards.scores import Abstention, checked
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 score = st.integers(0, 100).map(lambda percent: percent / 100)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import ScoreReply, ScoreRequest
+from oven_controller.protocol.messages import ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS, as_text
-from oven_learner.rewards.remote import read_reply
-from oven_learner.rewards.verdicts import Abstention, Verdict
+from oven_learner.rewards.remote_members import read_reply
+from oven_learner.rewards.scores import Abstention, Verdict
 
 
 class Remote:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from oven_controller.errors import ConfigError
-from oven_learner.connection import Connection
+from oven_learner.link.find_controller import Connection
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
 from oven_learner.rewards import ModelDescription, convene
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from tests.unit.attached import THIRD_PARTY, Deciding, llama
-from tests.unit.test_attach_trl import COMMON, tokenizer
+from tests.support.attached import THIRD_PARTY, Deciding, llama
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.messages import OperatorCommand, RunEnded, RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStarted
+from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
-from oven_learner.rewards.skipping import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping
+from oven_learner.rewards.skip_unscored import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, equal, llama, weights
-from tests.unit.test_attach_trl import grpo, tokenizer
+from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -281,7 +281,7 @@ def test_the_anchor_survives_a_rollback(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None:
-    from oven_learner.past import Past
+    from oven_learner.link.resume_state import Past
 
     job, teachers = anchored(tmp_path)
     line = Deciding(past=Past(1, 3, 9, {"1": {"teacher.active": "two", "grpo.beta": 1.0}}))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.attached import THIRD_PARTY, trainer
+from tests.support.attached import THIRD_PARTY, trainer
 
-from oven_controller.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
-from oven_controller.rules import Rules
-from oven_learner.attachment import attach
-from oven_learner.gym.mesh_arms.link import LoopLink
+from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
+from oven_controller.protocol.rules import Rules
+from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 SCALE = "optimizer.lr_scale"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.messages import RunStarted
-from oven_learner.attachment import attach
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.hf.attach import attach
+from oven_learner.link.resume_state import Past
 from oven_learner.optim.weight_decay import WeightDecay
-from oven_learner.past import Past
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

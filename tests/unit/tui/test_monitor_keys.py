@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.monitor_log import recorded
+from tests.support.monitor_log import recorded
 from textual.binding import Binding
 from textual.pilot import Pilot
 
-from oven_controller.events import Event
+from oven_controller.protocol.events import Event
 from oven_tui.app import CHARTS, MonitorApp
-from oven_tui.entries import Decided
+from oven_tui.model.decisions import Decided
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.chart import Chart

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console, Group
-from tests.unit.mesh_log import LR
-from tests.unit.monitor_log import recorded
-from tests.unit.test_monitor_view import decided, fold
+from tests.support.mesh_log import LR
+from tests.support.monitor_log import recorded
+from tests.unit.tui.test_monitor_view import decided, fold
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     CommandAnswer,
     Decision,
@@ -20,9 +20,9 @@ from oven_controller.messages import (
     OutcomeLine,
     TallyLine,
 )
-from oven_tui.entries import Decided, Note, matching
+from oven_tui.model.decisions import Decided, Note, matching
+from oven_tui.model.view import MonitorView
 from oven_tui.screens.ballot import content
-from oven_tui.view import MonitorView
 
 BASE = recorded()
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.monitor_log import recorded
+from tests.support.monitor_log import recorded
 
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decisions import Decisions

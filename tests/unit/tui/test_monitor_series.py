@@ -7,8 +7,8 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oven_tui import plot
-from oven_tui.series import BUCKETS, RECENT, Series
+from oven_tui.model import braille_chart
+from oven_tui.model.series import BUCKETS, RECENT, Series
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -88,19 +88,19 @@ STYLES = st.sampled_from(["noisy", "measured", "set"])
 @example(values=[-1.7e308, 1.7e308], style="noisy", width=3, height=2)
 @given(st.lists(ANY, max_size=60), STYLES, st.integers(1, 30), st.integers(1, 9))
 def test_any_values_make_a_chart_of_exactly_its_size(
-    values: list[float], style: plot.Style, width: int, height: int
+    values: list[float], style: braille_chart.Style, width: int, height: int
 ) -> None:
     columns = series(values).columns(0, max(0, len(values) - 1), width * 2)
-    scale = plot.bounds(columns, style)
+    scale = braille_chart.bounds(columns, style)
     assert scale.low < scale.high
-    rows = plot.draw(columns, scale, style, {0: plot.Mark("▲", "agent-1")}, width, height)
+    rows = braille_chart.draw(columns, scale, style, {0: braille_chart.Mark("▲", "agent-1")}, width, height)
     assert [sum(len(text) for text, _ in row) for row in rows] == [width] * height
-    assert all(len(plot.label(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
+    assert all(len(braille_chart.label(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
 def test_the_bounds_hold_all_that_was_measured(values: list[float]) -> None:
-    scale = plot.bounds(series(values).columns(0, len(values) - 1, 100), "noisy")
+    scale = braille_chart.bounds(series(values).columns(0, len(values) - 1, 100), "noisy")
     rounding = 1e-8 * (max(values) - min(values))
     assert scale.low <= min(values) + rounding
     assert scale.high >= max(values) - rounding
@@ -109,7 +109,7 @@ def test_the_bounds_hold_all_that_was_measured(values: list[float]) -> None:
 def test_a_value_that_is_no_number_leaves_a_gap_and_a_mark() -> None:
     values = [1.0, 1.0, math.nan, math.nan, 1.0, 1.0]
     columns = series(values).columns(0, 5, 12)
-    (row,) = plot.draw(columns, plot.Bounds(0.0, 2.0), "measured", {}, 6, 1)
+    (row,) = braille_chart.draw(columns, braille_chart.Bounds(0.0, 2.0), "measured", {}, 6, 1)
     assert [kind for _, kind in row] == ["line", "broken", "line"]
     assert "".join(text for text, _ in row)[2:4] == "××"
 
@@ -118,9 +118,9 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
     made = Series()
     for tick, value in ((0, 0.01), (5, 1.0)):
         made.add(tick, value)
-    scale = plot.bounds(made.columns(0, 9, 20), "set")
+    scale = braille_chart.bounds(made.columns(0, 9, 20), "set")
     assert (scale.low, scale.high, scale.log) == (0.01, 1.0, True)
-    rows = plot.draw(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
+    rows = braille_chart.draw(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
     drawn = ["".join(text for text, _ in row) for row in rows]
     assert drawn[2].startswith("⣀⣀⣀⣀⣀")  # level, then upright
     assert drawn[1][:5].strip() == ""
@@ -128,7 +128,7 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
 
 @given(st.integers(0, 10**7), st.one_of(st.none(), st.integers(0, 10**7)))
 def test_the_axis_holds_the_newest_tick_and_little_more(last: int, end: int | None) -> None:
-    edge = plot.span(0, last, end)
+    edge = braille_chart.span(0, last, end)
     assert edge >= last
     assert edge <= max(31, last * 1.3 + 2, last)
     if end is not None:
@@ -137,4 +137,4 @@ def test_the_axis_holds_the_newest_tick_and_little_more(last: int, end: int | No
 
 def test_labels() -> None:
     values = (0.0, 0.25, 1234567.0, 2e-5, -0.00012)
-    assert [plot.label(value) for value in values] == ["0", "0.25", "1.23e6", "2.0e-5", "-1e-4"]
+    assert [braille_chart.label(value) for value in values] == ["0", "0.25", "1.23e6", "2.0e-5", "-1e-4"]

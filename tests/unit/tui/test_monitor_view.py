@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.mesh_log import LR, NOON
-from tests.unit.monitor_log import ended, recorded
+from tests.support.mesh_log import LR, NOON
+from tests.support.monitor_log import ended, recorded
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -26,9 +26,9 @@ from oven_controller.messages import (
     TallyLine,
     Vote,
 )
-from oven_tui import view as limits
-from oven_tui.entries import Decided, Entry, Note, Open, matching
-from oven_tui.view import MonitorView
+from oven_tui.model import view as limits
+from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
+from oven_tui.model.view import MonitorView
 
 EVENTS = recorded()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
-from oven_controller.plain import clean
-from oven_tui.entries import Fate
-from oven_tui.plot import Run
+from oven_controller.text.plain_text import clean
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.decisions import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from oven_controller.messages import BallotOpened, Decision, Outcome, Receipt, Vote
+from oven_controller.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 
 Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld"]
 

@@ -1,7 +1,8 @@
 """What the monitor shows: a fold over the log's events, without a clock, I/O or textual, in bounded memory.
 
-Curves: oven_tui.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its ballot
-closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left out.
+Curves: oven_tui.model.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its
+ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left
+out.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
-from oven_controller.events import Event
-from oven_controller.messages import (
+from oven_controller.log.run_view import RunView, text, training_signal
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     CommandAnswer,
@@ -26,11 +29,9 @@ from oven_controller.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.stack.view import RunView, text, training_signal
-from oven_controller.wire import Malformed
-from oven_tui.entries import Decided, Entry, Note, Open
-from oven_tui.plot import Style
-from oven_tui.series import Series
+from oven_tui.model.braille_chart import Style
+from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.model.series import Series
 
 ENTRIES = 2000
 METRICS = 256

@@ -14,11 +14,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_controller.messages import Outcome, TallyLine, Vote
-from oven_controller.plain import clean
-from oven_controller.stack.view import text
-from oven_tui.entries import Decided, Entry, Note, Open
-from oven_tui.words import FATES
+from oven_controller.log.run_view import text
+from oven_controller.protocol.messages import Outcome, TallyLine, Vote
+from oven_controller.text.plain_text import clean
+from oven_tui.model.cells import FATES
+from oven_tui.model.decisions import Decided, Entry, Note, Open
 
 
 class BallotScreen(ModalScreen[None]):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from textual.geometry import Size
 
-from oven_controller.messages import Vote
-from oven_controller.stack.view import AgentView, text
-from oven_tui.plot import Run
-from oven_tui.view import MonitorView, Standing
+from oven_controller.log.run_view import AgentView, text
+from oven_controller.protocol.messages import Vote
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cells import fit, glyph, row
+from oven_tui.model.view import MonitorView, Standing
 from oven_tui.widgets.lines import Lines
-from oven_tui.words import fit, glyph, row
 
 NAME = 15
 CELL = 26

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from oven_tui.plot import Bounds, Mark, Run, bounds, draw, label
-from oven_tui.view import MonitorView
+from oven_tui.model.braille_chart import Bounds, Mark, Run, bounds, draw, label
+from oven_tui.model.cells import FATES, clip, fit, glyph, row
+from oven_tui.model.view import MonitorView
 from oven_tui.widgets.lines import Lines
-from oven_tui.words import FATES, clip, fit, glyph, row
 
 GUTTER = 7
 

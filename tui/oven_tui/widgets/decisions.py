@@ -12,12 +12,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.stack.view import text
-from oven_tui.entries import Decided, Entry, Note, Open, matching
-from oven_tui.plot import Run
-from oven_tui.view import MonitorView
+from oven_controller.log.run_view import text
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cells import FATES, fit, glyph, row
+from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
+from oven_tui.model.view import MonitorView
 from oven_tui.widgets.lines import PAINTS, Painted
-from oven_tui.words import FATES, fit, glyph, row
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.stack.view import text
-from oven_tui.plot import Run
-from oven_tui.view import MonitorView
+from oven_controller.log.run_view import text
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cells import ago, row
+from oven_tui.model.view import MonitorView
 from oven_tui.widgets.lines import Lines
-from oven_tui.words import ago, row
 
 STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}
 

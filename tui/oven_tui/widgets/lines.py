@@ -11,8 +11,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from oven_tui.plot import Run
-from oven_tui.words import COLOURS
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cells import COLOURS
 
 KINDS = ("blank", "text", "dim", "strong", "title", "line", "raw", "good", "warn", "bad", "broken", "drill", "cursor")
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from oven_agents.committee.providers.provider import Provider
+from oven_agents.judges.providers.provider import Provider
 from oven_controller.errors import ConfigError
-from oven_controller.settings import MemberSettings
+from oven_controller.settings.model import MemberSettings
 
 USUAL_KEY = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 NO_KEY = "none"
@@ -40,10 +40,10 @@ def connect(name: str, settings: MemberSettings, key: str) -> Provider:
     """Raises ConfigError when the SDK is not installed."""
     try:
         if settings.api == "anthropic":
-            from oven_agents.committee.providers.anthropic import Anthropic
+            from oven_agents.judges.providers.anthropic import Anthropic
 
             return Anthropic(settings.model, settings.base_url, key)
-        from oven_agents.committee.providers.openai import OpenAI
+        from oven_agents.judges.providers.openai import OpenAI
 
         return OpenAI(settings.model, settings.base_url, key)
     except ImportError as error:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_agents.committee.failures import JudgeFailure, kind_of_status
-from oven_agents.committee.ledger import current
+from oven_agents.judges.failures import JudgeFailure, kind_of_status
+from oven_agents.judges.usage import current
 
 if TYPE_CHECKING:
     import httpx2

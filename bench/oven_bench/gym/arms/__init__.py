@@ -1,1 +1,1 @@
-"""The arms that need no mesh: nothing, chance, fixed rules and the remedies of the literature."""
+"""The arms: nothing, chance, fixed rules, remedies of the literature, and the controller itself."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from oven_controller.messages import Observation, RunStarted
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.arms.alarm import Alarm
-from oven_learner.gym.arms.remedies import REMEDIES, Knobs
-from oven_learner.link import Link
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.arms.alarm import Alarm
+from oven_bench.gym.arms.remedies import REMEDIES, Knobs
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_learner.link.bus_link import Link
 
 LATEST = 10
 """Ticks after the alarm."""

@@ -13,12 +13,12 @@ from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.messages import GraphInfo, GraphInfoRequest
-from oven_controller.rules import Autonomy, Rules
-from oven_controller.stack import plugins
-from oven_controller.stack.priors import merged
-from oven_learner.gym.mesh_arms.link import LoopLink
+from oven_controller.protocol.messages import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.rules import Autonomy, Rules
+from oven_controller.stack.kg_rules import merged
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""

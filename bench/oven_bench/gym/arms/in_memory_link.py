@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from oven_controller.closedloop import ClosedLoop, Participant
-from oven_controller.events import Event
-from oven_controller.messages import Decision, LogMessage, Observation, Outcome, RunStarted
-from oven_controller.outcome_reports import OutcomeReports
-from oven_controller.rules import Rules
-from oven_learner.outbox import Make
-from oven_learner.past import Past
+from oven_controller.log.in_memory_run import ClosedLoop, Participant
+from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
+from oven_controller.protocol.rules import Rules
+from oven_learner.link.outbox import Make
+from oven_learner.link.resume_state import Past
 
 
 class LoopLink:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from random import Random
 
-from oven_controller.messages import Observation, RunStarted
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.arms.remedies import Knobs
-from oven_learner.link import Link
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.arms.remedies import Knobs
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_learner.link.bus_link import Link
 
 WATCHED = ("loss", "grad_norm")
 QUIET = 2

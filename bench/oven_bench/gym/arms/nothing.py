@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from oven_learner.bench.rules import Alone, RuleLink
-from oven_learner.link import Link
+from oven_bench.fixed_rules import Alone, RuleLink
+from oven_learner.link.bus_link import Link
 
 
 class Nothing:

@@ -5,7 +5,7 @@ Entry points of oven.arms name them; what an agent is worth alone says whether t
 
 from __future__ import annotations
 
-from oven_learner.gym.mesh_arms.arms import MeshArm
+from oven_bench.gym.arms.controller import MeshArm
 
 
 def __getattr__(name: str) -> MeshArm:

@@ -7,10 +7,10 @@ from random import Random
 
 import torch
 
-from oven_controller.messages import Observation, RunStarted
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.arms.remedies import Knobs
-from oven_learner.link import Link
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.arms.remedies import Knobs
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_learner.link.bus_link import Link
 
 EPOCH = 5
 """Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of a

@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import ClassVar
 
-from oven_controller.messages import Observation, RunStarted
-from oven_learner.bench.rules import Change, RuleLink
-from oven_learner.gym.arms.alarm import Alarm
-from oven_learner.gym.arms.remedies import REMEDIES, Knobs, Remedy
-from oven_learner.gym.hindsight import RULE
-from oven_learner.link import Link
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.gym.arms.alarm import Alarm
+from oven_bench.gym.arms.remedies import REMEDIES, Knobs, Remedy
+from oven_bench.gym.best_rule import RULE
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_learner.link.bus_link import Link
 
 
 class OnAlarm:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
 
+from oven_bench.gym.fault import Fault
+from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.stack import plugins
-from oven_learner.gym.fault import Fault
 
 GROUP = "faults"
 """Of entry points: each names a class made by `@fault`, or a module or package of such classes."""
@@ -44,7 +44,7 @@ def _plugged_in() -> Iterator[type[Fault]]:
         if not made:
             raise ConfigError(
                 f"the entry point {point!r} of oven.{GROUP} is no family of faults and no module with one; "
-                "make a class of Fault with @fault (oven_learner.gym.fault)"
+                "make a class of Fault with @fault (oven_bench.gym.fault)"
             )
         yield from made
 

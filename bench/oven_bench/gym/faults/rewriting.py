@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from oven_learner.gym.pretraining.corpus import corpus
+from oven_bench.gym.tasks.pretraining.corpus import corpus
 
 
 def as_row(text: bytes, width: int) -> Tensor:

@@ -10,11 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from oven_controller.bus import Bus
-from oven_controller.connecting import Heard
-from oven_controller.credentials import Credentials
-from oven_controller.events import UNKNOWN, Event
-from oven_controller.messages import (
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.nats_client import Heard
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -24,7 +23,8 @@ from oven_controller.messages import (
     Value,
     Vote,
 )
-from oven_controller.names import Subjects
+from oven_controller.protocol.names import Subjects
+from oven_controller.security.credentials import Credentials
 
 SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
 VOTES_A_SECOND = 500

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
-from oven_agents.agent import Agent
-from oven_agents.window import Window
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.window import Window
 
 EVERY = 5
 """Ticks between two programs."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from oven_agents.agent import Agent
-from oven_agents.window import Window
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.window import Window
 
 
 class Hangs(Agent):

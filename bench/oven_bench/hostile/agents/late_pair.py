@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.hostile.pair import Pair
+from oven_bench.hostile.agents.pair import Pair
 
 
 class LatePair(Pair):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oven_agents.agent import Agent
-from oven_agents.window import Window
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.window import Window
 
 TICK_BYTES = 8 * 2**20
 """Bytes that it keeps per vote: a limit of some hundred MB is reached within a short run."""

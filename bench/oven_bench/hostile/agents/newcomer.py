@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.learning_rate import LearningRate
+from oven_agents.shipped.learning_rate import LearningRate
 
 
 class Newcomer(LearningRate):

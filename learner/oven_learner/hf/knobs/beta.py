@@ -1,6 +1,6 @@
 """What TRL's trainers call β, which is something else in each, under the name of what it is there.
 
-- `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.anchor).
+- `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.kl_knobs).
 - `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740); acts
   from the next generation on.
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,

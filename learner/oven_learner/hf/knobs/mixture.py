@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Sampler
 
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
-from oven_learner.hf.rows_read import RowsRead
+from oven_learner.hf.row_bitmap import RowsRead
 
 MIXTURE = "data.mixture"
 LAG_CHUNKS = 2

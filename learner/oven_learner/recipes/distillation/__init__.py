@@ -5,7 +5,7 @@ DistillationTrainer, with task, tokenizer, warm policy and teachers of the recip
 of the paper's algorithm:
 
 - the fixed data set: every completion is the policy's own (λ = 1);
-- fine-tuning with rewards beside it (its section 3.1): that is ChannelTrainer (oven_learner.channels).
+- fine-tuning with rewards beside it (its section 3.1): that is ChannelTrainer (oven_learner.losses).
 
 Which teacher it is may be changed by a decision (`teacher.active`). Importing the package needs no torch.
 """

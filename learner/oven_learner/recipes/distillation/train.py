@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from oven_controller.messages import MetricSpec
-from oven_learner.recipe import Order
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.distillation.job import build
 from oven_learner.recipes.distillation.settings import DistillationSettings
 from oven_learner.recipes.distillation.starts import parse_start
 from oven_learner.recipes.grpo.train import LR_BOUNDS
-from oven_learner.recipes.run import end_at_once_on_sigterm, run
+from oven_learner.recipes.runner import end_at_once_on_sigterm, run
 
 
 def train(order: Order) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_learner.recipe import Order
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import Start, parse_start
 

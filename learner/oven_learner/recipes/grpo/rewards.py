@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from oven_learner.rewards.rules import RewardFunction
+from oven_learner.rewards.rule_members import RewardFunction
 
 LogMetric = Callable[[str, float], None]
 

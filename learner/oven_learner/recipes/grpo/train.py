@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from oven_controller.messages import MetricSpec
-from oven_learner.recipe import Order
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.grpo.job import build
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import parse_start
-from oven_learner.recipes.run import end_at_once_on_sigterm, run
+from oven_learner.recipes.runner import end_at_once_on_sigterm, run
 from oven_learner.rewards import convene
 
 LR_BOUNDS = (0.01, 100.0)

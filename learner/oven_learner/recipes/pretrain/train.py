@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oven_controller.messages import MetricSpec
-from oven_learner.recipe import Order
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.pretrain.evaluation import METRIC
 from oven_learner.recipes.pretrain.job import build
 from oven_learner.recipes.pretrain.settings import PretrainSettings
 from oven_learner.recipes.pretrain.starts import parse_start
-from oven_learner.recipes.run import end_at_once_on_sigterm, run
+from oven_learner.recipes.runner import end_at_once_on_sigterm, run
 
 LR_BOUNDS = (0.001, 1000.0)
 """Wide enough that no agent can read off them where a drawn start lies."""

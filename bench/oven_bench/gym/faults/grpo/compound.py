@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Rewards, Step, due, fault
-from oven_learner.gym.faults.grpo.judges import struck_groups
-from oven_learner.gym.faults.grpo.prompts import struck_rows
-from oven_learner.gym.faults.grpo.rollouts import add_rounding
-from oven_learner.gym.faults.grpo.settings import move_share
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Rewards, Step, due, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.faults.grpo.prompts import struck_rows
+from oven_bench.gym.faults.grpo.rollouts import add_rounding
+from oven_bench.gym.faults.grpo.settings import move_share
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     drawn,
@@ -22,10 +22,10 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.grpo.judges import Completions
-from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import PAD, Prompts
-from oven_learner.gym.grpo.warmup import warm_weights
+from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.task import PAD, Prompts
+from oven_bench.gym.tasks.grpo.warmup import warm_weights
 
 
 @fault("grpo.cheaper_rollouts", written="third set", source="Yu et al. 2025 (DAPO), on truncated samples")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from oven_learner.gym.fault import Fault, Rewards, Step, fault, generator
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Rewards, Step, fault, generator
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -19,9 +19,9 @@ from oven_learner.gym.faults.severity import (
     uniform,
     whole,
 )
-from oven_learner.gym.grpo.judges import JUDGES, MISJUDGED, Completions
-from oven_learner.gym.grpo.policy import TOKENS, Policy
-from oven_learner.gym.grpo.task import ANSWER, END, PAD, SYMBOLS, padded
+from oven_bench.gym.tasks.grpo.judges import JUDGES, MISJUDGED, Completions
+from oven_bench.gym.tasks.grpo.policy import TOKENS, Policy
+from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD, SYMBOLS, padded
 
 
 def struck_groups(fault: Fault, completions: Completions, *key: object) -> Tensor:

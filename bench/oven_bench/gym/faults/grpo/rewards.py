@@ -8,9 +8,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Rewards, Step, fault
-from oven_learner.gym.faults.grpo.judges import struck_groups
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Rewards, Step, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -20,8 +20,8 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.grpo.judges import JUDGES, Completions, scores
-from oven_learner.gym.grpo.task import END, PAD, SYMBOLS
+from oven_bench.gym.tasks.grpo.judges import JUDGES, Completions, scores
+from oven_bench.gym.tasks.grpo.task import END, PAD, SYMBOLS
 
 
 def _ranked_judges(rng: Random) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Rewards, Step, fault, generator
-from oven_learner.gym.faults.grpo.judges import struck_groups
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Rewards, Step, fault, generator
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.faults.severity import (
     choice,
     count,
     drawn,
@@ -20,9 +20,9 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import ANSWER, END, PAD, SYMBOLS
-from oven_learner.gym.grpo.warmup import warm_weights
+from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD, SYMBOLS
+from oven_bench.gym.tasks.grpo.warmup import warm_weights
 
 
 def _some_digits(rng: Random) -> tuple[int, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Self
 
-from oven_learner.gym.fault import Fault, Step, fault
-from oven_learner.gym.faults.severity import choice, log_uniform, uniform, whole
-from oven_learner.gym.grpo.task import LEVELS
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.severity import choice, log_uniform, uniform, whole
+from oven_bench.gym.tasks.grpo.task import LEVELS
 
 
 def move_share(settings: dict[str, float], name: str, share: float) -> None:

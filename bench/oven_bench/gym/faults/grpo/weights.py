@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Self
 
-from oven_learner.gym.fault import Fault, Step, due, fault
-from oven_learner.gym.faults.severity import choice, count, drawn, log10_uniform, uniform, whole
-from oven_learner.gym.grpo.warmup import warm_weights
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.severity import choice, count, drawn, log10_uniform, uniform, whole
+from oven_bench.gym.tasks.grpo.warmup import warm_weights
 
 
 @fault("grpo.merged_twice", written="fifth set")

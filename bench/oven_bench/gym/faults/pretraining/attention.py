@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from oven_learner.gym.fault import Fault, Step, fault
-from oven_learner.gym.faults.forward import cross_entropy, logits
-from oven_learner.gym.faults.severity import chance, choice, count, log10_uniform, random_seed, uniform
-from oven_learner.gym.pretraining.model import HEADS, WIDTH
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.forward import cross_entropy, logits
+from oven_bench.gym.faults.severity import chance, choice, count, log10_uniform, random_seed, uniform
+from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH
 
 HEAD = WIDTH // HEADS
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, due, fault, generator
-from oven_learner.gym.faults.pretraining.weights import turned
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, due, fault, generator
+from oven_bench.gym.faults.pretraining.weights import turned
+from oven_bench.gym.faults.severity import (
     choice,
     count,
     drawn,
@@ -19,9 +19,9 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.faults.shards import Shard
-from oven_learner.gym.pretraining.corpus import LENGTH
-from oven_learner.gym.pretraining.model import ByteModel
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.tasks.pretraining.corpus import LENGTH
+from oven_bench.gym.tasks.pretraining.model import ByteModel
 
 
 @fault("pretraining.context_extension", written="fifth set", source="Peng et al. 2023 (YaRN)")

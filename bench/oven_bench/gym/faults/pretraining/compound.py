@@ -8,10 +8,10 @@ import re
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, due, fault
-from oven_learner.gym.faults.pretraining.gradients import gradients_of, without
-from oven_learner.gym.faults.rewriting import rewritten
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.pretraining.gradients import gradients_of, without
+from oven_bench.gym.faults.rewriting import rewritten
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     drawn,
@@ -22,8 +22,8 @@ from oven_learner.gym.faults.severity import (
     uniform,
     whole,
 )
-from oven_learner.gym.faults.shards import Shard
-from oven_learner.gym.pretraining.model import BYTES
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.tasks.pretraining.model import BYTES
 
 
 @fault("pretraining.bad_stretch_and_rate", written="development")

@@ -8,8 +8,8 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from oven_learner.gym.fault import Fault, Step, fault
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -19,7 +19,7 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.faults.shards import Shard
+from oven_bench.gym.faults.shards import Shard
 
 
 def gradients_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Tensor]]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from oven_learner.gym.fault import Fault, Step, fault
-from oven_learner.gym.faults.forward import cross_entropy, logits
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.forward import cross_entropy, logits
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -22,8 +22,8 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.pretraining.corpus import SHARES, corpus, pool
-from oven_learner.gym.pretraining.model import BYTES
+from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
+from oven_bench.gym.tasks.pretraining.model import BYTES
 
 
 @fault("pretraining.balanced_classes", written="set C")

@@ -10,9 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, fault, generator
-from oven_learner.gym.faults.rewriting import as_text, each_row, in_order, rewritten
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, fault, generator
+from oven_bench.gym.faults.rewriting import as_text, each_row, in_order, rewritten
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -22,7 +22,7 @@ from oven_learner.gym.faults.severity import (
     uniform,
     whole,
 )
-from oven_learner.gym.pretraining.corpus import SHARES, corpus, pool
+from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
 
 NORMALISED = {"digits": (string.digits, "0"), "punctuation": (string.punctuation, " "), "lines": ("\r\n\t", " ")}
 

@@ -11,10 +11,10 @@ from random import Random
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, due, fault, generator
-from oven_learner.gym.faults.rewriting import as_row, as_text, each_row, each_text, in_order, rewritten
-from oven_learner.gym.faults.severity import chance, choice, count, integer, random_seed, uniform
-from oven_learner.gym.pretraining.corpus import corpus, pool
+from oven_bench.gym.fault import Fault, Step, due, fault, generator
+from oven_bench.gym.faults.rewriting import as_row, as_text, each_row, each_text, in_order, rewritten
+from oven_bench.gym.faults.severity import chance, choice, count, integer, random_seed, uniform
+from oven_bench.gym.tasks.pretraining.corpus import corpus, pool
 
 
 @fault("pretraining.code_listings", written="set B")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, fault
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.severity import (
     choice,
     count,
     integer,
@@ -16,8 +16,8 @@ from oven_learner.gym.faults.severity import (
     uniform,
     whole,
 )
-from oven_learner.gym.pretraining.model import BYTES
-from oven_learner.gym.pretraining.trainee import pair
+from oven_bench.gym.tasks.pretraining.model import BYTES
+from oven_bench.gym.tasks.pretraining.trainee import pair
 
 PADDING = 0
 IGNORED = -100

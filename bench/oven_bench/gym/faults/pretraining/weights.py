@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Step, due, fault, generator
-from oven_learner.gym.faults.severity import (
+from oven_bench.gym.fault import Fault, Step, due, fault, generator
+from oven_bench.gym.faults.severity import (
     chance,
     choice,
     count,
@@ -21,8 +21,8 @@ from oven_learner.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_learner.gym.pretraining.corpus import pool
-from oven_learner.gym.pretraining.model import BYTES, WIDTH, Block, ByteModel
+from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.model import BYTES, WIDTH, Block, ByteModel
 
 INWARD = ("mix", "down")
 """Of the block's matrices those that write into the residual stream; all others read from it or are looked up."""

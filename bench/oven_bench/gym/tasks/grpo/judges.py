@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import generator
-from oven_learner.gym.grpo.task import END, PAD, Prompts
+from oven_bench.gym.fault import generator
+from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts
 from oven_learner.rewards.aggregate import aggregate, agreement
 
 JUDGES = ("exact", "format", "critic")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oven_bench.gym.tasks.grpo.judges import JUDGES
+from oven_bench.gym.tasks.grpo.task import LEVELS
 from oven_learner.actuators import Actuators
-from oven_learner.gym.grpo.judges import JUDGES
-from oven_learner.gym.grpo.task import LEVELS
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from oven_learner.gym.fault import Fault, Rewards, Step, generator
-from oven_learner.gym.grpo.judges import Completions, Verdict, judged, scores
-from oven_learner.gym.grpo.loss import advantages, kl, policy_loss
-from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.task import PAD, Prompts, draw
+from oven_bench.gym.fault import Fault, Rewards, Step, generator
+from oven_bench.gym.tasks.grpo.judges import Completions, Verdict, judged, scores
+from oven_bench.gym.tasks.grpo.loss import advantages, kl, policy_loss
+from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.task import PAD, Prompts, draw
 
 if TYPE_CHECKING:
-    from oven_learner.gym.grpo.trainee import Grpo
+    from oven_bench.gym.tasks.grpo.trainee import Grpo
 
 
 class GrpoStep(Step):

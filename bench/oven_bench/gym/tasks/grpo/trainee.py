@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import MetricSpec
+from oven_bench.gym.fault import NOTHING, Fault
+from oven_bench.gym.tasks.grpo.judges import JUDGES, Completions
+from oven_bench.gym.tasks.grpo.knobs import Knobs
+from oven_bench.gym.tasks.grpo.loss import kl, policy_loss
+from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.step import GrpoStep
+from oven_bench.gym.tasks.grpo.task import LEVELS, held_out
+from oven_bench.gym.tasks.grpo.warmup import warm_weights
+from oven_bench.gym.trainee import Kind
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import NOTHING, Fault
-from oven_learner.gym.grpo.judges import JUDGES, Completions
-from oven_learner.gym.grpo.knobs import Knobs
-from oven_learner.gym.grpo.loss import kl, policy_loss
-from oven_learner.gym.grpo.policy import Policy
-from oven_learner.gym.grpo.step import GrpoStep
-from oven_learner.gym.grpo.task import LEVELS, held_out
-from oven_learner.gym.grpo.warmup import warm_weights
-from oven_learner.gym.trainee import Kind
 
 EVALUATE_EVERY = 20
 USER = {

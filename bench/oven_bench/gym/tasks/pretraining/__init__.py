@@ -1,5 +1,5 @@
 """A pretraining job of 55,000 parameters: bytes of the Python standard library's own sources."""
 
-from oven_learner.gym.pretraining.trainee import Pretraining
+from oven_bench.gym.tasks.pretraining.trainee import Pretraining
 
 __all__ = ["Pretraining"]

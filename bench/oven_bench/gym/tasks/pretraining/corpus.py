@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from oven_bench.gym.fault import generator
 from oven_controller.errors import ConfigError
-from oven_learner.gym.fault import generator
 
 LENGTH = 64
 """Bytes that a row predicts; a row holds one more."""

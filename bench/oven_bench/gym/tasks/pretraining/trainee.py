@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from oven_controller.actions import EVALUATE
-from oven_controller.messages import MetricSpec
+from oven_bench.gym.fault import NOTHING, Fault, Step, generator
+from oven_bench.gym.tasks.pretraining.corpus import LENGTH, SHARES, corpus
+from oven_bench.gym.tasks.pretraining.model import BYTES, ByteModel, Flat
+from oven_bench.gym.trainee import Kind
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.gym.fault import NOTHING, Fault, Step, generator
-from oven_learner.gym.pretraining.corpus import LENGTH, SHARES, corpus
-from oven_learner.gym.pretraining.model import BYTES, ByteModel, Flat
-from oven_learner.gym.trainee import Kind
 
 BATCH = 8
 LEARNING_RATE = 3e-3

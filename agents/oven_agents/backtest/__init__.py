@@ -1,0 +1,1 @@
+"""`backtest`: an agent over a recorded run."""

@@ -1,0 +1,1 @@
+"""An agent's process: loading agents, connecting them, and asking the knowledge graph."""

@@ -1,0 +1,1 @@
+"""The SDK: what an agent is, what it sees, and its session in a run."""

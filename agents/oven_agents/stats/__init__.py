@@ -1,0 +1,1 @@
+"""Statistics of a window that several agents share."""

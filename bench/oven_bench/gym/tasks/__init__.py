@@ -1,0 +1,1 @@
+"""What is trained in the gym: a small pretraining and a small GRPO."""

@@ -1,0 +1,1 @@
+"""Benches of the mesh: replay, and reputations in a simulated swarm."""

@@ -1,0 +1,1 @@
+"""Benches of latency, throughput and overhead, and of outages and faults."""

@@ -1,0 +1,1 @@
+"""The connection to NATS: publish, request, append to a run's log and read it."""

@@ -1,0 +1,1 @@
+"""Pure functions over a run's log: replay, counterfactuals, views and reports."""

@@ -1,0 +1,1 @@
+"""A mesh replica's process and the history service."""

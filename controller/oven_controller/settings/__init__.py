@@ -1,0 +1,1 @@
+"""A run's settings and the files that they are read from."""

@@ -1,0 +1,1 @@
+"""Text for terminals: cleaned of control characters and wrapped."""

@@ -1,0 +1,1 @@
+"""`oven-controller kg`: the service's questions, asked offline."""

@@ -1,0 +1,1 @@
+"""The graph: its records, the graph in memory, its lint, and a randomized control."""

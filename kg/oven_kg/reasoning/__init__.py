@@ -1,0 +1,1 @@
+"""Pure functions from a question and a graph to an answer."""

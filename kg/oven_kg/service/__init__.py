@@ -1,0 +1,1 @@
+"""The prior service's process and endpoints."""

@@ -1,0 +1,1 @@
+"""Token priors: which tokens a graph holds to be important."""

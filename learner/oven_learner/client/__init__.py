@@ -1,0 +1,1 @@
+"""The learner's client: observe, poll, carry out decisions and answer them."""

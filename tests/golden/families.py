@@ -140,6 +140,8 @@ def plain(value: Any) -> Json:
             return [[plain(key), plain(inside)] for key, inside in value.items()]
         case tuple() | list():
             return [plain(inside) for inside in value]
+        case slice():
+            return [value.start, value.stop, value.step]
         case frozenset() | set():
             return sorted((plain(inside) for inside in value), key=json.dumps)
         case torch.Tensor():

@@ -183,7 +183,7 @@ def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: i
 
 def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     from oven_controller.log import mesh_report
-    from oven_controller.mesh.code_hash import code_hash
+    from oven_controller.mesh.code_hash import mesh_code_hash
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decided = f"{report.decisions} decisions ({report.adopted} adopted)"
@@ -196,10 +196,10 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
             out.append(f"{what}: {len(subjects)}, first {subjects[0]}")
     if report.first is not None:
         out += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
-    if not report.same and report.mesh_code and report.mesh_code != code_hash():
+    if not report.same and report.mesh_code and report.mesh_code != mesh_code_hash():
         out.append(
             f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this one is "
-            f"{code_hash()[:12]}): replay it with the version that its RunStarted names"
+            f"{mesh_code_hash()[:12]}): replay it with the version that its RunStarted names"
         )
     out += signatures.lines()
     return out if until is None else out + mesh_report.lines(mesh_report.standing(again.mesh))

@@ -15,7 +15,7 @@ from pathlib import Path
 from oven_controller.bus import streams
 from oven_controller.bus.connection import AlreadyLoggedError, Bus
 from oven_controller.errors import BusError, ConfigError, ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -222,7 +222,7 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
             forged[event.subject] = event.seq
         elif isinstance(event.body, RunStarted):
             version = event.body.mesh_code
-    if mesh.divergence or version not in ("", code_hash()):
+    if mesh.divergence or version not in ("", mesh_code_hash()):
         return [], {}
     return [(output, forged.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
 

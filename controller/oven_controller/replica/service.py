@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from pathlib import Path
 
 from oven_controller.bus.connection import AlreadyLoggedError, Bus
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
@@ -47,8 +46,7 @@ def main(args: list[str]) -> int:
 
 async def _until_told(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    call_at_end(stop.set)
     async with (
         Bus.connect(url, _credentials("OVEN_CREDS"), name=replica) as bus,
         Bus.connect(url, _credentials("OVEN_HISTORY_CREDS"), name="history") as service_bus,

@@ -23,7 +23,7 @@ from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import kind
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_mirror import Mirror
-from oven_controller.runs.log_reader import connected, exported
+from oven_controller.runs.log_sources import connected, exported
 from oven_controller.runs.spool import Spool, append, taken
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials

@@ -20,7 +20,7 @@ from oven_controller.bus.connection import Entry
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded
 from oven_controller.runs.folder import Home
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
 from oven_learner.link import spool as spooling
 

@@ -107,8 +107,6 @@ class RunView:
                 agent.against += body.stance == "against"
             case Decision() as body:
                 self._take_decision(body)
-            case Receipt() as body if not body.decision_id:
-                self._answered(body)
             case Receipt() as body:
                 self._take_receipt(body)
             case Outcome() as body:
@@ -159,7 +157,9 @@ class RunView:
             agent.backed += adopted and line.stance in ("propose", "for") and not line.shadow
 
     def _take_receipt(self, receipt: Receipt) -> None:
-        """The learner's word on a decision."""
+        if not receipt.decision_id:
+            self._answered(receipt)
+            return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after

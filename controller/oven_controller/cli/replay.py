@@ -1,4 +1,4 @@
-"""`replay`: do a log's decisions follow from it, what did the mesh know, and what would other rules have decided?"""
+"""`replay`: verifies that decisions follow from the log, and decides it again with other rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`review`: all agents over one finished run, from its own logs or from a run's; the agents' side is plugged in by the
-entry point of oven.commands."""
+"""`review`: all agents over one finished run, from a training's own logs or from a run's.
+
+The agents' side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 

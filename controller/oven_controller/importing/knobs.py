@@ -1,4 +1,4 @@
-"""Actuators that a log does not know of, announced so that agents which move them can answer: `--knob NAME[=VALUE]`.
+"""Actuators (`--knob NAME[=VALUE]`) for a log that names none, so that agents can answer on them.
 
 Bounds and kinds are those that an attached run announces for the same value. Nothing can turn them any more.
 """

@@ -1,4 +1,4 @@
-"""Rows into a run: the log that an attached learner would have left, unsigned, in `observe`.
+"""Writer of the run that is made of rows: the unsigned log of an attached learner, in `observe`.
 
 A row is measured once and kept on disk until the last has been read, because RunStarted stands first in a log and names
 every metric. So memory does not grow with the number of steps.

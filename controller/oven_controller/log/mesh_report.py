@@ -1,4 +1,4 @@
-"""What the mesh knew at a tick: settings, agents, reputations, open ballots, and what was on its way."""
+"""Report of what the mesh knew at a tick: settings, agents, open ballots, decisions in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run looks like so far: a fold over its log, without I/O. The headless lines and `status` are drawn from it."""
+"""Summary of a run so far: a pure fold over its log, from which `status` and `up`'s lines are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision's voters staked on it: who took which side, how sure, and what was promised of which metric."""
+"""Stakes of the voters in a decision: side, confidence, and the promised change of a metric."""
 
 from __future__ import annotations
 

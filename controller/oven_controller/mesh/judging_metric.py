@@ -1,4 +1,4 @@
-"""Which metric a decision is judged by. An agent may choose among those that the run says are better up or down.
+"""The metric that a decision is judged by: agents choose among those with a direction.
 
 A gauge without a direction judges nothing: the agent would choose the direction too, and could name one that its own
 knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own metric

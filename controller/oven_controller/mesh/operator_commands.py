@@ -1,5 +1,4 @@
-"""What an operator's command does in the mesh: approve, veto, set, mute, unmute, trust, distrust, autonomy. Each is
-answered, once.
+"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each is answered once.
 
 An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), never the
 announced bounds. `hold`, `resume` and `stop` are the learner's: they need no mesh, and its receipt answers them.

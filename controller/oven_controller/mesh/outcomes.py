@@ -1,4 +1,4 @@
-"""What became of decisions: windows on the metric that judges each, closed as `Outcome`s that move reputations.
+"""Outcomes: windows on the metric that judges each decision; when they close, reputations move.
 
 A window opens with the receipt of an applied decision, or at `apply_at_tick` for a withheld one, which is treated as
 if it had been applied. Before it: the measurements of the last H ticks, H being the forecast's horizon, but none from

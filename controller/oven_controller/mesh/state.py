@@ -1,4 +1,4 @@
-"""What the mesh knows of a run: its actuators and their effective values, its agents, its clock, what is in flight."""
+"""The mesh's state of a run: actuators and their effective values, agents, clock, decisions in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From votes to a verdict: weights, sides, the weighted median, veto, majority, quorum, and a sentence that says so.
+"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that says so.
 
 Sums are exact (`math.fsum`) and values are sorted before they merge, so neither the order of the votes nor the names of
 the agents can change a result.

@@ -1,4 +1,4 @@
-"""Which votes pull the same way, and where they meet: the weighted median on the actuator's own scale."""
+"""Sides of a ballot and their merged value: the weighted median on the actuator's own scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One child process: started with a log of its own and a pipe that tells it when its parent is gone."""
+"""A child process with a log of its own and a pipe that tells it when its parent is gone."""
 
 from __future__ import annotations
 

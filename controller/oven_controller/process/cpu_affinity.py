@@ -1,4 +1,4 @@
-"""Where the processes of the stack run: beside the training, not in its way. Nothing but the standard library.
+"""Cores and priority of the stack's processes, beside the training. Nothing but the standard library.
 
 On two cores, under a scheduler that packs what wakes onto busy ones, a training step took a tenth more time for a stack
 that might wake on every core than for one that kept to the other half (docs/experiments.md). A trainer that leaves its

@@ -1,5 +1,4 @@
-"""`python -m oven_controller.process.entry NAME ARGS…`: one of our own processes, by its entry point in
-`oven.processes`.
+"""Entry of the project's own processes: `python -m oven_controller.process.entry NAME ARGS…`
 
 It ends when the stack that started it does, and what goes wrong on purpose is one line in its log, not a traceback.
 """

@@ -1,4 +1,4 @@
-"""Runs what cannot watch a pipe: `python -m oven_controller.process.guard FD [restricted] [whole] -- COMMAND…`
+"""Guard of a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
 after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:

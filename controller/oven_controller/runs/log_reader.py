@@ -1,4 +1,4 @@
-"""A run's log, wherever it is: by `history` while the stack is up, else from log.jsonl, else from the store itself."""
+"""Reader of a run's log: from `history` of a stack that is up, else log.jsonl, else the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a run's log whole: from its store, from log.jsonl where the store is gone, and from what its learner kept.
+"""Recovery of a run's whole log: from its store, from log.jsonl, and from what its learner kept.
 
 Appending a learner's last messages to a log that no mesh reads any more would leave decisions due that nobody made, and
 a replay would miss them. So what the mesh would have said is computed and appended too, under the mesh's own key.

@@ -1,4 +1,4 @@
-"""The run in lines: progress now and then, every decision, every receipt, and a summary at the end."""
+"""`up`'s lines: progress now and then, every decision, every receipt, and a summary at the end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The log's keeping while a stack is up: what its learner kept goes in, log.jsonl grows beside the store and is whole
-at the end."""
+"""The log during a run: what its learner kept goes in, and log.jsonl is whole at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's command on its way: into the log, and back from there what became of it."""
+"""Client of an operator's commands: into the log, and back from there the answer."""
 
 from __future__ import annotations
 

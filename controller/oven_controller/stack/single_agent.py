@@ -1,5 +1,8 @@
-"""`agent run`: an agent beside a stack, for as long as both last. It ends with the stack, or with a signal to this
-process, whatever its code is doing, and all that it started ends with it."""
+"""`agent run`: one agent beside a stack, until either ends.
+
+It ends with the stack, or with a signal to this process, whatever its code is doing, and all that it started ends
+with it.
+"""
 
 from __future__ import annotations
 

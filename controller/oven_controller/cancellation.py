@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 log = logging.getLogger("oven")
@@ -19,6 +20,12 @@ log = logging.getLogger("oven")
 AGAIN_S = 2.0
 """A task has so long to end; then it is told again."""
 MOST_S = 10.0
+
+
+def call_at_end(told: Callable[[], object], *more: signal.Signals) -> None:
+    """Have the running event loop call `told` when this process is asked to end: at SIGTERM, SIGINT and `more`."""
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
+        asyncio.get_running_loop().add_signal_handler(number, told)
 
 
 @contextlib.contextmanager

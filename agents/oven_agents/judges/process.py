@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from oven_agents.judges.cost import cost_usd
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
@@ -82,10 +81,8 @@ async def host(
 ) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_without_content)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().set_exception_handler(_without_content)
+    call_at_end(stop.set)
     provider = providers.connect(name, settings, key)
     price = partial(cost_usd, provider.name, settings.base_url, settings.model)
     member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)

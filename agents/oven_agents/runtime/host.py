@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +19,13 @@ from oven_agents.runtime.publisher import Speech, belonging, react
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.nats_client import Heard
+from oven_controller.cancellation import call_at_end
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
+from oven_controller.protocol.messages import BallotOpened, LogMessage, Observation
+from oven_controller.runs.log_sources import batches
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.settings.agent_options import assigned, described
@@ -38,6 +39,8 @@ REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
 HISTORY_S = 15.0
 """How long to go on asking for history when nobody answers."""
+HISTORY_ANSWER_S = 2.0
+"""How long to wait for one answer."""
 
 
 def main(args: list[str]) -> int:
@@ -109,14 +112,12 @@ async def host(
     """
     on = names.Subjects(run)
     stop, news = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def asked() -> None:
         stop.set()
         news.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked)
+    call_at_end(asked)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
@@ -138,7 +139,7 @@ async def host(
             news.clear()
             while filled != bus.losses:
                 filled = bus.losses
-                known = await _catch_up(sessions, keyring, bus, on, known, stop)
+                known = await _catch_up(sessions, keyring, bus, run, known, stop)
                 for session in sessions:
                     session.announce()
             while inbox:
@@ -180,24 +181,23 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _catch_up(
-    sessions: Sequence[Session], keyring: Keyring, bus: Bus, on: names.Subjects, after: int, stop: asyncio.Event
+    sessions: Sequence[Session], keyring: Keyring, bus: Bus, run: str, after: int, stop: asyncio.Event
 ) -> int:
     """Absorb what the log holds after that sequence; the last one that was told. The mesh answers, and may be starting
     again itself, so it is asked for a while."""
     patience = asyncio.get_running_loop().time() + HISTORY_S
     while not stop.is_set():
         try:
-            reply = await bus.request(on.history, HistoryRequest(after=after).wire())
+            async for batch in batches(bus, run, after, HISTORY_ANSWER_S):
+                for event in map(keyring.judge, batch):
+                    _absorb(sessions, event.body)
+                    after = event.seq
+                if stop.is_set():
+                    break
+            break
         except BusError as error:
             if bus.closed.is_set() or asyncio.get_running_loop().time() > patience:
                 log.warning("no history (%s): nothing is known here but what comes from now on", error)
                 break
             await asyncio.sleep(REPEAT_S)
-            continue
-        batch = HistoryBatch.model_validate_json(reply)
-        for entry in batch.events:
-            _absorb(sessions, keyring.judge(Event.from_logged(entry)).body)
-            after = entry.seq
-        if not batch.events or after >= batch.head:
-            break
     return after

@@ -39,7 +39,7 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs import log_reader
+from oven_controller.runs import log_reader, log_sources
 from oven_controller.runs.folder import RunFolder, whole
 from oven_controller.security.signing import Keyring
 
@@ -140,7 +140,7 @@ def measure(size: int, folder: RunFolder) -> dict[str, Any]:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = asyncio.run(_replayed(folder))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    stored = [(names.kind(event.subject), event.data) for event in log_reader.exported(folder)]
+    stored = [(names.kind(event.subject), event.data) for event in log_sources.exported(folder)]
     lines = folder.export.read_bytes().splitlines()
     times: dict[str, list[float]] = {"replay": [], "decode": [], "json": []}
     for _ in range(ROUNDS):

@@ -39,7 +39,7 @@ from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home, RunFolder
@@ -265,7 +265,7 @@ def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
     others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
     return OvenClient(
         link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
-        mesh_code=code_hash(), keys=keys,
+        mesh_code=mesh_code_hash(), keys=keys,
     )  # fmt: skip
 
 

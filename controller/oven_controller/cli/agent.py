@@ -1,4 +1,4 @@
-"""`agent run | new | list`: agents beside those that a stack starts."""
+"""`agent run | new | list`: agents that join a running stack."""
 
 from __future__ import annotations
 

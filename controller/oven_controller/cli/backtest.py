@@ -1,4 +1,7 @@
-"""`backtest`: an agent over a recorded run; the agents' side is plugged in by the entry point of oven.commands."""
+"""`backtest`: one agent over a recorded run.
+
+The agents' side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config show`: the settings as a run would get them, and where each comes from."""
+"""`config show`: the settings that a run would get, and the origin of each."""
 
 from __future__ import annotations
 

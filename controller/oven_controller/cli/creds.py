@@ -1,4 +1,4 @@
-"""`creds`: keys for those who take part from elsewhere, or for all of a run on a server of one's own."""
+"""`creds`: keys for participants on other machines, or for a whole run on an external server."""
 
 from __future__ import annotations
 

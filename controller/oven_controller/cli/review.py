@@ -1,5 +1,7 @@
-"""`review`: all agents over one finished run, from its own logs or from a run's; the agents' side is plugged in by the
-entry point of oven.commands."""
+"""`review`: all agents over one finished run, from a training's own logs or from a run's.
+
+The agents' side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +232,7 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
     import asyncio
 
-    from oven_controller.runs import log_reader
+    from oven_controller.runs import log_reader, log_sources
     from oven_controller.security.signing import Keyring
 
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
@@ -238,6 +240,6 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
             return asyncio.run(log_reader.whole_log(folder, exact=True))
-        return map(Keyring(pin).judge, log_reader.exported(folder))
+        return map(Keyring(pin).judge, log_sources.exported(folder))
 
     return events

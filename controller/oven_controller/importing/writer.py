@@ -1,4 +1,4 @@
-"""Rows into a run: the log that an attached learner would have left, unsigned, in `observe`.
+"""Writer of the run that is made of rows: the unsigned log of an attached learner, in `observe`.
 
 A row is measured once and kept on disk until the last has been read, because RunStarted stands first in a log and names
 every metric. So memory does not grow with the number of steps.
@@ -23,7 +23,7 @@ from typing import IO
 
 from oven_controller.importing.knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
@@ -183,7 +183,7 @@ def _started(incarnation: int, tick: int, step: int, found: Written, actuators: 
         actuators=actuators,
         metrics=tuple(gauge(name) for name in sorted(found.metrics)),
         rules=Rules(autonomy="observe"),
-        mesh_code=code_hash(),
+        mesh_code=mesh_code_hash(),
         versions=_versions(),
     )
 

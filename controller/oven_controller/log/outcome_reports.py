@@ -1,4 +1,4 @@
-"""What a run's log teaches the knowledge graph: each scored outcome, with what was done, and for which symptoms.
+"""Outcome reports for the knowledge graph: each scored outcome with its change and its symptoms.
 
 Pure: the same log gives the same reports, and reading it again from any place gives the same ones again, for each is
 named by its run and decision.

@@ -1,4 +1,4 @@
-"""`history`: past events by request, for those who have no rights on the log's API (agents, monitors, operators)."""
+"""The history service: past events by request, for those without rights on the log's API."""
 
 from __future__ import annotations
 

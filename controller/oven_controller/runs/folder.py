@@ -1,4 +1,4 @@
-"""`$OVEN_HOME` (default `.oven/`): a folder per run, with all that belongs to it, and a cache shared between runs.
+"""`$OVEN_HOME` (default `.oven/`): one folder per run with all that belongs to it, and a shared cache.
 
     runs/<run>/run.json      what it is and where it runs      runs/<run>/logs/<process>.log
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/

@@ -1,4 +1,4 @@
-"""A rollback that takes a restart: what the learner leaves behind for whoever starts it again.
+"""Rollbacks that take a restart: the learner's note for whoever starts it again.
 
 A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
 takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and

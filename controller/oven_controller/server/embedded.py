@@ -206,7 +206,7 @@ class EmbeddedServer:
 
 
 async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
-    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True, aside=True)
+    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True, restricted=True)
     try:
         async with asyncio.timeout(READY_S):
             while not await _answers(port):

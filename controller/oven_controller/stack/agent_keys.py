@@ -1,4 +1,4 @@
-"""Letting an agent in or out while the stack is up: its key, and a server that has read who may connect."""
+"""Agents' keys while the stack is up: adding and revoking them, and having the server read them."""
 
 from __future__ import annotations
 

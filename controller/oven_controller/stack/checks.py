@@ -1,4 +1,4 @@
-"""What `up` refuses, found out without starting anything: before a run's folder is made, and in a dry run."""
+"""Checks of `up`'s request before anything is started or made; a dry run makes them, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--dry-run`: what would be started, and with which settings."""
+"""`--dry-run`: prints the processes that would start, and the settings."""
 
 from __future__ import annotations
 

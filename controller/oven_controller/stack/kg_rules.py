@@ -1,4 +1,4 @@
-"""What the prior service adds to a run's rules before the run starts.
+"""Rules that the prior service adds to a run's before it starts.
 
 From then on the rules stand in `RunStarted`: the mesh bars by the log alone, whether the service lives or not.
 """

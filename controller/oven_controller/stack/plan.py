@@ -1,4 +1,4 @@
-"""Which processes a run consists of, each with its command, environment and log. Nothing is started here."""
+"""Plan of a run's processes: command, environment and log of each. Nothing is started here."""
 
 from __future__ import annotations
 

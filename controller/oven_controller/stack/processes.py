@@ -1,4 +1,4 @@
-"""The processes of a run: started in order, each when the one before has shown that it is ready, and ended in order."""
+"""A run's processes: each is started when the one before is ready, and they end in order."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, HistoryRequest, Observation, Vote
 from oven_controller.protocol.names import Subjects
 from oven_controller.replica.history import serve_history
-from oven_controller.runs.log_reader import exported
 from oven_controller.runs.log_recovery import finish
+from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
 

@@ -16,7 +16,7 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
 from oven_controller.protocol.names import Subjects
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server.embedded import EmbeddedServer

@@ -13,7 +13,7 @@ from tests.integration.conftest import WAIT_S, Stack
 
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 
 pytestmark = pytest.mark.e2e
 

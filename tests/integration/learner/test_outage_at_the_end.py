@@ -15,7 +15,7 @@ from tests.integration.controller.test_stack_restarts import SERVICES, Said, the
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import LearnerMessage, Observation, RunEnded
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.runs.spool import NAME, look
 
 pytestmark = pytest.mark.e2e

@@ -90,7 +90,7 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
 
 
 def test_the_knobs_that_are_shipped() -> None:
-    assert set(completing.SHIPPED) == set(knobs._KNOWN)
+    assert set(completing.SHIPPED) == set(knobs.KNOWN)
 
 
 def test_paths(home: Home, offered: Offered, tmp_path: Path) -> None:

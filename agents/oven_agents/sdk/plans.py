@@ -1,6 +1,6 @@
 """Several plans for what an agent saw, of which one is said: the knowledge graph's best, or the agent's own first.
 
-A sentinel sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
+An agent sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
 leave more than one plan standing; which of them is likeliest to help is what the graph is asked for.
 """
 

@@ -13,7 +13,7 @@ from oven_controller.protocol.messages import RunStarted, Vote
 KNOB, TERM = "channel.", "channel/"
 
 
-class AuxiliaryWeight(Agent):
+class AuxiliaryLoss(Agent):
     """Signals: the share of the loss that an auxiliary term makes up (weight × term) is above MOST over WINDOW steps;
     or the run is past LATE and the term no longer falls. A term that helps at the beginning competes with the objective
     in the end.
@@ -89,5 +89,5 @@ class AuxiliaryWeight(Agent):
 def _terms(run: RunStarted) -> list[str]:
     """Loss terms that can be both seen and weighed."""
     published = {metric.name for metric in run.metrics}
-    names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryWeight.moves]
+    names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]
     return [name for name in names if TERM + name in published]

@@ -22,7 +22,7 @@ ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
-class Relapse(Agent):
+class BestCheckpoint(Agent):
     """Signals: a held-out reading plainly worse than the best one, whatever the cause; so it meets causes that no other
     agent knows. Worse is measured against what the run has learnt, the best reading minus the first: a reading is
     plainly worse that lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL
@@ -80,7 +80,7 @@ class Relapse(Agent):
     CUT = 8.0
     """Factor by which the rate comes down. A quarter instead was a little worse twice (docs/experiments.md)."""
     PASSED = 100
-    """Batches to pass over, as many as the sentinel's; too few leave the run in a bad stretch, too many cost good
+    """Batches to pass over, as many as divergence's; too few leave the run in a bad stretch, too many cost good
     data."""
     ATTEMPTS = 2
     """Rollbacks since the best reading after which it leaves the run alone: more of the same will not help."""

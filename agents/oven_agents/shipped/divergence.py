@@ -49,7 +49,7 @@ class _Harm:
     """How often it helped to go back from there, where that could be seen."""
 
 
-class Sentinel(Agent):
+class Divergence(Agent):
     """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
     gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
     the moments remember it; a loss that jumps, three values in a row above 3σ, unless it falls back by half meanwhile;

@@ -18,7 +18,7 @@ ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", 
 LEVELS = "reward/"
 
 
-class Calibration(Agent):
+class EntropyCollapse(Agent):
     """Signals: a spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy
     (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. And advantages

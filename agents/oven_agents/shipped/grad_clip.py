@@ -15,14 +15,14 @@ from oven_controller.protocol.messages import Vote
 CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
-class GradientHealth(Agent):
+class GradClip(Agent):
     """Signals: on the norm before clipping, outliers that come again, three of the last 60 norms above five times their
     median, and a clip that lets them pass. And drift: a norm that grew by a factor of three and more, well beyond its
     noise, while the objective got worse.
 
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
-    at an agent's pace. It prevents the next one; the one that got past is the sentinel's (a clip lowered afterwards
+    at an agent's pace. It prevents the next one; the one that got past is divergence's (a clip lowered afterwards
     undid .00 of the harm: docs/experiments.md). For a drift the clip goes to the 0.9 quantile of before, so that steps
     are no longer than they were. That is a rule of thumb, for which a second voice is needed: of twelve outcomes in the
     gym a quarter beat doing nothing.
@@ -47,7 +47,7 @@ class GradientHealth(Agent):
     """How many times the median a norm is that counts as an outlier. Norms with a log-normal spread of .5 are that with
     probability .0006."""
     OFTEN = 3
-    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is the sentinel's."""
+    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is divergence's."""
     FEW = 0.15
     """Share of all norms above which outliers are none, 0 to 1: where so many are large, the median is that of steps in
     which there was nothing to learn (docs/experiments.md)."""

@@ -47,7 +47,7 @@ class LearningRate(Agent):
     is gone and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Stalled: over
     hundreds of steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do
     not agree. Which way the objective improves is what the run announces of its reward, or of its loss where it has
-    none; a loss that jumps is the sentinel's to see.
+    none; a loss that jumps is divergence's to see.
 
     Actions: it raises a rate that is too low and cuts one that is too high or stalled, since what is left at a stall is
     noise that a lower rate averages out. What a rate far too high did does not come back by itself, so there it

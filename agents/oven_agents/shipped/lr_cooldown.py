@@ -10,7 +10,7 @@ from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
-class LatePhase(Agent):
+class LrCooldown(Agent):
     """Signals: a rate that has stood still, whoever set it, when the run passes LATE.
 
     Actions: a notice to people, and a voice for anybody's proposal to lower the rate from then on. A constant rate

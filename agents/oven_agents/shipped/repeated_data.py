@@ -13,7 +13,7 @@ from oven_controller.protocol.messages import Vote
 SKIP, REPEATED = "data.skip", "data/repeated"
 
 
-class DataHealth(Agent):
+class RepeatedData(Agent):
     """Signals: nearly all rows of the last batches were read before, in a run that until then read new ones. That is a
     stretch of the data that is in it twice: a shard listed again, or a resume that began from the start.
 

@@ -16,7 +16,7 @@ WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
-class CommitteeWeights(Agent):
+class RewardWeights(Agent):
     """Signals: the newest two held-out readings lie clearly below the best one, while a member's mean score since then
     is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
     falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some

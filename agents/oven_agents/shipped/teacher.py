@@ -34,7 +34,7 @@ class _Reading:
     text: str
 
 
-class TeacherEscalation(Agent):
+class Teacher(Agent):
     """Signals: GRPO's reward minus β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an
     anchor that binds shows three things together: the reward stays flat below its ceiling, on training data and on
     held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order

@@ -142,7 +142,7 @@ def list_agents(
 ) -> None:
     """List the agents that are installed, with what each does; with NAME, one agent's options.
 
-    Example: oven-controller agent list lr
+    Example: oven-controller agent list learning_rate
     """
     import json
     import shutil

@@ -12,7 +12,7 @@ from tests.support import runs
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.plans import Alternatives
 from oven_agents.sdk.window import Window
-from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Sentinel
+from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Divergence
 from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, opinion
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Vote
@@ -93,7 +93,7 @@ def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observa
 def said(events: list[Observation | Receipt]) -> list[str]:
     """What the sentinel says, without what it says again."""
     heard: list[str] = []
-    for word in runs.said(Sentinel(), run(), events):
+    for word in runs.said(Divergence(), run(), events):
         if isinstance(word, Alternatives):
             heard.append(word.plans[0].remedy)
         elif isinstance(word, Vote) and word.stance == "propose":
@@ -133,7 +133,7 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
 
 def test_what_the_reading_lost_is_the_gain_that_is_expected_of_going_back() -> None:
     def expected(hurt: float) -> float:
-        words = runs.said(Sentinel(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
+        words = runs.said(Divergence(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
         return next(word.plans[0].votes[0].expected_change for word in words if isinstance(word, Alternatives))
 
     assert expected(1.0) < 2 * expected(0.5) * 0.9 < 0, "of a loss, which is to fall"

@@ -178,7 +178,10 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
 
 def test_without_heartbeats_a_session_says_all_else() -> None:
     for heartbeats in (True, False):
-        session, said = Session(entry_points(group="oven.agents")["sentinel"].load()(), "s", heartbeats=heartbeats), []
+        session, said = (
+            Session(entry_points(group="oven.agents")["divergence"].load()(), "s", heartbeats=heartbeats),
+            [],
+        )
         for message in eventful(False):
             session.absorb(message)
             said += session.react()

@@ -104,7 +104,7 @@ class Columns:
         column = self._columns.get(metric)
         return [] if column is None else column.values[column.first(self.oldest, after, last) :]
 
-    def kept(self, metric: str, after: int, last: int | None) -> list[tuple[int, float]] | None:
+    def surviving_series(self, metric: str, after: int, last: int | None) -> list[tuple[int, float]] | None:
         """As `Window.kept` in a run whose rollbacks were never taken back; None where the columns cannot say."""
         if self._plain:
             return None
@@ -158,7 +158,7 @@ class _ColumnWindow(Window):
         found = self._columns.series(metric, after, last)
         return super().series(metric, after=after, last=last) if found is None else found
 
-    def kept(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
+    def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
         undone = any(receipt.actuator == UNDO for receipt in self.receipts)
         found = None if undone else self._columns.kept(metric, after, last)
         return super().kept(metric, after=after, last=last) if found is None else found

@@ -16,7 +16,7 @@ from pathlib import Path
 from oven_agents import memory_limit
 from oven_agents.runtime.kg_client import Prior
 from oven_agents.runtime.loader import default_name, load
-from oven_agents.runtime.publisher import Speech, belonging, react
+from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.nats_client import Heard
@@ -123,7 +123,7 @@ async def host(
 
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
         prior = Prior(bus)
-        speeches = [Speech(session, bus, on, prior, contexts) for session in sessions]
+        speeches = [Publisher(session, bus, on, prior, contexts) for session in sessions]
 
         def hear(message: Heard) -> None:
             context = tracing.carried(message.headers)
@@ -144,7 +144,7 @@ async def host(
             while inbox:
                 event = keyring.judge(inbox.popleft())
                 if isinstance(event.body, Observation | BallotOpened):
-                    contexts.keep(belonging(event.body), event.traceparent)
+                    contexts.keep(trace_key(event.body), event.traceparent)
                 _absorb(sessions, event.body)
             await react(speeches)
             for session in sessions:

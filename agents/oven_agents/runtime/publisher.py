@@ -18,13 +18,13 @@ from oven_controller.telemetry import tracing
 log = logging.getLogger("oven.agent")
 
 
-def belonging(body: Observation | BallotOpened) -> str:
+def trace_key(body: Observation | BallotOpened) -> str:
     """What votes name the trace of a message by: an answer its ballot, any other vote the tick that its window ends
     with."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 
-async def react(speeches: Sequence[Speech]) -> None:
+async def react(speeches: Sequence[Publisher]) -> None:
     """Have every agent vote, then say it all: a question to the graph holds up nobody else's words."""
     began_ns = time.time_ns()
     said = [(speech, messages) for speech in speeches if (messages := speech.session.react())]
@@ -35,8 +35,8 @@ async def react(speeches: Sequence[Speech]) -> None:
         await asyncio.gather(*(speech.consider(messages, began_ns) for speech, messages in said))
 
 
-class Speech:
-    """One agent's. `contexts` holds, by `belonging`, the traces that the process has heard of."""
+class Publisher:
+    """One agent's. `contexts` holds, by `trace_key`, the traces that the process has heard of."""
 
     def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: tracing.Contexts) -> None:
         self.session = session

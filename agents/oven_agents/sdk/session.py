@@ -108,7 +108,7 @@ class Session:
                 self._receipts.append(body)
                 self._answered.add(body.decision_id)
                 self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != body.decision_id}
-                self._turn(body)
+                self._apply_receipt(body)
             case BallotOpened():
                 if body.id > self._seen:
                     self._seen = body.id
@@ -200,7 +200,7 @@ class Session:
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
         for receipt in self._receipts:
             if receipt.incarnation == run.incarnation:
-                self._turn(receipt)
+                self._apply_receipt(receipt)
         # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
         self._announce = True
         if self._spent:
@@ -221,7 +221,7 @@ class Session:
         self._commanded.clear()
         self._noticed_about, self._failures = "", 0
 
-    def _turn(self, receipt: Receipt) -> None:
+    def _apply_receipt(self, receipt: Receipt) -> None:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
             return
         knob = self._knobs[receipt.actuator]
@@ -267,13 +267,13 @@ class Session:
             why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
             return ([], [], _held_back(plans[0].votes, why)) if why else ([said], [], None)
         proposals = [said] if isinstance(said, Vote) else list(said or ())
-        kept = [(vote, self._pointless(vote, tick)) for vote in proposals]
+        kept = [(vote, self._is_redundant(vote, tick)) for vote in proposals]
         told = next((notice for vote, why in kept if (notice := _held_back([vote], why))), None)
         return [], [vote for vote, why in kept if not why], told
 
     def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
         """Why one of the votes would only fill the log now; empty if none would."""
-        return next((why for vote in votes if (why := self._pointless(vote, tick))), "")
+        return next((why for vote in votes if (why := self._is_redundant(vote, tick))), "")
 
     def _noticed(self, notice: Notice | None) -> list[AgentStatus]:
         """Once; again when something else was told in between."""
@@ -286,7 +286,7 @@ class Session:
         """Whether a vote of this agent counts in the ballot already, so that nobody waits for it to be done."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
-    def _pointless(self, vote: Vote, tick: int) -> str:
+    def _is_redundant(self, vote: Vote, tick: int) -> str:
         """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after a change,
         whoever's, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
         is no reason to be silent."""

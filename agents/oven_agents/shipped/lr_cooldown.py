@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import needs_second
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
@@ -75,14 +75,14 @@ class LrCooldown(Agent):
         return window.answer(
             ballot,
             "for",
-            confidence=THUMB,
+            confidence=needs_second(window.run),
             why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
         )
 
     def _still(self, window: Window) -> int | None:
         """For how many ticks the rate has stood still; None where it moved, or too little was seen."""
         half = window.observations[len(window.observations) // 2].tick
-        rates = window.series(RATE, after=max(half, window.settled_after(SCALE)))
+        rates = window.series(RATE, after=max(half, window.last_change_tick(SCALE)))
         if len(rates) < self.LEAST or min(rates) <= 0 or max(rates) > self.STILL * min(rates):
             return None
         return len(rates)

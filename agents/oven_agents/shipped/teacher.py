@@ -8,8 +8,8 @@ from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.importance_ratio import foreign
-from oven_agents.stats.policy_shift import worsened
+from oven_agents.stats.importance_ratio import is_off_policy
+from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
@@ -120,7 +120,7 @@ class Teacher(Agent):
         return None
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.settled_after(*RESETS)
+        since = window.last_change_tick(*RESETS)
         seen = self._read(window, since)
         if seen is None or seen.headroom < self.ROOM or window.progress > self.LATE:
             return None
@@ -149,7 +149,7 @@ class Teacher(Agent):
             return None
         if seen.highest > self.LEAP * seen.kl:
             return None
-        if worsened(window) is False or foreign(window):
+        if quality_dropped(window) is False or is_off_policy(window):
             return None
         knob = window.knobs[BETA]
         raised = knob.bounded(knob.number * self.STEP)

@@ -29,7 +29,7 @@ class {title}(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         # A receipt resets the window: what was measured before a change describes another configuration.
-        losses = window.series("loss", after=window.settled_after(), last=20)
+        losses = window.series("loss", after=window.last_change_tick(), last=20)
         if len(losses) < 20:
             return None
         before, now = sum(losses[:10]) / 10, sum(losses[10:]) / 10

@@ -9,7 +9,7 @@ import pytest
 
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import NEEDS_SECOND
 from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
@@ -70,7 +70,7 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     assert said[0].target == "eval/accuracy" and said[0].expected_change > 0
     assert said[0].evidence == ("symptom:reward_up_heldout_down",)
     assert "judge rose" in said[0].rationale and "exact fell" in said[0].rationale
-    assert {vote.confidence for vote in said} <= {THUMB, RewardWeights.SURE}
+    assert {vote.confidence for vote in said} <= {NEEDS_SECOND, RewardWeights.SURE}
 
 
 def test_a_held_out_metric_that_should_go_down_is_read_the_other_way() -> None:

@@ -14,7 +14,7 @@ from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
-from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.confidence import STANDS_ALONE
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
@@ -71,7 +71,7 @@ def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_ch
     offers = [offer for offer in said if isinstance(offer, Alternatives)]
     assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
     surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
-    assert (surest >= LEAST) == quiet
+    assert (surest >= STANDS_ALONE) == quiet
 
 
 def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:

@@ -13,7 +13,7 @@ from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.plans import Alternatives
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Divergence
-from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, opinion
+from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, held_out_evidence
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Vote
 from oven_controller.protocol.rules import Rules
@@ -42,17 +42,21 @@ BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
 
 
 def test_none_is_as_young_and_one_can_be_had() -> None:
-    assert opinion(window(ONSET + 3, BEFORE), ONSET).state == "ask"
-    assert opinion(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
-    assert opinion(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", "nobody measured it"
-    assert opinion(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
+    assert held_out_evidence(window(ONSET + 3, BEFORE), ONSET).state == "ask"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
+    assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
+        "nobody measured it"
+    )
+    assert held_out_evidence(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
 
 
 def test_none_can_be_had() -> None:
-    assert opinion(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
-    assert opinion(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
+    assert held_out_evidence(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
     advised = run(Rules(autonomy="advise"))
-    assert opinion(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", "a person sees the remedy itself"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", (
+        "a person sees the remedy itself"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_none_can_be_had() -> None:
     [(2.53, -0.015 / 2.55), (2.55, 0.005 / 2.55), (2.85, 0.305 / 2.55), (math.nan, math.inf)],
 )
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
-    heard = opinion(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
+    heard = held_out_evidence(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
     assert heard.state == "known"
     assert heard.lost == pytest.approx(lost)
 
@@ -68,9 +72,9 @@ def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: flo
 def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:
     answered = {**BEFORE, ONSET + 3: 2.53}
     late = ONSET + 3 + PATIENCE
-    assert opinion(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
+    assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
     asked = tuple(ONSET + 2 - i for i in range(ASKS))
-    assert opinion(window(late, answered, asked), ONSET).state == "known"
+    assert held_out_evidence(window(late, answered, asked), ONSET).state == "known"
 
 
 def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observation | Receipt]:
@@ -147,4 +151,4 @@ def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> N
 
 def test_a_measurement_resets_no_window() -> None:
     seen = window(ONSET + 3, BEFORE, (ONSET,))
-    assert (seen.settled_after(), seen.settled_after("run.evaluate")) == (-1, ONSET)
+    assert (seen.last_change_tick(), seen.last_change_tick("run.evaluate")) == (-1, ONSET)

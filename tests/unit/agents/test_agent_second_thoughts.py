@@ -123,5 +123,5 @@ def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
     ]
     knobs = {spec.name: Knob(spec, spec.value) for spec in BOTH.actuators}
     window = Window(BOTH, seen, knobs, jumps, {})
-    assert [tick for tick, _ in window.kept("loss")] == [*range(1, 61), *range(66, 76)]
-    assert window.settled_after("run.rollback") == 65
+    assert [tick for tick, _ in window.surviving_series("loss")] == [*range(1, 61), *range(66, 76)]
+    assert window.last_change_tick("run.rollback") == 65

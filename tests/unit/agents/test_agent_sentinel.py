@@ -18,7 +18,7 @@ from oven_agents.shipped.grad_clip import GradClip
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import NEEDS_SECOND
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
@@ -230,7 +230,7 @@ def test_a_norm_that_drifts_needs_a_second_voice() -> None:
         return {"grad_norm": 4 * found["grad_norm"], "loss": found["loss"] + 0.5}
 
     voted = runs.votes(GradClip(), loose(runs.pretraining()), hurt(grown, end=ONSET + 40))
-    assert voted and {vote.confidence for vote in voted} == {THUMB}
+    assert voted and {vote.confidence for vote in voted} == {NEEDS_SECOND}
 
 
 @pytest.mark.parametrize(("lost", "spoke"), [(0.0, True), (3.0, False)], ids=["regained", "in vain"])
@@ -284,8 +284,8 @@ def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(bac
     window = Window(runs.pretraining(), observations, {}, [], {})
     expected = [(tick, float(tick)) for _, tick in kept]
     if 1 not in known:  # one step taken again looks like a step that was seen twice
-        assert window.kept("loss") == expected
-    assert window.kept("loss", last=3) == window.kept("loss")[-3:]
+        assert window.surviving_series("loss") == expected
+    assert window.surviving_series("loss", last=3) == window.surviving_series("loss")[-3:]
 
 
 def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -> None:

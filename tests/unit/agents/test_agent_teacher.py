@@ -13,7 +13,7 @@ from tests.unit.agents.test_agents import receipt
 
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
-from oven_agents.stats.confidence import LEAST as STANDS_BEHIND
+from oven_agents.stats.confidence import STANDS_ALONE as STANDS_BEHIND
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
     ActuatorSpec,

@@ -71,7 +71,9 @@ def test_the_same_answers_as_a_plain_window(
         for name, after, last, whole in questions:
             after = -1 if whole else after
             assert repr(quick.series(name, after=after, last=last)) == repr(plain.series(name, after=after, last=last))
-            assert repr(quick.kept(name, after=after, last=last)) == repr(plain.kept(name, after=after, last=last))
+            assert repr(quick.surviving_series(name, after=after, last=last)) == repr(
+                plain.surviving_series(name, after=after, last=last)
+            )
 
 
 def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
@@ -89,8 +91,8 @@ def test_an_answer_is_the_askers_own() -> None:
         held.add(one)
     window = held.window(RUN, seen, {}, (), {}, set())
     window.series("loss").clear()
-    window.kept("loss").clear()
-    assert len(window.series("loss")) == len(window.kept("loss")) == 5
+    window.surviving_series("loss").clear()
+    assert len(window.series("loss")) == len(window.surviving_series("loss")) == 5
 
 
 @settings(max_examples=200)
@@ -113,7 +115,9 @@ def test_a_long_run_is_cut_and_answers_alike() -> None:
             newest = seen[-kept:]
             plain, quick = (make(RUN, newest, {}, (), {}, set()) for make in (plain_window, held.window))
             for name in ("loss", "eval/loss"):
-                assert quick.kept(name) == plain.kept(name) and quick.series(name) == plain.series(name)
+                assert quick.surviving_series(name) == plain.surviving_series(name) and quick.series(
+                    name
+                ) == plain.series(name)
 
 
 KNOBS = [Knob("optimizer.lr_scale"), *map(Knob, ("run.rollback", "run.undo_rollback", "run.evaluate", "data.skip"))]

@@ -102,39 +102,42 @@ class Session:
             case Observation():
                 self._observations.append(body)
             case Receipt():
-                knob = self._knobs.get(body.actuator)
-                if not body.decision_id and (knob is None or knob.spec.kind == "action"):
-                    return  # of a hold, a resume or a stop: no setting has changed
-                self._receipts.append(body)
-                self._answered.add(body.decision_id)
-                self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != body.decision_id}
-                self._apply_receipt(body)
+                self._take_receipt(body)
             case BallotOpened():
                 if body.id > self._seen:
                     self._seen = body.id
                     if body.id not in self._closed:
                         self._ballots[body.actuator] = body
             case Decision():
-                if body.id <= self._decided:
-                    return
-                self._decided = body.id
-                self._closed.add(body.ballot)
-                if body.command:
-                    self._commanded.add(body.id)
-                own = self._cast.pop(body.actuator, None) is not None
-                if (
-                    self._ballots.get(body.actuator, None) is not None
-                    and self._ballots[body.actuator].id == body.ballot
-                ):
-                    del self._ballots[body.actuator]
-                if body.verdict == "adopted" and body.id not in self._answered:
-                    self._in_flight[body.actuator] = body
-                if body.verdict in ("adopted", "withheld"):
-                    self._changed[body.actuator] = body
-                elif own or any(line.agent == self.name and line.stance == "propose" for line in body.tally):
-                    self._turned_down[body.actuator] = body
+                if body.id > self._decided:
+                    self._take_decision(body)
             case _:
                 pass
+
+    def _take_receipt(self, receipt: Receipt) -> None:
+        knob = self._knobs.get(receipt.actuator)
+        if not receipt.decision_id and (knob is None or knob.spec.kind == "action"):
+            return  # of a hold, a resume or a stop: no setting has changed
+        self._receipts.append(receipt)
+        self._answered.add(receipt.decision_id)
+        self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
+        self._apply_receipt(receipt)
+
+    def _take_decision(self, decision: Decision) -> None:
+        actuator = decision.actuator
+        self._decided = decision.id
+        self._closed.add(decision.ballot)
+        if decision.command:
+            self._commanded.add(decision.id)
+        own = self._cast.pop(actuator, None) is not None
+        if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
+            del self._ballots[actuator]
+        if decision.verdict == "adopted" and decision.id not in self._answered:
+            self._in_flight[actuator] = decision
+        if decision.verdict in ("adopted", "withheld"):
+            self._changed[actuator] = decision
+        elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
+            self._turned_down[actuator] = decision
 
     def react(self) -> list[Vote | AgentStatus | Plan | Alternatives]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
@@ -175,10 +178,12 @@ class Session:
 
     @property
     def run(self) -> RunStarted | None:
+        """The run's newest announcement; None before the first."""
         return self._run
 
     @property
     def knobs(self) -> Mapping[str, Knob]:
+        """The run's actuators by name, as the last receipts left them."""
         return self._knobs
 
     @property
@@ -190,6 +195,7 @@ class Session:
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]
 
     def leave(self, reason: str = "") -> AgentStatus:
+        """The status with which it takes its leave."""
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:

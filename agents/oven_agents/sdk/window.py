@@ -14,6 +14,8 @@ from oven_controller.protocol.messages import BallotOpened, Observation, Receipt
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    """A run as it stands at its newest tick."""
+
     run: RunStarted
     observations: Sequence[Observation]
     """Oldest first, at most the SDK's limit (512); never empty."""
@@ -27,10 +29,12 @@ class Window:
 
     @property
     def last(self) -> Observation:
+        """The newest observation."""
         return self.observations[-1]
 
     @property
     def tick(self) -> int:
+        """Its tick."""
         return self.last.tick
 
     @property

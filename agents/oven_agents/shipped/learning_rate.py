@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.plans import Plan
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence, needs_second
@@ -186,12 +187,11 @@ class LearningRate(Agent):
         nobody warms the rate up, and weights that were drawn small grow into theirs."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
-        lost = (
-            loss_given_back(window, window.last_change_tick(SCALE, ROLLBACK), share=self.GIVEN_BACK, ticks=self.LOST)
-            if steps is not None
-            else None
-        )
-        if steps is None or lost is None or ROLLBACK not in window.knobs:
+        if steps is None or ROLLBACK not in window.knobs:
+            return None
+        since = window.last_change_tick(SCALE, ROLLBACK)
+        lost = loss_given_back(window, since, share=self.GIVEN_BACK, ticks=self.LOST)
+        if lost is None:
             return None
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / steps.excess)
@@ -254,17 +254,12 @@ class LearningRate(Agent):
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         votes = [
             window.propose(
-                actuator,
-                value,
-                confidence=self.GONE,
-                why=why,
-                target=target.name,
-                expected_change=signed(target, was - now) if target.name == "reward" else signed(target, 0.05),
-                horizon=20,
+                actuator, value, confidence=self.GONE, why=why, target=target.name, horizon=20,
+                expected_change=signed(target, was - now if target.name == "reward" else 0.05),
                 evidence=("symptom:policy_collapse",),
             )
             for actuator, value in changes.items()
-        ]
+        ]  # fmt: skip
         return Plan.of("rollback_and_cut", votes)
 
     def _too_low(self, window: Window) -> list[Vote]:
@@ -289,18 +284,8 @@ class LearningRate(Agent):
         raised = knob.bounded(min(knob.number * factor, ceiling, longest))
         if raised < knob.number * 1.2:
             return []
-        return [
-            window.propose(
-                SCALE,
-                raised,
-                confidence=confidence(window, hit_rate=self.ALONG, target=target.name, gain=0.03, horizon=40),
-                why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
-                target=target.name,
-                expected_change=signed(target, 0.03),
-                horizon=40,
-                evidence=("symptom:gradients_aligned",),
-            )
-        ]
+        sure = confidence(window, hit_rate=self.ALONG, target=target.name, gain=0.03, horizon=40)
+        return _changed(window, raised, why, sure, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _new(self, window: Window) -> bool:
         """Whether a model that learns from its loss may still be on its way from where its weights were drawn: there
@@ -328,15 +313,14 @@ class LearningRate(Agent):
         """Whether gradients did not agree for a while, at a rate that was no higher."""
         rates = dict(window.surviving_series(RATE))
         newest = next(reversed(rates.values()), math.inf)
-        before = [
-            cosine for tick, cosine in window.surviving_series(ALIGNMENT) if rates.get(tick, math.inf) < 1.1 * newest
-        ]
+        seen = window.surviving_series(ALIGNMENT)
+        before = [cosine for tick, cosine in seen if rates.get(tick, math.inf) < 1.1 * newest]
         spans = (before[start : start + 2 * self.WINDOW] for start in range(0, len(before), self.WINDOW))
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
         """Whether a cut, whoever's, is still to show what it does."""
-        cuts = [r.tick for r in window.applied(SCALE) if _number(r.after) < _number(r.before)]
+        cuts = [r.tick for r in window.applied(SCALE) if change_of(r) < 0]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
@@ -377,8 +361,9 @@ class LearningRate(Agent):
             return None
         why = (
             f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+            "ticks; not above 0 at a fitting rate)"
         )
-        return f"{why}ticks; not above 0 at a fitting rate)", 2.5
+        return why, 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
@@ -395,26 +380,15 @@ class LearningRate(Agent):
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         if objective(window.run).name == "loss" and not self._declines(window, len(cosines)):
             return []  # steps that overshoot along a few directions are what a fitting rate looks like, too
-        target, knob = objective(window.run), window.knobs[SCALE]
-        lowered = knob.bounded(knob.number / 2.5)
-        if lowered > knob.number / 1.2:
+        lowered = _lowered(window)
+        if lowered is None:
             return []
         why = (
             f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
-            f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"{len(cosines)} ticks)"
         )
-        return [
-            window.propose(
-                SCALE,
-                lowered,
-                confidence=confidence(window, hit_rate=self.AGAINST, target=target.name, gain=0.05, horizon=30),
-                why=why,
-                target=target.name,
-                expected_change=signed(target, 0.05),
-                horizon=30,
-                evidence=("symptom:gradients_opposed",),
-            )
-        ]
+        sure = confidence(window, hit_rate=self.AGAINST, target=objective(window.run).name, gain=0.05, horizon=30)
+        return _changed(window, lowered, why, sure, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _stalled(self, window: Window) -> list[Vote]:
         if window.tick % self.SELDOM:
@@ -429,24 +403,17 @@ class LearningRate(Agent):
         error = noise(values) * math.sqrt(2 / self.HALF)
         flat = signed(target, now - was) < 2 * error < self.RESOLVED * abs(was)
         cosines = window.series(ALIGNMENT, after=since, last=self.HALF)
-        knob = window.knobs.get(SCALE)
-        if not flat or solved > self.SOLVED or len(cosines) < self.HALF or fmean(cosines) > 0 or knob is None:
+        if not flat or solved > self.SOLVED or len(cosines) < self.HALF or fmean(cosines) > 0:
             return []
-        lowered = knob.bounded(knob.number / 2.5)
-        if lowered > knob.number / 1.2:
+        lowered = _lowered(window)
+        if lowered is None:
             return []
         why = (
             f"{target.name} did not improve over {2 * self.HALF} ticks ({was:.4g} → {now:.4g} ± {error:.2g}), and "
-            f"gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"gradients do not agree (cosine {fmean(cosines):.2f})"
         )
-        gain = self.RESOLVED * abs(was)
-        symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
-        return [
-            window.propose(
-                SCALE, lowered, confidence=needs_second(window.run), why=why, target=target.name, horizon=60,
-                expected_change=signed(target, gain), evidence=(symptom,),
-            )
-        ]  # fmt: skip
+        sure, gain = needs_second(window.run), self.RESOLVED * abs(was)
+        return _changed(window, lowered, why, sure, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
 
     def _cosines(self, window: Window, last: int) -> list[float]:
         """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
@@ -455,12 +422,29 @@ class LearningRate(Agent):
         return [cosine for cosine in cosines if math.isfinite(cosine)]
 
 
+def _lowered(window: Window) -> float | None:
+    """The scale lowered by 2.5; None where the run lacks the knob, or room for it."""
+    knob = window.knobs.get(SCALE)
+    lowered = knob.bounded(knob.number / 2.5) if knob else math.inf
+    return lowered if knob and lowered <= knob.number / 1.2 else None
+
+
+def _changed(
+    window: Window, scale: float, why: str, sure: float, *, gain: float, horizon: int, symptom: str
+) -> list[Vote]:
+    """The proposal of a scale; `gain` is that of the objective."""
+    target = objective(window.run)
+    return [
+        window.propose(
+            SCALE, scale, confidence=sure, why=f"{why}: {SCALE} {window.knobs[SCALE].number:.3g} → {scale:.3g}",
+            target=target.name, expected_change=signed(target, gain), horizon=horizon,
+            evidence=(f"symptom:{symptom}",),
+        )
+    ]  # fmt: skip
+
+
 def _schedule_moves(window: Window, ticks: int) -> bool:
     """Whether the rate changed within the last ticks although nobody here changed it: warm-up, or decay."""
     since = window.last_change_tick(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.window import Window
 from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.policy_shift import quality_dropped
@@ -171,7 +172,7 @@ class Teacher(Agent):
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
             return self._propose(window, TEACHER, stronger, why, seen.headroom / 2, "symptom:kl_anchor_binds")
         lowered = beta.bounded(beta.number / self.STEP)
-        if lowered > beta.number / 1.2 or any(_raised(receipt) for receipt in window.applied(BETA)):
+        if lowered > beta.number / 1.2 or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
             return None
         why += f" and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, seen.headroom / 4, "symptom:kl_anchor_binds")
@@ -255,13 +256,4 @@ def _up(window: Window, receipt: Receipt) -> bool:
 
 
 def _lowered(receipt: Receipt) -> bool:
-    return receipt.actuator == BETA and _change(receipt) < 0
-
-
-def _raised(receipt: Receipt) -> bool:
-    return receipt.actuator == BETA and _change(receipt) > 0
-
-
-def _change(receipt: Receipt) -> float:
-    before, after = receipt.before, receipt.after
-    return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0
+    return receipt.actuator == BETA and change_of(receipt) < 0

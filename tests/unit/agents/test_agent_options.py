@@ -167,13 +167,16 @@ def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
 def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
 
+    class EnoughError(Exception):
+        pass
+
     def session(agent: Any, name: str, *, shadow: bool) -> None:
         made[name] = agent
         if len(made) == 2:
-            raise KeyboardInterrupt
+            raise EnoughError
 
     monkeypatch.setattr(host, "Session", session)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(EnoughError):
         host.main(
             ["learning_rate", "divergence", "--name", "a", "--name", "b", *arguments("b", (("own", 0.1), ("few", 7)))]
         )
@@ -182,7 +185,9 @@ def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_process_refuses_what_is_no_option() -> None:
-    assert host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
+    assert ended.value.code == 0
     with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
         host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
     with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):

@@ -77,14 +77,14 @@ class Lockstep:
         self.react()
         for tick in range(1, ticks + 1):
             seen = {"loss": 1 / tick, "reward": 0.1, "optim/grad_momentum_cos": 0.5 if self.scale < 16 else 0.0}
-            body = Observation(**self.log._learner(), tick=tick, step=tick, progress=0.0, metrics=seen)
+            body = Observation(**self.log.stamp(), tick=tick, step=tick, progress=0.0, metrics=seen)
             self.log.put("observation", body)
             self.react()
-        self.log.put("run", RunEnded(**self.log._learner(), reason="completed", tick=ticks, step=ticks))
+        self.log.put("run", RunEnded(**self.log.stamp(), reason="completed", tick=ticks, step=ticks))
         self.react()
 
     def react(self) -> None:
-        while self.heard < len(self.log.events) or self.session._announce:
+        while True:
             new, self.heard = self.log.events[self.heard :], len(self.log.events)
             for entry in new:
                 if not isinstance(entry.body, Vote):
@@ -95,6 +95,8 @@ class Lockstep:
                     self.log.receipt(entry.body)
             for message in spoken(self.session.react()):
                 self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
+            if self.heard == len(self.log.events):
+                return
 
 
 @pytest.mark.parametrize(("agent", "least"), [(LearningRate, 2), (Cutter, 5), (Unsure, 5)])

@@ -59,7 +59,7 @@ def test_the_same_answers_as_a_plain_window(
     questions: list[tuple[str, int, int | None, bool]],
     kept: int,
 ) -> None:
-    monkeypatch.setattr(module, "_SPARE", 8)  # so that columns are cut within these few observations
+    monkeypatch.setattr(module, "SPARE", 8)  # so that columns are cut within these few observations
     seen, held = observations(draws), Columns(kept)
     receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
     for end, one in enumerate(seen, 1):
@@ -106,7 +106,7 @@ def test_a_long_run_is_cut_and_answers_alike() -> None:
     rng, held, kept = random.Random(1), Columns(64), 64
     seen: list[Observation] = []
     step = 0
-    for n in range(3 * module._SPARE):
+    for n in range(3 * module.SPARE):
         step = max(0, step - 30) if rng.random() < 0.002 else step + 1
         body = {"loss": rng.random()} | ({"eval/loss": rng.random()} if n % 50 == 0 else {})
         seen.append(Observation(incarnation=1, n=n, tick=n, step=step, progress=0.0, metrics=body))

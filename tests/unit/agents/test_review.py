@@ -131,7 +131,7 @@ def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
         panel.take(event)
     for found in (alone.said, panel.said):
         assert [said.decision.verdict for said in found if said.decision] == ["rejected", "rejected"]
-    assert [decision.verdict for decision in panel._loop.computed] == ["rejected", "rejected"], "and nothing else was"
+    assert [decision.verdict for decision in panel.decisions] == ["rejected", "rejected"], "and nothing else was"
 
 
 class Second(Cutter):

@@ -69,11 +69,11 @@ class Divergence(Agent):
     moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
     Back to before the likeliest beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
     first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one
-    rollback; nor is anything once rollbacks are futile, except to a run of NaN, which has nothing to lose. Where the
-    last one was in vain a loss that rose is not gone back from, but for a cut that the steps themselves speak for
+    rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
+    last one failed, a loss that rose is not gone back from, but for a cut that the steps themselves speak for
     (oven_agents.stats.rollback_history).
 
-    False alarms, on independent noise: none for a gauge that is not finite, nor for weights that moved (triangle
+    False alarms: on independent noise, none for a gauge that is not finite, nor for weights that moved (triangle
     inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with
     a log-normal spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that
     creeps up 10⁻⁵ and 10⁻³ before the second sign.

@@ -45,7 +45,7 @@ from oven_controller.security.signing import Keyring
 
 RUN: Final = "bench"
 METRICS: Final = 25
-AGENTS: Final = ("curriculum", "lr", "sentinel", "teacher")
+AGENTS: Final = ("curriculum", "learning_rate", "divergence", "teacher")
 KNOBS: Final = ("grad.clip", "grpo.beta", "optimizer.lr_scale")
 ROUNDS: Final = 3
 

@@ -123,7 +123,7 @@ class Settings(BaseModel):
         "none: all that are installed",
     )
     agent_options: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="options of agents by the agent's name, e.g. {lr: {cut: 4}}"
+        default_factory=dict, description="options of agents by the agent's name, e.g. {learning_rate: {cut: 4}}"
     )
     agents_per_process: int | None = Field(
         default=None,
@@ -351,7 +351,7 @@ def _options(
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys([*given, *said]):
         if name not in present and name not in known:
-            raise UnknownNameError("agent of this run", name, present)
+            raise UnknownNameError("agent of this run", name, present, plugins.RENAMED["agents"])
         own = numbers(name, said[name].options) if name in said else {}
         options = {**numbers(name, given.get(name, {})), **own}
         if options and name in present:
@@ -370,7 +370,7 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
     if not text.endswith(".py"):
         known = plugins.points("agents")
         if text not in known:
-            raise UnknownNameError("agent", text, known)
+            raise UnknownNameError("agent", text, known, plugins.RENAMED["agents"])
         return AgentSpec(text, text)
     path = Path(text)
     if not path.is_file():

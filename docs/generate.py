@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from oven_controller.bus import streams
 from oven_controller.protocol import codec, messages
 from oven_controller.protocol.asyncapi import asyncapi
+from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
 from oven_controller.replica.history import REPLY_BYTES
-from oven_controller.security.credentials import Role, permissions
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
 from oven_controller.settings.model import MemberSettings, Settings

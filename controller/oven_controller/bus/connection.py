@@ -30,8 +30,9 @@ from oven_controller.cancellation import end
 from oven_controller.errors import BusError, reason
 from oven_controller.protocol.events import MESSAGE_ID, SIGNATURE, Event
 from oven_controller.protocol.names import log_stream
+from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials, inbox_prefix
+from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer
 from oven_controller.telemetry import tracing
 

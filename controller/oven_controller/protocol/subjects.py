@@ -3,7 +3,7 @@ the log.
 
 Everything else that has to know follows from these two tables: what a subject may carry
 (oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
-(oven_controller.security.credentials), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
+(oven_controller.protocol.permissions), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations

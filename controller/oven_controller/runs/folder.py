@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.permissions import Role
 from oven_controller.runs import spool
-from oven_controller.security.credentials import Role
 from oven_controller.security.signing import LEARNER, load_keys
 from oven_controller.server.embedded import KEYS, ServerFolder
 

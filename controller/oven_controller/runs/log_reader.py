@@ -12,10 +12,11 @@ from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import HistoryBatch, HistoryRequest, Observation
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.permissions import Role
 from oven_controller.protocol.subjects import log_subjects, votes_subjects
 from oven_controller.runs.folder import RunFolder
 from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials, Role
+from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.text.plain_text import clean
 

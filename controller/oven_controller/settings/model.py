@@ -21,8 +21,8 @@ from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.mesh.requirements import FORMS, NEED
 from oven_controller.protocol import names
+from oven_controller.protocol.permissions import Role
 from oven_controller.protocol.rules import ALL, Rules
-from oven_controller.security.credentials import Role
 from oven_controller.settings.agent_options import Number, numbers
 from oven_controller.settings.origins import Layer, Origin, layer_of, origins
 from oven_controller.settings.strict_yaml import key_lines, load_yaml, place_of, problem_of

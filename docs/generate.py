@@ -16,7 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages
+from oven_controller.protocol import codec, messages, requests
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
@@ -34,15 +34,15 @@ PARTS = (
     messages.Horizon,
     messages.TallyLine,
     messages.OutcomeLine,
-    messages.LoggedEvent,
-    messages.Completion,
-    messages.Symptom,
-    messages.EvidencePath,
-    messages.Cause,
-    messages.Remedy,
-    messages.Mastery,
-    messages.UnmetPrerequisite,
-    messages.QueryRow,
+    requests.LoggedEvent,
+    requests.Completion,
+    requests.Symptom,
+    requests.EvidencePath,
+    requests.Cause,
+    requests.Remedy,
+    requests.Mastery,
+    requests.UnmetPrerequisite,
+    requests.QueryRow,
 )
 
 

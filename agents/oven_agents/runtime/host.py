@@ -24,7 +24,8 @@ from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
+from oven_controller.protocol.messages import BallotOpened, LogMessage, Observation
+from oven_controller.protocol.requests import HistoryBatch, HistoryRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.settings.agent_options import assigned, described

@@ -17,7 +17,7 @@ from oven_controller.errors import BusError, OvenError
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol import names
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import HistoryBatch, HistoryRequest
+from oven_controller.protocol.requests import HistoryBatch, HistoryRequest
 from oven_controller.security.signing import Keyring
 from oven_kg.service.endpoints import Answers
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import OutcomeReport, OutcomeTaken
+from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers

@@ -12,8 +12,9 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import AlreadyLoggedError, Bus
 from oven_controller.errors import BusError, NameInUseError
 from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import AgentStatus, HistoryRequest, Observation, Vote
+from oven_controller.protocol.messages import AgentStatus, Observation, Vote
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.requests import HistoryRequest
 from oven_controller.replica.history import serve_history
 from oven_controller.runs.log_reader import exported
 from oven_controller.runs.log_recovery import finish

@@ -14,7 +14,8 @@ import os
 import signal
 from pathlib import Path
 
-from oven_controller.bus.connection import AlreadyLoggedError, Bus
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.mesh.code_hash import code_hash

@@ -191,7 +191,7 @@ class Processes:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     async def _heard(self, subject: str) -> None:
-        while not await self._bus.heard(subject):
+        while not await self._bus.has_listener(subject):
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _bus_answers(self) -> None:

@@ -1,7 +1,7 @@
 """nats-py's client with its gaps closed: TLS, cancellation, final failures, and messages without a task between.
 
 Beside `watchdog`, this is the only module that touches nats-py's private attributes; pyproject.toml holds nats-py to
-the minor versions that it was written for.
+the minor version that it was written for.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nkeys
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
 from oven_controller.user_files import read_file
 
@@ -59,9 +60,4 @@ class Credentials:
 def write_secret(path: Path, data: bytes) -> None:
     """Whole or not at all, and for its owner only, like the folder if it has to be made."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        os.fchmod(descriptor, 0o600)  # of one that was left behind, too
-        out.write(data)
-    partial.replace(path)
+    write_atomic(path, data, private=True)

@@ -20,7 +20,7 @@ from oven_agents.runtime.loader import default_name, load
 from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
-from oven_controller.bus.nats_client import Heard
+from oven_controller.bus.nats_client import InlineMessage
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.protocol import names
@@ -140,13 +140,13 @@ async def host(
         prior = Prior(bus)
         publishers = [Publisher(session, bus, on, prior, contexts) for session in sessions]
 
-        def hear(message: Heard) -> None:
+        def hear(message: InlineMessage) -> None:
             context = tracing.carried(message.headers)
             inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
             news.set()
 
         for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
-            await bus.hear(subject, hear)
+            await bus.subscribe_inline(subject, hear)
         await bus.flush()
         known, filled = 0, -1  # the log's sequence up to which history told, and the loss of connection it made good
         while not stop.is_set():

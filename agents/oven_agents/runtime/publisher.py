@@ -14,6 +14,7 @@ from oven_controller.errors import BusError
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_controller.protocol.names import Subjects
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.agent")
 
@@ -67,11 +68,11 @@ class Publisher:
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
-    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> tracing.Span:
+    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> Span:
         """A vote's, from the question to the agent on. Statuses have none."""
         if not isinstance(message, Vote):
             return tracing.OFF
-        attributes: dict[str, tracing.Attribute] = {
+        attributes: dict[str, Attribute] = {
             "oven.agent": self.session.name,
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,

@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    DiagnoseRequest,
-    Diagnosis,
-    EvidencePath,
-    Phase,
-    RunStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import AgentStatus, RunStarted, Vote
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""

@@ -87,7 +87,7 @@ def run_agent(
     from oven_controller.protocol import names
     from oven_controller.runs.folder import Home
     from oven_controller.settings.agent_options import assigned, numbers
-    from oven_controller.settings.model import agent_spec
+    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.checks import load_agents
     from oven_controller.stack.plan import Plan
@@ -178,7 +178,7 @@ def _described(name: str) -> dict[str, Any]:
     import json
 
     from oven_controller import plugins
-    from oven_controller.settings.model import agent_spec
+    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.checks import load_agents
 
     spec = agent_spec(name)

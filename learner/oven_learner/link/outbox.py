@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_controller.bus.connection import Entry
+from oven_controller.bus.log import Entry
 from oven_controller.protocol.messages import LearnerMessage
-from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Span
 
 log = logging.getLogger("oven.learner")
 
@@ -38,10 +38,10 @@ class Letter(Entry):
 
     incarnation: int
     n: int
-    span: Callable[[], tracing.Span] | None
+    span: Callable[[], Span] | None
 
 
-Waiting = tuple[int, str, bytes, str, int, int, Callable[[], tracing.Span] | None]
+Waiting = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
 """Its place in the order, then a letter's fields. A bare tuple of atoms, for Python's garbage collector lets go of
 those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
 

@@ -22,7 +22,8 @@ from oven_controller.cli.main import app, run
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.runs.folder import Home
 from oven_controller.settings.agent_options import arguments, checked, options_of
-from oven_controller.settings.model import AgentSpec, agent_specs, resolve
+from oven_controller.settings.agents import AgentSpec, agent_specs
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.plan import Plan, pools
 
 FILE = '''

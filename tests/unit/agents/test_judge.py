@@ -19,7 +19,7 @@ from oven_agents.judges.member import Member
 from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
 from oven_agents.judges.usage import Ledger, Usage
-from oven_controller.protocol.messages import Completion, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreRequest
 
 
 class Scripted:

@@ -19,7 +19,7 @@ from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import app, run
 from oven_controller.cli.panels import PANELS
 from oven_controller.runs.folder import Home
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan

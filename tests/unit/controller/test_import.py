@@ -25,7 +25,7 @@ from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
 from oven_controller.runs import log_sources
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.up import up
 

@@ -13,16 +13,9 @@ from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import load_keys
 from oven_controller.security.tls import trusting
-from oven_controller.settings import model as module
-from oven_controller.settings.model import (
-    CommitteeSettings,
-    MemberSettings,
-    Recipe,
-    Resolved,
-    Settings,
-    agent_specs,
-    resolve,
-)
+from oven_controller.settings.agents import agent_specs
+from oven_controller.settings.model import CommitteeSettings, MemberSettings, Settings
+from oven_controller.settings.resolution import Recipe, Resolved, resolve
 
 
 class Options(BaseModel):
@@ -58,7 +51,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnknownNameError("recipe", str(name), ["grpo"])
         return ToyRecipe()
 
-    monkeypatch.setattr(module, "_recipe", recipe)
+    monkeypatch.setattr("oven_controller.settings.resolution._recipe", recipe)
     monkeypatch.setattr("oven_controller.plugins.points", lambda group: {"curriculum": None, "learning_rate": None})
 
 

@@ -58,7 +58,9 @@ class Proposer(Agent):
 
     def vote(self, window):
         ticks = [observation.tick for observation in window.observations]
-        return window.propose("rate", 2.0, confidence=0.9, why=f"saw {len(ticks)} up to {ticks[-1]}") if ticks else None
+        if not ticks or ticks[-1] < 3:
+            return None
+        return window.propose("rate", 2.0, confidence=0.9, why=f"saw {len(ticks)} up to {ticks[-1]}")
 '''
 FORGED = Decision(
     id="000000000777-00", ballot="b", actuator="rate", verdict="adopted", value=9.0, reason="", tally=(),

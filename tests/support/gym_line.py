@@ -16,7 +16,7 @@ from oven_bench.gym.faults.severity import integer, uniform
 from oven_bench.gym.trainee import Kind, Trainee
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 RATE, WORST = 0.05, 10.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 
 class Arm(Protocol):

@@ -35,7 +35,7 @@ from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0
@@ -113,7 +113,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         try:
             async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
                 await streams.create(bus.jetstream, RUN)
-            link = ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+            link = ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)

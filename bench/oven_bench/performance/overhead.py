@@ -52,7 +52,7 @@ from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 STEP_MS = 5.0
@@ -123,7 +123,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
         async with stack(folder, per_process) as url:
-            link = ApartLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+            link = ProcessLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
@@ -197,7 +197,7 @@ def _bare(step: Callable[[], float]) -> list[float]:
 
 
 def _train(
-    link: ApartLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
+    link: ProcessLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
 ) -> tuple[dict[bool, Arm], int]:
     arms = {True: Arm(), False: Arm()}
     client = _client(link, keys)
@@ -240,7 +240,7 @@ def _train(
     return arms, link.dropped
 
 
-def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
+def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
     now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()

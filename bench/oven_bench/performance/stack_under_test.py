@@ -28,7 +28,7 @@ from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 KNOB = "bench.knob"
@@ -104,7 +104,7 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
         await server.stop()
 
 
-class Stamped(ApartLink):
+class Stamped(ProcessLink):
     """A link that notes when the decision on each request was taken from its inbox."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:

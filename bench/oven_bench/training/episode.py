@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oven_controller.errors import ProcessError
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
 """Recipe → what is held out."""

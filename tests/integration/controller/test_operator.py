@@ -20,7 +20,7 @@ from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server.embedded import EmbeddedServer
-from oven_learner.link.resume_state import read_past
+from oven_learner.link.resume_state import read_resume_state
 
 pytestmark = pytest.mark.e2e
 
@@ -192,5 +192,5 @@ async def test_a_learner_that_starts_again_finds_in_the_log_what_was_answered(se
             await operator.append(on.operator("operator"), command.wire(), message_id=command.id)
         receipt = Receipt(incarnation=1, n=1, command="a", actuator="run.hold", status="applied", tick=0, step=0)
         await learner.append(on.receipt, receipt.wire())
-        past = await read_past(learner, "r", Keyring())
+        past = await read_resume_state(learner, "r", Keyring())
     assert past.commands == {"a": None, "b": commands[1]}

@@ -8,7 +8,7 @@ from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.arms.alarm import Alarm
 from oven_bench.gym.arms.remedies import REMEDIES, Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 LATEST = 10
 """Ticks after the alarm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from oven_bench.fixed_rules import Alone, RuleLink
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 
 class Nothing:

@@ -10,7 +10,7 @@ import torch
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.arms.remedies import Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 EPOCH = 5
 """Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of a

@@ -10,7 +10,7 @@ from oven_bench.gym.arms.alarm import Alarm
 from oven_bench.gym.arms.remedies import REMEDIES, Knobs, Remedy
 from oven_bench.gym.best_rule import RULE
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 
 class OnAlarm:

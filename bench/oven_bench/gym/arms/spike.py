@@ -10,7 +10,7 @@ from statistics import median
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.arms.remedies import Knobs, rollback_skip
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 FACTOR = 1.25
 """The paper gives no threshold: somebody looked at the curve. Here the mean loss of STEPS steps so many times the

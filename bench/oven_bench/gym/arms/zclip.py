@@ -8,7 +8,7 @@ from random import Random
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.arms.remedies import Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 ALPHA = 0.97
 """Of the running mean and variance of the gradient norm (the paper's)."""

@@ -11,10 +11,9 @@ from typing import Any
 
 from oven_bench.gym.arm import Arm, Keeping
 from oven_bench.gym.counting_link import Tap
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, Kind, Trainee
 from oven_bench.gym.schedule import MAX_STEPS, end
 from oven_bench.gym.shared_prefix import Record
-from oven_bench.gym.trainee import Kind, Trainee
 from oven_controller.errors import OvenError
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient

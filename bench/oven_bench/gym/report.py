@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oven_bench.gym.best_rule import BEST, best_rule, oracle
-from oven_bench.gym.results import Row
+from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.score import Healthy, Interval, Standing, healthy, standing
 from oven_bench.gym.verdict import Verdict, verdict
 

@@ -13,12 +13,11 @@ from typing import Any
 from oven_bench.gym import registry, schedule
 from oven_bench.gym.arm import Arm, Learning
 from oven_bench.gym.episode import run
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.fault import Fault, Kind
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.results import Row
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_bench.gym.trainee import Kind
-from oven_bench.gym.trainees import Make, make
+from oven_bench.gym.trainees.by_kind import Make, make
 from oven_bench.workers import workers
 
 

@@ -14,8 +14,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_bench.gym.results import Row
-from oven_bench.gym.trainee import Kind
+from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.fault import Kind
 
 FLOOR = -1.0
 NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}

@@ -13,7 +13,7 @@ from tests.support.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 from typer.testing import CliRunner
 
 from oven_bench.fixed_rules import Alone, RuleLink
-from oven_bench.gym import command, registry, results, runner
+from oven_bench.gym import command, episode_rows, registry, runner
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.nothing import Nothing
 from oven_bench.gym.arms.rules import RaiseBeta, RollbackCut8
@@ -78,7 +78,7 @@ def gym(tmp_path: Path, **changed: Any) -> int:
 
 def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gym(tmp_path, arms=["nothing"], plot=tmp_path / "gym.svg") == 0
-    file = tmp_path / "kept" / results.FILE
+    file = tmp_path / "kept" / episode_rows.FILE
     first = file.read_text()
     assert len(first.splitlines()) == 2
     assert gym(tmp_path) == 0
@@ -98,7 +98,7 @@ def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.C
 def test_quickly_it_plays_one_seed_of_every_third_family_unless_they_are_named(tmp_path: Path) -> None:
     def played(**asked: Any) -> set[tuple[str, int]]:
         assert gym(tmp_path, quick=True, arms=["nothing"], seeds=None, **asked) == 0
-        return {(row.family, row.seed) for row in results.read(asked["resume"])}
+        return {(row.family, row.seed) for row in episode_rows.read(asked["resume"])}
 
     assert played(families=[], resume=tmp_path / "few") == {("line.bad_stretch", 1), ("line.too_high", 1)}
     assert played(families=["line.plain"], resume=tmp_path / "one") == {("line.plain", 1)}
@@ -143,7 +143,7 @@ def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Pa
 def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProcessError, match=r"2 episodes failed.*arm failing: RuntimeError: no such luck"):
         gym(tmp_path, arms=["failing", "nothing"])
-    assert [row.arm for row in results.read(tmp_path / "kept")] == ["nothing", "nothing"]
+    assert [row.arm for row in episode_rows.read(tmp_path / "kept")] == ["nothing", "nothing"]
     assert set(json.loads(capsys.readouterr().out)["arms"]) == {"nothing"}
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_bench.gym import results
+from oven_bench.gym import episode_rows
 from oven_bench.gym.best_rule import best_rule, oracle
+from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import plain, report
-from oven_bench.gym.results import Row
 from oven_bench.gym.score import NOISE, cost, harmed, healthy, interval, noise, score, standing, worse
 from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 from oven_controller.errors import ConfigError
@@ -271,20 +271,20 @@ def test_the_picture_is_svg_with_every_arm_and_family() -> None:
 
 
 def test_rows_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
-    results.append(tmp_path, some())
-    file = tmp_path / results.FILE
+    episode_rows.append(tmp_path, some())
+    file = tmp_path / episode_rows.FILE
     file.write_text(file.read_text() + '{"family": "cut o')
-    assert results.read(tmp_path) == some()
-    results.append(tmp_path, [row(2.0)])
-    assert results.read(tmp_path) == [*some(), row(2.0)]
+    assert episode_rows.read(tmp_path) == some()
+    episode_rows.append(tmp_path, [row(2.0)])
+    assert episode_rows.read(tmp_path) == [*some(), row(2.0)]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / results.FILE).write_text('{"a": 1}\n')
+    (tmp_path / episode_rows.FILE).write_text('{"a": 1}\n')
     with pytest.raises(ConfigError, match="line 1, is no episode"):
-        results.read(tmp_path)
+        episode_rows.read(tmp_path)
 
 
 def test_a_loss_that_is_no_number_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        results.append(tmp_path, [row(math.nan)])
+        episode_rows.append(tmp_path, [row(math.nan)])

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oven_bench.gym import episode_rows, registry
-from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import HELD_OUT, Fault
 from oven_bench.gym.faults import catalogue
@@ -120,7 +120,7 @@ class Gym:
         self.failures: list[str] = []
         """Of episodes, by name."""
         self._arms, self._folder, self._jobs = arms, folder, jobs
-        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, Learning)}
+        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, LearnsFromArm)}
         for name, source in self._teachers.items():
             if source not in arms or source in self._teachers:
                 raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")

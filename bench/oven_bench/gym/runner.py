@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from oven_bench.gym import registry, schedule
-from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode import run
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import Fault, Kind
@@ -73,7 +73,7 @@ class Ground:
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
         family, end, began = self._family, schedule.end(self.case), time.process_time()
-        if isinstance(arm, Learning):
+        if isinstance(arm, LearnsFromArm):
             arm.learn(past)
         ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)
         return Row(

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from oven_bench.fixed_rules import Alone, RuleLink
 from oven_bench.gym import command, episode_rows, registry, runner
 from oven_bench.gym.arm import Arm
-from oven_bench.gym.arms.nothing import Nothing
-from oven_bench.gym.arms.rules import RaiseBeta, RollbackCut8
+from oven_bench.gym.arms.rules import NOTHING, fixed_rules
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app
@@ -31,13 +30,13 @@ class Telling:
 
     def link(self, run: str, rng: Random) -> Link:
         class Kept(RuleLink):
-            def kept(self) -> dict[str, int]:
+            def report(self) -> dict[str, int]:
                 return {"changes": len(self.changes)}
 
         return Kept(Alone())
 
 
-class Learner(Nothing):
+class Learner(Telling):
     name = "learner"
     learns_from: ClassVar[str] = "telling"
     taught: ClassVar[list[list[Any]]] = []
@@ -46,7 +45,7 @@ class Learner(Nothing):
         self.taught.append(list(past))
 
 
-class Failing(Nothing):
+class Failing:
     name = "failing"
 
     def link(self, run: str, rng: Random) -> Link:
@@ -61,7 +60,8 @@ class Hidden(TooHigh):
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden]
-    arms: list[Arm] = [Nothing(), RollbackCut8(), RaiseBeta(), Telling(), Learner(), Failing()]
+    rules = [rule for rule in fixed_rules() if rule.name in ("rule.rollback_cut_8", "rule.raise_beta")]
+    arms: list[Arm] = [NOTHING, *rules, Telling(), Learner(), Failing()]
     monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
     monkeypatch.setattr(registry, "arms", lambda: {arm.name: arm for arm in arms})
     monkeypatch.setattr(runner, "make", line)

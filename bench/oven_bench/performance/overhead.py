@@ -19,10 +19,8 @@ side by side.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import random
 import tempfile
 import time
@@ -31,14 +29,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.oncpu import OnCpu, nothing, quantile
 from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
@@ -73,35 +73,6 @@ class Arm:
     observe_us: list[float] = field(default_factory=list)
     poll_us: list[float] = field(default_factory=list)
     noop_us: list[float] = field(default_factory=list)
-
-
-class Overhead:
-    """The bench behind the entry point `overhead`."""
-
-    summary = "observe and poll on the training thread, and a training step with the whole stack at work and without"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench overhead",
-            description=self.summary,
-            epilog="example: oven-controller bench overhead --json",
-        )
-        parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
-        parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
-        parser.add_argument("--agents-per-process", type=int, help="of the installed agents (all: as `up` starts them)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if options.agents_per_process is not None and options.agents_per_process < 1:
-            parser.error("--agents-per-process is 1 at least")
-        if options.block < 1 or options.pairs < 4 * options.block:
-            parser.error("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
-        blocks = options.pairs // options.block
-        found = json.dumps(asyncio.run(_measure(blocks, options.block, options.agents_per_process)))
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
-        return 0
 
 
 def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> tuple[float, float, float]:
@@ -342,4 +313,23 @@ def _mean_ms(blocks: list[list[float]]) -> float:
     return round(1e3 * fmean(step for block in blocks for step in block), 3)
 
 
-BENCH = Overhead()
+def bench(
+    pairs: Annotated[int, Option(help="Steps of each arm; a minute in all.")] = 2400,
+    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 40,
+    agents_per_process: Annotated[
+        int | None, Option(min=1, help="Of the installed agents.", show_default="all, as `up` starts them")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    if pairs < 4 * block:
+        raise ConfigError("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
+    print_object(asyncio.run(_measure(pairs // block, block, agents_per_process)), as_json)
+    return 0
+
+
+BENCH = Bench(
+    "overhead",
+    bench,
+    "observe and poll on the training thread, and a training step with the whole stack at work and without",
+    "--json",
+)

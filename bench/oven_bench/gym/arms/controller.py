@@ -56,7 +56,7 @@ class LearntArm:
         self._posteriors: bytes | None = None
 
     def learn(self, past: Sequence[Mapping[str, Any]]) -> None:
-        """What `LoopLink.kept` gave of each of those episodes. Replaces what was learnt before."""
+        """What `LoopLink.report` gave of each of those episodes. Replaces what was learnt before."""
         self._posteriors = taught(tuple(sorted(json.dumps(one["reports"]) for one in past)))
 
     def link(self, run: str, rng: Random) -> LoopLink:
@@ -72,6 +72,11 @@ MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
+
+
+def alone(agent: str) -> MeshArm:
+    """The controller with one agent and no prior: says whether all of them together add anything to the best one."""
+    return MeshArm(f"agent.{agent}", (agent,))
 
 
 def _link(

@@ -62,7 +62,7 @@ class LoopLink:
     def close(self, timeout_s: float) -> bool:
         return True
 
-    def kept(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """`outcomes`: the mesh's own, in which every voter's probability stands beside what came of it. `reports`: the
         same as a prior is told. Runs of one seed are called alike whatever befell them, so that the reports are named
         by what is in the log."""

@@ -1,17 +1,20 @@
-"""Parameters of a fault, as its class declares them: how bad it is, from mild to severe, and which variant it is.
+"""What is drawn by a seed: a fault's parameters, as its class declares them, and generators of random tensors.
 
     weight: float = log_uniform(0.1, 1)
 
-Those that only say how bad it is take one `rng.random()` each, so that `At` can ask for the mild or the severe end.
+Parameters that only say how bad a fault is take one `rng.random()` each, so that `At` can ask for the mild or the
+severe end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, field
 from itertools import count as numbers
 from random import Random
 from typing import Any, TypeVar
+
+import torch
 
 T = TypeVar("T")
 DRAW, ORDER = "draw", "order"
@@ -66,14 +69,10 @@ def random_seed() -> int:
     return drawn(lambda rng: rng.getrandbits(32))
 
 
-def order(parameter: Field[Any]) -> int:
-    """Where a parameter was declared among all."""
-    place: int = parameter.metadata[ORDER]
-    return place
-
-
-def value(parameter: Field[Any], rng: Random) -> Any:
-    return parameter.metadata[DRAW](rng)
+def declared(parameters: Iterable[Field[Any]], rng: Random) -> dict[str, Any]:
+    """A value for each field that is a parameter, by its name; they are drawn in the order of their declarations."""
+    drawn = sorted((one for one in parameters if ORDER in one.metadata), key=lambda one: one.metadata[ORDER])
+    return {one.name: one.metadata[DRAW](rng) for one in drawn}
 
 
 def _log_uniform(rng: Random, mild: float, severe: float) -> float:
@@ -98,3 +97,10 @@ class At(Random):
 
     getrandbits = Random.getrandbits
     """Named here since Random draws integers from `random` where a subclass has that alone."""
+
+
+def generator(*seed: object) -> torch.Generator:
+    """Seeded by the values: the same for the same ones, in any process."""
+    made = torch.Generator()
+    made.manual_seed(Random(repr(seed)).getrandbits(63))
+    return made

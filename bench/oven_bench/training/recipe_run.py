@@ -1,4 +1,4 @@
-"""One run of a recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
+"""Runs of a recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from oven_bench.progress import progress
+from oven_bench.workers import workers
 from oven_controller.errors import ProcessError
 from oven_learner.link.base import Link
 
@@ -49,6 +53,25 @@ class Result:
     """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits a byte."""
     interventions: int
     seconds: float
+
+
+def run_all(episodes: Sequence[Episode], jobs: int) -> list[Result]:
+    """In the order in which they end, `jobs` at a time, one thread each: two cores are busy and neither spins."""
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    found = []
+    with progress("runs", len(episodes)) as advance, workers(jobs) as pool:
+        for future in as_completed([pool.submit(run, episode) for episode in episodes]):
+            found.append(result := future.result())
+            advance(1, f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}")
+    return found
+
+
+def by_seed(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
+    """Seed → arm → result, in the order of the seeds."""
+    found: dict[int, dict[str, Result]] = {}
+    for result in sorted(results, key=lambda result: result.episode.seed):
+        found.setdefault(result.episode.seed, {})[result.episode.arm] = result
+    return found
 
 
 def run(episode: Episode) -> Result:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import cast
 
-from oven_bench.gym.trainee import Kind, Trainee
+from oven_bench.gym.fault import Kind, Trainee
 
 TRAINEES: Mapping[Kind, str] = {
-    "pretraining": "oven_bench.gym.tasks.pretraining.trainee:Pretraining",
-    "grpo": "oven_bench.gym.tasks.grpo.trainee:Grpo",
+    "pretraining": "oven_bench.gym.trainees.pretraining:Pretraining",
+    "grpo": "oven_bench.gym.trainees.grpo:Grpo",
 }
 
 Make = Callable[[Kind, int], Trainee]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from oven_bench.gym.fault import NOTHING, Fault, Step, generator
-from oven_bench.gym.tasks.pretraining.corpus import LENGTH, SHARES, corpus
+from oven_bench.gym.draws import generator
+from oven_bench.gym.fault import NOTHING, Fault, Kind, Step
+from oven_bench.gym.tasks.pretraining.corpus import LENGTH, SHARES, corpus, pair
 from oven_bench.gym.tasks.pretraining.model import BYTES, ByteModel, Flat
-from oven_bench.gym.trainee import Kind
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
@@ -258,8 +258,3 @@ class PretrainingStep(Step):
     def logits(self) -> torch.Tensor:
         logits: torch.Tensor = self.model(self.inputs)
         return logits
-
-
-def pair(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of rows [B, LENGTH + 1]; or of [2, B, LENGTH], of a fault that tears them apart."""
-    return (rows[0], rows[1]) if rows.dim() == 3 else (rows[:, :-1], rows[:, 1:])

@@ -13,8 +13,9 @@ from typing import Final, get_args
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Phase, Symptom
-from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
+from oven_kg.load import load
 from oven_kg.loaders.opening import opened
 from oven_kg.reasoning.diagnose import diagnose
 

@@ -21,7 +21,7 @@ from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
 from oven_controller.user_files import read_file
 from oven_kg.cli.commands import SUMMARIES, Command, graph_and_json, parser_of
-from oven_kg.graph.knowledge import load
+from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.reasoning.query import query

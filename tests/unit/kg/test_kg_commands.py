@@ -11,8 +11,8 @@ import pytest
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_kg.cli.commands import DIAGNOSE, INFO, LINT, Command
 from oven_kg.cli.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
-from oven_kg.graph.knowledge import load
 from oven_kg.graph.records import DATA
+from oven_kg.load import load
 
 
 def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> str:

@@ -26,8 +26,9 @@ from oven_controller.protocol.requests import (
     OutcomeTaken,
     TokenPriorRequest,
 )
-from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge
+from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.diagnose import diagnose, posterior, severities
 from oven_kg.reasoning.judge import judge

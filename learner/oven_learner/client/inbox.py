@@ -58,7 +58,7 @@ class Listening:
         In lockstep it waits for `tick` to close, unless there is a command that is not `answered`.
         """
         asks = bool(self._asked) and not self._ranks.leader
-        return self._ranks.hear(partial(self._news, spent, tick, answered), asks=asks)
+        return self._ranks.broadcast_if_any(partial(self._news, spent, tick, answered), asks=asks)
 
     def rest(self) -> list[Order]:
         """What came too late to be heard."""

@@ -32,20 +32,19 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epochs import Epochs
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
-from oven_learner.hf.rollback import to_go_back_to
+from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.step_metrics import StepMetrics
 from oven_learner.link.bus_link import Link
 from oven_learner.link.find_controller import Connection, seek
 from oven_learner.link.mode import Mode
-from oven_learner.loop import USER_BOUNDS, add_learning_rate
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skip_unscored import Skipping
+from oven_learner.rollback.base import Rollback
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.in_memory import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
@@ -141,7 +140,7 @@ class Attachment(TrainerCallback):
         self._not_finite.clear()
         self._announce_knobs()
         self.checkpoints.restore(self.trainer.callback_handler.train_dataloader)
-        self._rollback = self._to_go_back_to()
+        self._rollback = self._choose_rollback()
         self._repeated = Repeated.of(trainer, self._mixture)
         connection, origin = self._connection, self.checkpoints.origin
         self._trained_before, self._step_before = origin.trained(state.global_step), state.global_step
@@ -269,9 +268,9 @@ class Attachment(TrainerCallback):
             if self._ranks.leader:
                 disk.tidy()
 
-    def _to_go_back_to(self) -> Rollback | None:
+    def _choose_rollback(self) -> Rollback | None:
         assert self._ranks is not None
-        return to_go_back_to(
+        return choose_rollback(
             self.trainer,
             self.checkpoints,
             self._ranks,
@@ -329,7 +328,7 @@ class Attachment(TrainerCallback):
         assert self._scale is not None
         trainer, actuators = self.trainer, self.actuators
         knobs.check_trainable(trainer)
-        add_learning_rate(actuators, RateReadback(self._scale, IN_A_TRAINER), self._lr_bounds)
+        RateReadback(self._scale, IN_A_TRAINER).announce(actuators, self._lr_bounds)
         knobs.clipping.announce(trainer, actuators, self._users)
         knobs.weight_decay.announce(trainer, actuators)
         knobs.beta.announce(trainer, actuators, self._users, self._beta_bounds)

@@ -12,11 +12,12 @@ from oven_controller.runs import relaunch
 from oven_learner.hf import snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.rollback.base import Rollback
+from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.rollback.on_disk import OnDisk, Resumable
 
 
-def to_go_back_to(
+def choose_rollback(
     trainer: Trainer,
     checkpoints: TrainerCheckpoints,
     ranks: Ranks,

@@ -14,7 +14,7 @@ from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStar
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import Past
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import LearningRateScale
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

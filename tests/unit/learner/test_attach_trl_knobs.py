@@ -22,7 +22,7 @@ from oven_controller.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import UsersOwn, beta, epsilon, reward_weights
-from oven_learner.loop import USER_BOUNDS
+from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -283,7 +283,7 @@ def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) ->
     assert "run.rollback" not in {spec.name for spec in started.actuators}
 
 
-def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
+def test_nothing_choose_rollback_is_a_rejection(disk: Disk) -> None:
     first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
     first.train()
     job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
@@ -300,15 +300,15 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     line = Deciding({38: ("run.checkpoint", None)})
     attachment = attach(job, link=line)
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
-    made = attachment._to_go_back_to
+    made = attachment._choose_rollback
 
     def timed() -> Any:
         back = made()
         assert isinstance(back, on_disk.OnDisk)
-        back._turns.clock = lambda: next(clock)
+        back._schedule.clock = lambda: next(clock)
         return back
 
-    attachment._to_go_back_to = timed  # type: ignore[method-assign]
+    attachment._choose_rollback = timed  # type: ignore[method-assign]
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
-from oven_learner.loop import USER_BOUNDS
+from oven_learner.optim.lr_scale import USER_BOUNDS
 
 
 class UsersOwn:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+USER_BOUNDS = (0.1, 3.0)
+"""Bounds of an attached run's scalars, as multiples of the user's own value."""
 KEY = "oven_lr_scale"
 IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
 """What schedulers keep in a parameter group; the last two are OneCycleLR's."""

@@ -80,7 +80,7 @@ class LearningRateScale:
             for index, user in enumerate(self._user[: len(bases)]):
                 bases[index] = user * scale
 
-    def now(self) -> float:
+    def current_rate(self) -> float:
         """The rate that the next optimizer step uses."""
         return float(self.optimizer.param_groups[0]["lr"])
 

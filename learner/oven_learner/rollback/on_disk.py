@@ -113,8 +113,10 @@ class OnDisk:
         record = checkpoint_record.read(folder)
         if record is not None:
             self._size = sum(record.files.values())
+        if self._leader:
+            self._tidy()
 
-    def tidy(self) -> None:
+    def _tidy(self) -> None:
         """Remove all but the newest KEPT of those that nobody asked for, and those that a rollback left behind."""
         taken = []
         for path in checkpoint_record.in_folder(self._output):

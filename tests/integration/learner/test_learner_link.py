@@ -339,7 +339,7 @@ async def test_while_the_bus_is_away_the_oldest_observations_go_and_are_counted(
         learner.observe(step, {"loss": 1.0})
     learner._said(learner.actuators.apply("rate", 2.0), "rate", decision_id=decision(1).id)
     await nats.start()
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     said = await nats.bodies()
     steps = [body.step for body in said if isinstance(body, Observation)]
     assert steps == list(range(501 - len(steps), 501)) and 50 < len(steps) < 200

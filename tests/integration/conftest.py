@@ -102,7 +102,10 @@ class Stack:
         return self._warm.run(args, self.env, self.folder)
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
-        said, _ = process.communicate(timeout=WAIT_S)
+        try:
+            said, _ = process.communicate(timeout=WAIT_S)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"did not end within {WAIT_S} s:\n{(late.output or b'').decode()}") from None
         return process.returncode, said
 
     def json(self, *args: str) -> Any:

@@ -28,7 +28,11 @@ class WarmCommands:
 
     def __init__(self) -> None:
         self._parent = subprocess.Popen(
-            [sys.executable, __file__], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, __file__],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).with_name("standins"))},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     def run(self, args: Sequence[str], env: Mapping[str, str], cwd: Path) -> tuple[int, str]:

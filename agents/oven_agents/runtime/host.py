@@ -143,7 +143,7 @@ async def host(
                 for session in sessions:
                     session.announce()
             while inbox:
-                event = keyring.judge(inbox.popleft())
+                event = keyring.verify(inbox.popleft())
                 if isinstance(event.body, Observation | BallotOpened):
                     contexts.keep(belonging(event.body), event.traceparent)
                 _absorb(sessions, event.body)
@@ -197,7 +197,7 @@ async def _catch_up(
             continue
         batch = HistoryBatch.model_validate_json(reply)
         for entry in batch.events:
-            _absorb(sessions, keyring.judge(Event.from_logged(entry)).body)
+            _absorb(sessions, keyring.verify(Event.from_logged(entry)).body)
             after = entry.seq
         if not batch.events or after >= batch.head:
             break

@@ -44,7 +44,7 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
             await asyncio.sleep(every_s)
             continue
         away = False
-        found = [reports.hear(keyring.judge(Event.from_logged(entry))) for entry in batch.events]
+        found = [reports.hear(keyring.verify(Event.from_logged(entry))) for entry in batch.events]
         if told := [report for report in found if report is not None]:
             try:
                 taken = answers.take(*told)

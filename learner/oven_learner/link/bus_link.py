@@ -412,7 +412,7 @@ class BusLink:
             await asyncio.sleep(self._poll_s)
         wanted = [self._on.run, self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
-            event = self._keyring.judge(logged)
+            event = self._keyring.verify(logged)
             self._last_read = event.seq
             if isinstance(event.body, RunStarted):
                 self._beware(event.body, event.message_id)

@@ -109,7 +109,7 @@ class Hosted(BusLink):
         head = await bus.head(mission.run)
         if head:
             async for event in bus.read(mission.run, until=head, subjects=[self._on.run]):
-                self._keyring.judge(event)  # it learns who signs
+                self._keyring.verify(event)  # it learns who signs
         async for message in self._mine(bus):
             self._taken = message.n
             self._logged += isinstance(message, Observation)

@@ -104,4 +104,5 @@ class Rules(BaseModel):
         return self.model_copy(update={"trusted": {**given, **self.trusted}})
 
     def autonomy_for(self, actuator: str) -> Autonomy:
+        """What `autonomy_of` says of the actuator, else `autonomy`."""
         return self.autonomy_of.get(actuator, self.autonomy)

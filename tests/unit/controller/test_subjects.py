@@ -26,7 +26,8 @@ def test_a_subject_that_carries_nothing_is_refused() -> None:
 def test_no_message_stands_on_two_kinds_of_subjects() -> None:
     carried = [model for subject in SUBJECTS for model in subject.carries]
     asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
-    assert len(BY_KIND) == len(SUBJECTS) and len({*carried, *asked}) == len(carried) + len(asked)
+    assert len(BY_KIND) == len(SUBJECTS)
+    assert len({*carried, *asked}) == len(carried) + len(asked)
     assert all(issubclass(model, Message) for model in (*carried, *asked))
 
 
@@ -35,7 +36,8 @@ def test_addresses_are_those_of_the_table() -> None:
     for subject in SUBJECTS:
         found = getattr(on, subject.kind)
         address = found("x") if subject.last else found
-        assert address == subject.address("r", "x") and kind(address) == subject.kind
+        assert address == subject.address("r", "x")
+        assert kind(address) == subject.kind
     asked = {request.name: request.address for request in REQUESTS}
     assert asked.pop("history").format(run="r") == on.history
     assert asked.pop("reward").format(member="m") == reward("m")

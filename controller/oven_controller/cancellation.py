@@ -1,4 +1,4 @@
-"""Cancellation that is not lost: a task is cancelled until it ends, and a swallowed one is raised again.
+"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed one is raised.
 
 `asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
 nats-py waits with it, and swallows other cancellations itself. The task then continues, and whoever waits for its end

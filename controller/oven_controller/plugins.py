@@ -1,4 +1,4 @@
-"""Plug-ins by entry points: agents, recipes, processes, benches and more. Listing names imports none of them."""
+"""Plug-ins by entry points: agents, recipes, processes and more. Listing names imports none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log says what decided."""
+"""The rules by which the mesh turns votes into decisions. `RunStarted` has them, so the log does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a run's subjects, what each carries, who writes it and who may read it; and that of requests.
+"""Two tables: the log's subjects (what each carries, who writes it, who may read it), and requests.
 
 Everything else that has to know follows from these two tables: what a subject may carry
 (oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
@@ -128,7 +128,7 @@ def votes_subjects(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question beside the log, answered by whoever serves its subject."""
+    """A request that does not go through the log, and its answer."""
 
     name: str
     address: str

@@ -1,4 +1,4 @@
-"""Signatures of the log's events: every event except agents' is signed, and one whose signature fails is ignored.
+"""Signatures of events: all except agents' are signed, and one whose signature fails is ignored.
 
 Permissions on subjects leave ways around (a server can be made to write on a subject for somebody who may not), so
 learner, mesh and operators sign what they append: ed25519 (RFC 8032) over subject, message id and body, in a header.
@@ -74,8 +74,8 @@ class Keyring:
 
     @classmethod
     def knowing(cls, keys: Mapping[str, str]) -> Keyring:
-        """One that has the keys from elsewhere (keys.json of a run), for who cannot wait for RunStarted; without any it
-        is an unsigned run's. Raises ValueError for a key that is none."""
+        """One that has the keys from elsewhere (a run's keys.json) and need not wait for RunStarted; without any it is
+        an unsigned run's. Raises ValueError for a malformed key."""
         made = cls(keys.get(LEARNER))
         made.keys, made._verify_keys = dict(keys), {name: public_key(text) for name, text in keys.items()}
         return made

@@ -1,4 +1,4 @@
-"""The embedded nats-server: the real binary, on loopback, with JetStream and a generated configuration.
+"""The embedded nats-server: the real binary, on loopback, with JetStream, and its configuration.
 
 The same configuration serves for a server that others can reach: then with users, and better with TLS.
 """

@@ -1,4 +1,4 @@
-"""Layers of settings: read, merged, and remembered, so that each value and each error names the place it came from."""
+"""Layers of settings: read, merged and remembered, so that a value or an error can name its place."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def call_at_end(told: Callable[[], object], *more: signal.Signals) -> None:
 
 
 @contextlib.contextmanager
-def heeded() -> Iterator[None]:
+def preserve_cancellation() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the current task was told to end within, and what it awaited
     there kept that to itself. What had been said before the block does not count: a task that ends may clean up."""
     task = asyncio.current_task()

@@ -29,7 +29,7 @@ from oven_learner.client import training_names
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Connection, seek
 from oven_learner.link.mode import Mode
 from oven_learner.optim.learning_rate import LearningRateScale

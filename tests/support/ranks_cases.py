@@ -11,8 +11,8 @@ from oven_controller.errors import RefusedError
 from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import Link
-from oven_learner.link.resume_state import Past
+from oven_learner.link.base import Link
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.loop import add_learning_rate
 from oven_learner.optim.learning_rate import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
@@ -84,7 +84,7 @@ def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
 
 def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
     class Closed(Line):
-        def open(self) -> Past:
+        def open(self) -> ResumeState:
             raise RefusedError("the server refused the credentials")
 
     try:
@@ -171,7 +171,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
         case.client.observe(step, {})
         case.client.poll()
         rates.append(case.model.rate)
-    return case.end(3) | {"rates": rates, "timeouts": case.client._listening.timeouts}
+    return case.end(3) | {"rates": rates, "timeouts": case.client._inbox.timeouts}
 
 
 def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -10,8 +9,9 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -38,10 +38,16 @@ GRACE_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Entry point of a member's process; `--name` says which of `committee.members` it is."""
-    parser = argparse.ArgumentParser(prog="member")
-    parser.add_argument("--name", required=True)
-    name = names.checked("member", parser.parse_args(args).name)
+    """Entry point of a member's process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(judge)
+    app(args, prog_name="member")
+    return 0
+
+
+def judge(name: Annotated[str, typer.Option(help="which of `committee.members` it is")]) -> None:
+    """Answer the learner until told to end."""
+    name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
     key = providers.key_of(name, settings)
@@ -53,7 +59,6 @@ def main(args: list[str]) -> int:
         asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, trace))
     finally:
         tracing.shutdown()
-    return 0
 
 
 def trace(call: CallRecord) -> None:

@@ -55,7 +55,7 @@ async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path
 
 
 class RelayLink:
-    """The learner's side: a thread that owns the connection and polls, like BusLink."""
+    """The learner's side: a thread that owns the connection and polls."""
 
     def __init__(self, url: str, credentials: Credentials, poll_s: float) -> None:
         self._url, self._credentials, self._poll_s = url, credentials, poll_s

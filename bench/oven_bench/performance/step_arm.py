@@ -20,6 +20,8 @@ from typing import Any, Literal
 from oven_bench.performance.oncpu import OnCpu
 
 Size = Literal["recipe", "tiny", "0.5b"]
+Device = Literal["cpu", "cuda"]
+Dtype = Literal["f32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Order:
 
     cache: str
     size: Size = "recipe"
-    device: Literal["cpu", "cuda"] = "cpu"
-    dtype: Literal["f32", "bf16"] = "f32"
+    device: Device = "cpu"
+    dtype: Dtype = "f32"
     prompts: int = 32
     group: int = 8
     completion: int = 7

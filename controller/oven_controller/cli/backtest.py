@@ -43,7 +43,7 @@ def backtest(
     from oven_controller import plugins
     from oven_controller.importing.command import hints
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import rules_set
+    from oven_controller.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
     main = plugins.load("commands", "command", "backtest")

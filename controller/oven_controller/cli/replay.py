@@ -58,7 +58,7 @@ def replay(
     import asyncio
 
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import rules_in
+    from oven_controller.settings.resolution import rules_in
 
     folder = Home().find(one_run(run, run_))
     if config is not None:
@@ -209,7 +209,7 @@ async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, ve
     from oven_controller.log.counterfactual import OpenLoop
     from oven_controller.log.replay import refuse_another_version
     from oven_controller.runs import log_reader
-    from oven_controller.settings.model import with_rules
+    from oven_controller.settings.resolution import with_rules
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0

@@ -87,7 +87,7 @@ def review(
     """
     from oven_controller import plugins
     from oven_controller.importing.knobs import asked
-    from oven_controller.settings.model import rules_set
+    from oven_controller.settings.resolution import rules_set
 
     _writable(html)
     if source is None:
@@ -138,7 +138,7 @@ def _changed(
     the question."""
     from oven_controller.importing.knobs import ASSUMED, Knob
     from oven_controller.runs.folder import IMPORTED
-    from oven_controller.settings.model import with_rules
+    from oven_controller.settings.resolution import with_rules
 
     names = {Path(agent).stem for agent in agents}
 

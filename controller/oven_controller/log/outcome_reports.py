@@ -13,16 +13,8 @@ from pydantic import ValidationError
 from oven_controller.mesh.requirements import spelt
 from oven_controller.mesh.values import direction
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
-    Decision,
-    Outcome,
-    OutcomeReport,
-    Phase,
-    Receipt,
-    RunStarted,
-    Symptom,
-    Vote,
-)
+from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
+from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""

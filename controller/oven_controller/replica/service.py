@@ -13,7 +13,8 @@ import logging
 import os
 from pathlib import Path
 
-from oven_controller.bus.connection import AlreadyLoggedError, Bus
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.mesh.code_hash import mesh_code_hash
@@ -26,6 +27,7 @@ from oven_controller.replica.history import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import MESH, Keyring
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.mesh")
 
@@ -194,11 +196,11 @@ class _Traces:
         # Without a ballot it is the refusal of a vote, and goes on from that.
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
-    def span(self, message: Message) -> tracing.Span:
+    def span(self, message: Message) -> Span:
         """The tally behind a decision."""
         if not isinstance(message, Decision):
             return tracing.OFF
-        attributes: dict[str, tracing.Attribute] = {
+        attributes: dict[str, Attribute] = {
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,
             "oven.ballot_id": message.ballot,

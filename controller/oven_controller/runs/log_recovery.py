@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from oven_controller.bus import streams
-from oven_controller.bus.connection import AlreadyLoggedError, Bus
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.errors import BusError, ConfigError, ProcessError
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.mesh.machine import OUTPUTS, Mesh, Output

@@ -13,8 +13,9 @@ from oven_controller import plugins
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.permissions import Role
 from oven_controller.runs.folder import RunFolder
-from oven_controller.security.credentials import Credentials, Role
+from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import ServerFolder
 
 TOLD_S = 5.0

@@ -14,7 +14,9 @@ from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.server import embedded as servers
-from oven_controller.settings.model import ATTACHED, AgentSpec, Resolved, Settings, agent_specs, per_process
+from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
+from oven_controller.settings.model import ATTACHED, Settings
+from oven_controller.settings.resolution import Resolved
 from oven_controller.stack import server_exposure
 from oven_controller.stack.plan import Pool, own_command, pools
 

@@ -20,7 +20,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.settings.model import Resolved
+from oven_controller.settings.resolution import Resolved
 from oven_controller.text.plain_text import clean
 
 LINES_A_RUN = 24

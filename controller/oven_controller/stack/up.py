@@ -29,7 +29,7 @@ from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server import embedded as servers
-from oven_controller.settings.model import agent_specs, per_process
+from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods, server_exposure
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.checks import Request, check

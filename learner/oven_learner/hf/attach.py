@@ -34,7 +34,7 @@ from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import to_go_back_to
 from oven_learner.hf.step_metrics import StepMetrics
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Connection, seek
 from oven_learner.link.mode import Mode
 from oven_learner.loop import USER_BOUNDS, add_learning_rate

@@ -227,7 +227,7 @@ def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]
     assert "run 'r' never started" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "lr")])
+@pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "learning_rate")])
 def test_a_run_that_is_not_there_has_near_ones(
     command: tuple[str, ...], home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

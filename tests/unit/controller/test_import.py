@@ -25,7 +25,7 @@ from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
 from oven_controller.runs import log_sources
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.up import up
 
@@ -284,7 +284,7 @@ def test_an_agent_votes_on_it(tmp_path: Path, imported: Callable[..., dict[str, 
     table = [f"{step},{0.7 if step < 300 else 0.0},1e-4\n" for step in range(10, 501, 10)]
     (tmp_path / "grpo.csv").write_text("step,train/reward,train/learning_rate\n" + "".join(table))
     imported("grpo.csv", "--run", "last-month")
-    assert invoke("backtest", "lr", "last-month", "--json") == 0
+    assert invoke("backtest", "learning_rate", "last-month", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ticks"] == 50 and not found["cannot_fire"] and not found["took_part"]
     assert {vote["actuator"] for vote in found["votes"]} == {"optimizer.lr_scale"}
@@ -377,7 +377,7 @@ def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any)
     assert "--rename nll=loss" in said and "--rename critic/score/mean=reward" in said
     assert invoke("import", "a.csv", "--rename", "nll=loss") == 0, "the remedy is one"
     assert "--rename" not in capsys.readouterr().out.replace("--rename NAME=learning_rate", "")
-    assert invoke("backtest", "lr", "a") == 0
+    assert invoke("backtest", "learning_rate", "a") == 0
     assert "--rename nll=loss" in capsys.readouterr().out
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.replayed import a_run, left_behind
 from tests.unit.controller.test_cli_replay import invoke
 
-from oven_controller.bus.connection import Entry
+from oven_controller.bus.log import Entry
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded
 from oven_controller.runs.folder import Home

@@ -18,7 +18,7 @@ from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
 from oven_controller.stack.relaunch_policy import Relaunching
 from oven_learner.hf.attach import Attachment, attach
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
@@ -207,7 +207,7 @@ class Disk:
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
     def incarnation(
-        self, plan: Any = None, past: Past | None = None, **settings: Any
+        self, plan: Any = None, past: ResumeState | None = None, **settings: Any
     ) -> tuple[Any, Deciding, Attachment]:
         training = settings.pop("training", None)
         job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), Deciding(plan, past)
@@ -234,7 +234,7 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
 
-    past = Past(incarnation=1, tick=10, values={"1": {"optimizer.lr_scale": 0.5}})
+    past = ResumeState(incarnation=1, tick=10, values={"1": {"optimizer.lr_scale": 0.5}})
     again, line, _ = disk.incarnation(past=past)
     again.train()
     started = line.sent[0]
@@ -257,7 +257,7 @@ def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
     with pytest.raises(SystemExit):
         job.train()
     assert line.receipts()[-1].after == 0.0
-    again, line, _ = disk.incarnation(past=Past(incarnation=1, tick=3))
+    again, line, _ = disk.incarnation(past=ResumeState(incarnation=1, tick=3))
     again.train(resume_from_checkpoint=True)  # as the script says each time
     assert [seen.step for seen in line.observed()] == [seen.step for seen in ran.observed()] == list(range(1, 13))
     assert equal(weights(straight), weights(again)), "as if nothing had been"
@@ -268,7 +268,7 @@ def test_a_resumed_run_passes_over_what_was_rolled_back(disk: Disk) -> None:
     with pytest.raises(SystemExit):
         job.train()
     relaunch.done(disk.folder)  # as if the next incarnation had died after its start
-    again, line, _ = disk.incarnation(past=Past(incarnation=2, tick=10))
+    again, line, _ = disk.incarnation(past=ResumeState(incarnation=2, tick=10))
     again.train(resume_from_checkpoint=True)
     assert line.observed()[0].step == 5, "and not 9, by the checkpoint of the highest step"
 
@@ -369,7 +369,7 @@ def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further
     """As a script with two trainers, in two processes: the second one's rollback sends only that back."""
     sft, line, _ = disk.incarnation(max_steps=6, training="sft")
     sft.train()
-    past = Past(incarnation=1, tick=6, values={"sft": {"optimizer.lr_scale": 0.5}}, training="sft")
+    past = ResumeState(incarnation=1, tick=6, values={"sft": {"optimizer.lr_scale": 0.5}}, training="sft")
     grpo, line, _ = disk.incarnation({9: ("run.rollback", 7.0)}, past=past, max_steps=12, training="grpo")
     with pytest.raises(SystemExit):
         grpo.train()
@@ -378,7 +378,7 @@ def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further
     order = relaunch.read(disk.folder)
     assert order is not None and (order.training, order.checkpoint) == ("grpo", relaunch.START)
 
-    past = Past(incarnation=2, tick=9, training="grpo")
+    past = ResumeState(incarnation=2, tick=9, training="grpo")
     sft, line, _ = disk.incarnation(past=past, max_steps=6, training="sft")
     sft.train()
     assert line.observed()[0].step > 6, "it was done, and does not begin anew"

@@ -8,7 +8,7 @@ import torch
 from tests.unit.learner.test_client import Line, Model, decide
 
 from oven_controller.errors import RefusedError
-from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, StepClosed
+from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, RunEnded, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.base import Link
@@ -30,7 +30,8 @@ class Case:
         actuators.scalar("rate", lambda: self.model.rate, self._write, low=0.01, high=100)
         snapshots = Snapshots(lambda: (self.model.step, None), self._restore)
         link: Link = self.line if ranks.leader else SilentLink()
-        self.client = OvenClient(link, actuators, ranks=ranks, snapshots=snapshots, max_steps=100, **settings)
+        kind: type[OvenClient] = settings.pop("kind", OvenClient)
+        self.client = kind(link, actuators, ranks=ranks, snapshots=snapshots, max_steps=100, **settings)
         self.client.start()
 
     def _write(self, value: float) -> None:
@@ -96,15 +97,17 @@ def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
 
 def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
     """Twice, with a decision in its hands."""
-    case = Case(ranks)
-    spent, left = case.client._spent, [1, 2]
 
-    def failing() -> bool:
-        if left:
-            raise RuntimeError(f"{left.pop()} more")
-        return spent()
+    class Failing(OvenClient):
+        left = 2
 
-    case.client._spent = failing  # type: ignore[method-assign]
+        def spent(self) -> bool:
+            if self.left:
+                self.left -= 1
+                raise RuntimeError(f"{self.left} more")
+            return super().spent()
+
+    case = Case(ranks, kind=Failing)
     case.say(decide(2.0))
     before = case.steps(2), case.model.rate
     return case.end(case.steps(1)) | {"before": before}
@@ -171,7 +174,10 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
         case.client.observe(step, {})
         case.client.poll()
         rates.append(case.model.rate)
-    return case.end(3) | {"rates": rates, "timeouts": case.client._inbox.timeouts}
+    case.client.close("completed")
+    ended = case.line.sent[-1] if ranks.leader else None
+    timeouts = ended.lockstep_timeouts if isinstance(ended, RunEnded) else 0
+    return case.end(3) | {"rates": rates, "timeouts": timeouts}
 
 
 def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:

@@ -500,6 +500,7 @@ def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest
 
 
 def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 1.0)
     line = Line()
     client, _ = make(line, lockstep=True)
     client.observe(1, {})
@@ -507,7 +508,6 @@ def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch
     client.poll()
     assert words(line) == [("a", "run.hold", "noop", "it is not held")]
     monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
-    client._inbox._patience = 0.01
     client.observe(2, {})
     line.coming.append(OperatorCommand(id="a", action="resume"))
     client.poll()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner import ranks
@@ -142,7 +142,7 @@ def connect(
             rules=connection.rules if connection else None,
             lockstep=lockstep,
             snapshots=snapshots,
-            mesh_code=code_hash(),
+            mesh_code=mesh_code_hash(),
             versions=installed(),
             keys=connection.keys if connection else None,
             ranks=together,

@@ -22,10 +22,11 @@ from oven_controller.log.replay import ReplayReport, replay
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Decision, Receipt
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica.history import serve_history
 from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials, inbox_prefix
+from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer, judged
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_kg.graph.knowledge import load

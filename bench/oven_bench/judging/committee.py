@@ -24,7 +24,7 @@ from rich.console import Console
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee

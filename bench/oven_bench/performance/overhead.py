@@ -39,7 +39,7 @@ from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home, RunFolder
@@ -47,7 +47,7 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.model import agent_spec
+from oven_controller.settings.agents import agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
@@ -265,7 +265,7 @@ def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
     return OvenClient(
         link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
-        mesh_code=code_hash(), keys=keys,
+        mesh_code=mesh_code_hash(), keys=keys,
     )  # fmt: skip
 
 

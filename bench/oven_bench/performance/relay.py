@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import Child, follow_parent
-from oven_controller.process.cpu_affinity import give_way
+from oven_controller.process.cpu_affinity import lower_priority
 from oven_controller.security.credentials import Credentials
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
@@ -135,5 +135,5 @@ async def _main(role: str, count: int) -> None:
 
 if __name__ == "__main__":
     follow_parent()
-    give_way()
+    lower_priority()
     asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

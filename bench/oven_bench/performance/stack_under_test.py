@@ -23,7 +23,7 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.model import AgentSpec
+from oven_controller.settings.agents import AgentSpec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Phase, Symptom
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Phase, Symptom
 from oven_kg.graph.knowledge import Knowledge, load
 from oven_kg.graph.lint import lint
 from oven_kg.loaders.opening import opened

@@ -13,7 +13,7 @@ from pathlib import Path
 import networkx as nx
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import GraphInfo
+from oven_controller.protocol.requests import GraphInfo
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized import shuffled as permuted
 from oven_kg.graph.records import Edge, Node, Records, Source

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs import relaunch
@@ -502,7 +502,7 @@ def attach(
         seconds=seconds,
         charge_rollbacks=charge_rollbacks,
         versions=installed(),
-        mesh_code=code_hash(),
+        mesh_code=mesh_code_hash(),
         teachers=teachers,
         beta_bounds=beta_bounds,
         committee=committee,

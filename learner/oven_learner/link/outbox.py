@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_controller.bus.connection import Entry
-from oven_controller.telemetry import tracing
+from oven_controller.bus.log import Entry
+from oven_controller.telemetry.span import Span
 from oven_learner.link.base import Make
 
 log = logging.getLogger("oven.learner")
@@ -35,10 +35,10 @@ class QueuedMessage(Entry):
 
     incarnation: int
     n: int
-    span: Callable[[], tracing.Span] | None
+    span: Callable[[], Span] | None
 
 
-Waiting = tuple[int, str, bytes, str, int, int, Callable[[], tracing.Span] | None]
+Waiting = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
 """Its place in the order, then the fields of the message. A bare tuple of atoms, for Python's garbage collector lets go
 of those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
 

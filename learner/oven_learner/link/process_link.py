@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from oven_controller.bus.connection import Entry
+from oven_controller.bus.log import Entry
 from oven_controller.errors import OvenError, ProcessError, reason
 from oven_controller.protocol.messages import LogMessage, RunEnded
 from oven_controller.protocol.names import Subjects

@@ -15,7 +15,7 @@ from typing import Any
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, OvenError
-from oven_controller.process.cpu_affinity import give_way
+from oven_controller.process.cpu_affinity import lower_priority
 from oven_controller.protocol.messages import LogMessage, Observation
 from oven_controller.runs.spool import Spool, append
 from oven_controller.security.signing import Keyring
@@ -213,6 +213,6 @@ class Worker:
 
 
 if __name__ == "__main__":
-    give_way()
+    lower_priority()
     gc.freeze()  # what was imported stays
     sys.exit(main(sys.argv[1:]))

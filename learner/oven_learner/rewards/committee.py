@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import Completion, MetricSpec, ScoreRequest
+from oven_controller.protocol.messages import MetricSpec
+from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference

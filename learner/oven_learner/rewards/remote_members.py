@@ -24,8 +24,9 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
-from oven_controller.security.credentials import Credentials, score_inbox
+from oven_controller.protocol.permissions import score_inbox
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
 from oven_learner.rewards.scores import Abstention, Verdict, checked, own_kind

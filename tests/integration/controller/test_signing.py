@@ -37,7 +37,7 @@ from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica import service
 from oven_controller.replica.history import serve_history
-from oven_controller.runs import log_reader, log_recovery
+from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, judged, load_keys
@@ -347,6 +347,6 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
         async with asyncio.timeout(30):
-            while len(told := await log_reader.history(agent, RUN)) < 3:
+            while len(told := await log_sources.history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
     assert [(event.message_id, event.signature) for event in told] == [("", "")] * 3

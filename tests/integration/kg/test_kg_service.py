@@ -26,20 +26,16 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import (
-    ActuatorSpec,
-    AgentStatus,
+from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
+from oven_controller.protocol.requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
     Judgement,
     JudgeRequest,
-    MetricSpec,
-    Observation,
     OutcomeReport,
     OutcomeTaken,
-    RunStarted,
     Symptom,
 )
 from oven_controller.protocol.subjects import UNSIGNED

@@ -29,7 +29,8 @@ from tests.support.learner_side import (
 )
 from tests.support.link_on_loop import LinkOnLoop
 
-from oven_controller.bus.connection import Bus, Entry
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import Entry
 from oven_controller.errors import BusError
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.protocol.names import Subjects, log_stream
@@ -223,7 +224,7 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
         return taken
 
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
-    for module in ("bus.connection", "protocol.events"):
+    for module in ("bus.log", "protocol.events"):
         monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
 from oven_kg.graph.knowledge import load
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized import PERMUTED, shuffled

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_controller.protocol.requests import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
 from oven_kg.cli.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
 from oven_kg.graph.knowledge import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound

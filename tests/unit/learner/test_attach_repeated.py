@@ -14,9 +14,9 @@ from tests.support.attached import THIRD_PARTY, Deciding, trainer
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
-from oven_agents.shipped.divergence import Sentinel
-from oven_agents.shipped.grad_clip import GradientHealth
-from oven_agents.shipped.repeated_data import DataHealth
+from oven_agents.shipped.divergence import Divergence
+from oven_agents.shipped.grad_clip import GradClip
+from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
@@ -132,7 +132,7 @@ def started(line: Deciding) -> RunStarted:
 def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
     line = Deciding()
     trained(tmp_path, line, max_steps=1, weight_decay=0.1)
-    for agent in (WeightDecay(), DataHealth(), GradientHealth(), Sentinel()):
+    for agent in (WeightDecay(), RepeatedData(), GradClip(), Divergence()):
         assert agent.cannot_fire(started(line)) is None, agent
     line = Deciding()
     job = trainer(tmp_path, max_steps=1)

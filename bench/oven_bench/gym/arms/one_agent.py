@@ -1,4 +1,4 @@
-"""Each installed agent by itself as an arm, under its own name: `alone:lr` is the agent `lr`, without a prior.
+"""Each installed agent by itself as an arm: `agent.learning_rate` is the agent `learning_rate`, without a prior.
 
 Entry points of oven.arms name them; what an agent is worth alone says whether the swarm adds anything to its best.
 """

@@ -17,7 +17,7 @@ from oven_controller.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, Proof, difference
 from oven_learner.client.run_actions import Run
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback
+from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
@@ -178,7 +178,7 @@ class AdoptedDecisions:
             return Applied("rejected", reason=why)
         if decision.snapshot_first and self._snapshots is not None:
             try:
-                self._snapshots.before(self._run.tick)
+                self._snapshots.ensure(self._run.tick)
             except Exception as error:
                 why = f"no snapshot could be taken before it: {reason(error)}"
                 return Applied("rejected", reason=why)

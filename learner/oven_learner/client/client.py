@@ -30,7 +30,7 @@ from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback
+from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
@@ -259,7 +259,7 @@ class OvenClient:
         if self._snapshots is None:
             return
         try:
-            self._snapshots.regular(self.tick)
+            self._snapshots.take_if_due(self.tick)
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s); training goes on", self.tick, reason(error))
 

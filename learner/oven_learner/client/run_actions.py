@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from oven_controller.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_controller.protocol.messages import Value
 from oven_learner.actuators import Actuators
-from oven_learner.rollback.in_memory import Rollback, Snapshot
+from oven_learner.rollback.base import Rollback, Snapshot
 
 
 class Run(Protocol):
@@ -47,7 +47,7 @@ class RunActions:
 
     def _checkpoint(self, _: float | None) -> float:
         if self._snapshots is not None:
-            self._snapshots.now(self._run.tick)
+            self._snapshots.take(self._run.tick)
         if self._save is not None:
             self._save()
         return float(self._run.step)
@@ -61,7 +61,7 @@ class RunActions:
                 f"tick {to} is ahead: this run is at tick {now}; give a tick from 0 to {now}, or no value for the "
                 "newest snapshot"
             )
-        return self._restore(lambda: snapshots.back(to, now))
+        return self._restore(lambda: snapshots.restore(to, now))
 
     def _undo(self, _: float | None) -> Any:
         assert self._snapshots is not None

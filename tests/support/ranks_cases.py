@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.unit.learner.test_client import Line, Model, decide
+from tests.support.decisions import Model, decide
 
 from oven_controller.errors import RefusedError
 from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, RunEnded, StepClosed
@@ -17,13 +17,14 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink
 
 
 class Case:
     """A client on each rank; rank 0's has a link that the case writes on."""
 
     def __init__(self, ranks: Ranks, **settings: Any) -> None:
-        self.ranks, self.line, self.model = ranks, settings.pop("line", None) or Line(), Model()
+        self.ranks, self.line, self.model = ranks, settings.pop("line", None) or FakeLink(), Model()
         self.broken = False
         actuators = Actuators()
         actuators.scalar("rate", lambda: self.model.rate, self._write, low=0.01, high=100)
@@ -43,7 +44,7 @@ class Case:
             raise MemoryError("of this rank")
 
     def say(self, *orders: LogMessage) -> None:
-        self.line.coming.extend(orders)
+        self.line.incoming.extend(orders)
 
     def steps(self, limit: int) -> int:
         """How many there were."""
@@ -60,7 +61,7 @@ class Case:
 
 
 def listening_fails(ranks: Ranks) -> dict[str, Any]:
-    class Breaking(Line):
+    class Breaking(FakeLink):
         """Fails after it has handed over a decision, and at every second look."""
 
         looks = 0
@@ -83,7 +84,7 @@ def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
 
 
 def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
-    class Closed(Line):
+    class Closed(FakeLink):
         def open(self) -> ResumeState:
             raise RefusedError("the server refused the credentials")
 
@@ -135,7 +136,7 @@ def rank_2_is_asked_to_end(ranks: Ranks) -> dict[str, Any]:
 
 
 def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
-    class Patient(Line):
+    class Patient(FakeLink):
         """Resumes after some looks."""
 
         looks = 0
@@ -143,9 +144,9 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
         def receive(self) -> LogMessage | None:
             self.looks += 1
             if self.looks == 10:
-                self.coming.append(decide(3.0, apply_at=90, expires=99))
+                self.incoming.append(decide(3.0, apply_at=90, expires=99))
             if self.looks == 20:
-                self.coming.append(OperatorCommand(id="b", action="resume"))
+                self.incoming.append(OperatorCommand(id="b", action="resume"))
             return super().receive()
 
     case = Case(ranks, line=Patient())
@@ -154,7 +155,7 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
 
 
 def in_lockstep(ranks: Ranks) -> dict[str, Any]:
-    class Mesh(Line):
+    class Mesh(FakeLink):
         """Decides after each observation, and closes its tick two looks later."""
 
         looks = 0
@@ -164,7 +165,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
             self.looks += 1
             if seen and not self.looks % 3 and seen[-1].tick * 3 > self.looks - 3:
                 tick = seen[-1].tick
-                self.coming.extend([decide(1.0 + tick, number=tick, apply_at=tick + 1), StepClosed(tick=tick)])
+                self.incoming.extend([decide(1.0 + tick, number=tick, apply_at=tick + 1), StepClosed(tick=tick)])
             return super().receive()
 
     case = Case(ranks, line=Mesh(), lockstep=ranks.leader)
@@ -186,9 +187,9 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         rate = RateReadback(LearningRateScale(optimizer, None if overwrites else schedule))
-        actuators, line = Actuators(), Line()
+        actuators, line = Actuators(), FakeLink()
         rate.announce(actuators, (0.1, 3.0))
-        line.coming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
+        line.incoming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
         client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
         client.start()
         for step in range(1, 6):

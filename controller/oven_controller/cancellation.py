@@ -1,9 +1,9 @@
-"""Telling tasks to end so that they do.
+"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed one is raised.
 
 `asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
-nats-py waits with it, and swallows other cancellations itself. The task goes on then, and who waits for its end waits
-for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and who ends a task says so more
-than once.
+nats-py waits with it, and swallows other cancellations itself. The task then continues, and whoever waits for its end
+waits for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and a task is told to end
+more than once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 log = logging.getLogger("oven")
@@ -21,8 +22,14 @@ AGAIN_S = 2.0
 MOST_S = 10.0
 
 
+def call_at_end(told: Callable[[], object], *more: signal.Signals) -> None:
+    """Have the running event loop call `told` when this process is asked to end: at SIGTERM, SIGINT and `more`."""
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+
+
 @contextlib.contextmanager
-def heeded() -> Iterator[None]:
+def preserve_cancellation() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the current task was told to end within, and what it awaited
     there kept that to itself. What had been said before the block does not count: a task that ends may clean up."""
     task = asyncio.current_task()

@@ -36,7 +36,7 @@ HEAVY = (
         "oven_learner.recipes.distillation.recipe, oven_learner.recipes.pretrain.recipe",
         "oven_learner.recipes.grpo as grpo; grpo.parse_start('tuned', 1)",
         "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.committee",
-        "oven_kg.service.process, oven_kg.cli.commands",
+        "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

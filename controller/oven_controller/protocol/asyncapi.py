@@ -1,4 +1,4 @@
-"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for tools and for other languages.
+"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for any language.
 
 Made from the same models, subjects and permissions that the program runs on; `oven-controller schema --asyncapi` prints
 it, and docs/protocol/asyncapi.json is its output.
@@ -13,8 +13,8 @@ from pydantic.json_schema import models_json_schema
 
 from oven_controller.protocol import messages
 from oven_controller.protocol.messages import Message
+from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
-from oven_controller.security.credentials import Role, permissions
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",

@@ -1,23 +1,34 @@
-"""The subjects of a run, each once: what it carries, who writes it, which agents may read it; and the requests beside
-the log.
+"""Two tables: the log's subjects (what each carries, who writes it, who may read it), and requests.
 
 Everything else that has to know follows from these two tables: what a subject may carry
 (oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
-(oven_controller.security.credentials), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
+(oven_controller.protocol.permissions), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     CommandAnswer,
+    Decision,
+    LogMessage,
+    Message,
+    Observation,
+    OperatorCommand,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+    Vote,
+)
+from oven_controller.protocol.requests import (
     Curriculum,
     CurriculumRequest,
-    Decision,
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
@@ -27,23 +38,13 @@ from oven_controller.protocol.messages import (
     HistoryRequest,
     Judgement,
     JudgeRequest,
-    LogMessage,
-    Message,
-    Observation,
-    OperatorCommand,
-    Outcome,
     OutcomeReport,
     OutcomeTaken,
     QueryAnswer,
-    Receipt,
-    RunEnded,
-    RunStarted,
     ScoreReply,
     ScoreRequest,
-    StepClosed,
     TokenPrior,
     TokenPriorRequest,
-    Vote,
 )
 
 Writer = Literal["learner", "mesh", "agent", "operator"]
@@ -63,8 +64,16 @@ class Subject:
     agents: bool = False
     """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row from which no permission, no signer or no message would follow."""
+        if self.writer not in get_args(Writer):
+            raise ValueError(f"the subject {self.kind!r} has no writer; it is one of {', '.join(get_args(Writer))}")
+        if not self.carries:
+            raise ValueError(f"the subject {self.kind!r} carries no message")
+
     @property
     def signed(self) -> bool:
+        """Whether its events carry a signature."""
         return self.writer != "agent"
 
     def pattern(self, run: str) -> str:
@@ -119,7 +128,7 @@ def votes_subjects(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question beside the log, answered by whoever serves its subject."""
+    """A request that does not go through the log, and its answer."""
 
     name: str
     address: str

@@ -1,4 +1,4 @@
-"""A cluster of nats-servers for one run: the same users and limits on each, so that the loss of one ends nothing.
+"""A cluster of nats-servers for one run, with the same users on each: losing one ends nothing.
 
 Three keep a log of three copies (`stream_replicas`), and go on while two of them hear each other.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
 from oven_controller.server.embedded import ServerFolder
 
@@ -58,8 +59,6 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         }
         home.mkdir(parents=True, exist_ok=True)
         path = home / "nats.conf"
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text(json.dumps(conf, indent=1))
+        write_atomic(path, json.dumps(conf, indent=1), private=True)
         written.append(path)
     return written

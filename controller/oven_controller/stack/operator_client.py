@@ -1,4 +1,4 @@
-"""An operator's command on its way: into the log, and back from there what became of it."""
+"""Client of an operator's commands: into the log, and back from there the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_reader import connected, history
+from oven_controller.runs.log_sources import connected, history
 from oven_controller.security.signing import Keyring, load_keys
 
 AGAIN_S = 0.1
@@ -129,7 +129,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
 
     async def hear(message: Msg) -> None:
         said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
-        result.take(keyring.judge(said).body)
+        result.take(keyring.verify(said).body)
         news.set()
 
     async with connected(folder, "operator") as bus:
@@ -147,7 +147,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(1):
                     for event in await history(bus, folder.run, result.logged):
-                        result.take(keyring.judge(event).body)
+                        result.take(keyring.verify(event).body)
     return result
 
 

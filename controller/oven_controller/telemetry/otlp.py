@@ -1,4 +1,4 @@
-"""The spans themselves, on OpenTelemetry's SDK. Only `tracing.start` imports it, and only when traces are wanted."""
+"""Spans on OpenTelemetry's SDK. Only `tracing.start` imports it, and only when traces are wanted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from oven_controller.telemetry.tracing import HEADER, Attribute, Kind, Span
+from oven_controller.telemetry.span import HEADER, Attribute, Kind, Span
 
 log = logging.getLogger("oven.telemetry")
 

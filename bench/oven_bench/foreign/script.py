@@ -45,7 +45,8 @@ def load(path: Path) -> Script:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as Python itself does for a script that is run
     spec = importlib.util.spec_from_file_location(f"foreign_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "train"):

@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean, stdev
 from rich.table import Table
 
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
-from oven_bench.hostile.facts import Row
+from oven_bench.hostile.run_facts import Row
 from oven_bench.statistics import quantile
 from oven_controller.protocol.rules import Rules
 

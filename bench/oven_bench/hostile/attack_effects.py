@@ -10,7 +10,7 @@ from rich.table import Table
 
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
 from oven_bench.hostile.run_facts import Row
-from oven_bench.statistics import quantile
+from oven_bench.statistics import t_quantile
 from oven_controller.protocol.rules import Rules
 
 NOISE_SEEDS = 4
@@ -58,7 +58,7 @@ def noise(accuracies: Sequence[float], prompts: int) -> float:
     the standard deviation across seeds. It is conservative: compared runs share their seed, and these do not."""
     mean = fmean(accuracies)
     evaluation = NormalDist().inv_cdf(0.975) * math.sqrt(max(0.0, mean * (1 - mean)) / prompts)
-    seeds = quantile(len(accuracies) - 1) * stdev(accuracies) if len(accuracies) > 1 else 0.0
+    seeds = t_quantile(len(accuracies) - 1) * stdev(accuracies) if len(accuracies) > 1 else 0.0
     return math.sqrt(2) * max(evaluation, seeds)
 
 

@@ -25,7 +25,8 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.statistics import seen_quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
@@ -128,11 +129,11 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         "dropped": link.dropped,
         "unaccounted": abs(sent - len(once) - link.dropped),
         "back_s": round(back_s, 3),
-        "training_p50_us": quantile(training.steps_us, 0.5),
-        "training_p99_us": quantile(training.steps_us, 0.99),
-        "training_p999_us": quantile(training.steps_us, 0.999),
-        "training_max_us": quantile(training.steps_us, 1.0),
-        "noop_p999_us": quantile(training.noop_us, 0.999),
+        "training_p50_us": seen_quantile(training.steps_us, 0.5),
+        "training_p99_us": seen_quantile(training.steps_us, 0.99),
+        "training_p999_us": seen_quantile(training.steps_us, 0.999),
+        "training_max_us": seen_quantile(training.steps_us, 1.0),
+        "noop_p999_us": seen_quantile(training.noop_us, 0.999),
         "on_cpu": training.on_cpu,
         "rss_mb": round(memory / 2**20, 1),
     }

@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,8 @@ from typing import Annotated
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.statistics import Interval, bootstrapped, seen_quantile
 from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
@@ -75,16 +75,14 @@ class Arm:
     noop_us: list[float] = field(default_factory=list)
 
 
-def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> tuple[float, float, float]:
-    """Mean step of `on` over that of `off` and its 95 % interval; block i of one stands beside block i of the other."""
+def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> Interval:
+    """Mean step of `on` over that of `off`; block i of one stands beside block i of the other."""
     sums = [(sum(ours), sum(theirs)) for ours, theirs in zip(on, off, strict=True)]
-    chance = random.Random(0)
 
-    def ratio(pairs: list[tuple[float, float]]) -> float:
+    def ratio(pairs: Sequence[tuple[float, float]]) -> float:
         return sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs)
 
-    drawn = sorted(ratio(chance.choices(sums, k=len(sums))) for _ in range(draws))
-    return ratio(sums), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
+    return bootstrapped(sums, ratio, draws)
 
 
 async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
@@ -103,24 +101,23 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     if dropped or heard < said / 2:
         raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
     on, off = arms[True], arms[False]
-    ratio, low, high = slowdown(on.blocks, off.blocks)
-    in_process, in_process_low, in_process_high = slowdown(on.on_cpu, off.on_cpu)
+    wall, on_cpu = slowdown(on.blocks, off.blocks), slowdown(on.on_cpu, off.on_cpu)
     half = len(off.blocks) // 2
-    _, floor_low, floor_high = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
+    floor = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
     return {
-        "observe_p50_us": quantile(on.observe_us, 0.5),
-        "observe_p99_us": quantile(on.observe_us, 0.99),
-        "poll_p50_us": quantile(on.poll_us, 0.5),
-        "poll_p99_us": quantile(on.poll_us, 0.99),
-        "noop_p99_us": quantile(on.noop_us + off.noop_us, 0.99),
-        "step_slowdown": round(ratio, 4),
-        "step_slowdown_low": round(low, 4),
-        "step_slowdown_high": round(high, 4),
-        "step_floor_low": round(floor_low, 4),
-        "step_floor_high": round(floor_high, 4),
-        "step_slowdown_on_cpu": round(in_process, 4),
-        "step_slowdown_on_cpu_low": round(in_process_low, 4),
-        "step_slowdown_on_cpu_high": round(in_process_high, 4),
+        "observe_p50_us": seen_quantile(on.observe_us, 0.5),
+        "observe_p99_us": seen_quantile(on.observe_us, 0.99),
+        "poll_p50_us": seen_quantile(on.poll_us, 0.5),
+        "poll_p99_us": seen_quantile(on.poll_us, 0.99),
+        "noop_p99_us": seen_quantile(on.noop_us + off.noop_us, 0.99),
+        "step_slowdown": round(wall.mean, 4),
+        "step_slowdown_low": round(wall.low, 4),
+        "step_slowdown_high": round(wall.high, 4),
+        "step_floor_low": round(floor.low, 4),
+        "step_floor_high": round(floor.high, 4),
+        "step_slowdown_on_cpu": round(on_cpu.mean, 4),
+        "step_slowdown_on_cpu_low": round(on_cpu.low, 4),
+        "step_slowdown_on_cpu_high": round(on_cpu.high, 4),
         "step_on_ms": _mean_ms(on.blocks),
         "step_idle_ms": _mean_ms(off.blocks),
         "step_bare_ms": round(1e3 * fmean(bare), 3),

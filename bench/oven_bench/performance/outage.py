@@ -36,6 +36,7 @@ from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
+from oven_learner.link.outbox import Make
 from oven_learner.link.process_link import ApartLink
 
 RUN = "bench"
@@ -43,6 +44,16 @@ BEFORE_S = AFTER_S = 2.0
 """Of training before the outage, and after all was caught up."""
 CAUGHT_UP_S = 120.0
 CLOSE_S = 60.0
+
+
+class _Counting(ApartLink):
+    """A link that counts what it was given."""
+
+    sent = 0
+
+    def send(self, make: Make, *, droppable: bool = False) -> None:
+        self.sent += 1
+        super().send(make, droppable=droppable)
 
 
 class _Training(threading.Thread):
@@ -83,7 +94,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         try:
             async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
                 await streams.create(bus.jetstream, RUN)
-            link = ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+            link = _Counting(server.url, RUN, Credentials.load(keys["learner"]))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)
@@ -115,7 +126,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
             logged = await _logged(server.url, Credentials.load(keys["admin"]))
         finally:
             await server.stop()
-    sent, once = client._n, set(logged)
+    sent, once = link.sent, set(logged)
     acknowledged = sent - link.unsent - link.dropped
     return {
         "seconds": seconds,

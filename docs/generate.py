@@ -16,12 +16,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages
+from oven_controller.protocol import codec, messages, requests
 from oven_controller.protocol.asyncapi import asyncapi
+from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
 from oven_controller.replica.history import REPLY_BYTES
-from oven_controller.security.credentials import Role, permissions
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
 from oven_controller.settings.model import MemberSettings, Settings
@@ -34,15 +34,15 @@ PARTS = (
     messages.Horizon,
     messages.TallyLine,
     messages.OutcomeLine,
-    messages.LoggedEvent,
-    messages.Completion,
-    messages.Symptom,
-    messages.EvidencePath,
-    messages.Cause,
-    messages.Remedy,
-    messages.Mastery,
-    messages.UnmetPrerequisite,
-    messages.QueryRow,
+    requests.LoggedEvent,
+    requests.Completion,
+    requests.Symptom,
+    requests.EvidencePath,
+    requests.Cause,
+    requests.Remedy,
+    requests.Mastery,
+    requests.UnmetPrerequisite,
+    requests.QueryRow,
 )
 
 

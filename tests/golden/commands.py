@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 from unittest import mock
 
+import typer.core
 import typer.main
 from tests.golden.store import Json, Limits
 
@@ -32,7 +34,7 @@ def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     yield FILE, sorted(found)
 
 
-def _typed(name: str, command: Any) -> Iterator[str]:
+def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
     yield name
     place = 0
     for parameter in command.params:
@@ -41,11 +43,20 @@ def _typed(name: str, command: Any) -> Iterator[str]:
         spelt = [parameter.metavar or parameter.name] if argument else [*parameter.opts, *parameter.secondary_opts]
         flag = not argument and parameter.is_flag
         many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
-        names = (parameter.metavar or "").split("|")
-        choices = names if len(names) > 1 and not argument else None
-        yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, choices)
+        names = [] if argument else (parameter.metavar or "").split("|")
+        values = names if len(names) > 1 else _choices(parameter) if choices else None
+        yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, values)
     for inside, known in getattr(command, "commands", {}).items():
         yield from _typed(f"{name} {inside}", known)
+
+
+def _choices(parameter: Any) -> Sequence[object] | None:
+    """The values that a parameter takes, if it takes a few: those of a Literal, or whole numbers between two bounds."""
+    if parameter.min is not None and parameter.max is not None:
+        return range(parameter.min, parameter.max + 1)
+    annotation = parameter.type_descriptor.annotation
+    kinds = annotation.__args__ if isinstance(annotation, UnionType) else (annotation,)
+    return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
 
 
 def _plugged() -> Iterator[str]:
@@ -65,9 +76,13 @@ def _processes() -> Iterator[str]:
 
 
 def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
+    parser = _parser(command, main)
+    if not isinstance(parser, argparse.ArgumentParser):
+        yield from _typed(command, parser, choices=True)
+        return
     yield command
     place = 0
-    for action in _parser(command, main)._actions:
+    for action in parser._actions:
         if action.dest in QUIET:
             continue
         argument = not action.option_strings
@@ -79,17 +94,18 @@ def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
         yield _line(command, spelt, place if argument else 0, flag, many, required, action.default, action.choices)
 
 
-def _parser(command: str, main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
-    """The one that a program made when it was about to read its arguments, and got no further. Raises LookupError when
-    it read none."""
+def _parser(command: str, main: Callable[[list[str]], object]) -> Any:
+    """The parser, or the typer command, that a program made when it was about to read its arguments, and got no
+    further. Raises LookupError when it read none."""
 
-    def parse(self: argparse.ArgumentParser, *_: object, **__: object) -> None:
+    def parse(self: object, *_: object, **__: object) -> None:
         raise _ParserMade(self)
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OVEN_")}
     with (
         mock.patch.object(argparse.ArgumentParser, "parse_args", parse),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse),
+        mock.patch.object(typer.core.TyperCommand, "main", parse),
         mock.patch.dict(os.environ, kept, clear=True),
     ):
         try:
@@ -100,7 +116,7 @@ def _parser(command: str, main: Callable[[list[str]], object]) -> argparse.Argum
 
 
 class _ParserMade(Exception):
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
+    def __init__(self, parser: object) -> None:
         super().__init__()
         self.parser = parser
 

@@ -34,7 +34,7 @@ HEAVY = (
         "oven_bench.performance.monitor",
         "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_bench.training.starts",
         "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.committee",
-        "oven_kg.service.process, oven_kg.cli.commands",
+        "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
 import sys
 import termios
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
 from oven_controller.runs.folder import RunFolder
 
@@ -18,16 +21,26 @@ LOOK_S = 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Raises ConfigError without the extra `tui`, and without a terminal to draw on."""
-    parser = argparse.ArgumentParser(prog="monitor", description="The monitor of one run.")
-    parser.add_argument("folder", nargs="?", default=os.environ.get("OVEN_RUN_DIR"), help="the run's folder")
-    parser.add_argument("--light", action="store_true", help="a light theme")
-    options = parser.parse_args(argv)
-    if not options.folder:
+    """Entry point of the monitor's process. Raises ConfigError without the extra `tui`, and without a terminal to draw
+    on."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(show)
+    app(argv, prog_name="monitor")
+    return 0
+
+
+def show(
+    run_folder: Annotated[
+        Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
+    ] = None,
+    light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+) -> None:
+    """The monitor of one run."""
+    if run_folder is None:
         raise ConfigError(
             "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
         )
-    folder = RunFolder(Path(options.folder))
+    folder = RunFolder(run_folder)
     try:
         from oven_tui.app import MonitorApp
         from oven_tui.widgets.header import About
@@ -42,12 +55,10 @@ def main(argv: list[str]) -> int:
             f"`oven-controller log {folder.run} --follow`, or `oven-controller status {folder.run}`"
         )
     info = folder.info()
-    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=options.light)
+    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=light)
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, app.exit)  # Textual would leave the terminal as it is
+        call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
         looking = asyncio.create_task(_end_when_hung_up())
         await app.run_async()
         looking.cancel()
@@ -56,7 +67,7 @@ def main(argv: list[str]) -> int:
     goes_on = "goes on" if folder.locked() else f"is {folder.status()}"
     again = f"`oven-controller monitor {folder.run}` shows it again"
     print(f"run {folder.run} {goes_on}; {app.view.run.seq} events were read; {again}")
-    return app.return_code or 0
+    raise typer.Exit(app.return_code or 0)
 
 
 async def _end_when_hung_up() -> None:

@@ -23,7 +23,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json
+from oven_controller.atomic_write import atomic_file
 from oven_controller.log.replay import Replay, ReplayReport
 from oven_controller.mesh.machine import Mesh
 from oven_controller.protocol import names
@@ -40,13 +41,13 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs import log_reader
-from oven_controller.runs.folder import RunFolder, whole
+from oven_controller.runs import log_reader, log_sources
+from oven_controller.runs.folder import RunFolder
 from oven_controller.security.signing import Keyring
 
 RUN: Final = "bench"
 METRICS: Final = 25
-AGENTS: Final = ("curriculum", "lr", "sentinel", "teacher")
+AGENTS: Final = ("curriculum", "learning_rate", "divergence", "teacher")
 KNOBS: Final = ("grad.clip", "grpo.beta", "optimizer.lr_scale")
 ROUNDS: Final = 3
 
@@ -135,13 +136,13 @@ def _receipt(decision: Decision, mine: dict[str, int]) -> Receipt:
 
 def measure(size: int, folder: RunFolder) -> dict[str, Any]:
     folder.path.mkdir(parents=True)
-    with whole(folder.export) as out:
+    with atomic_file(folder.export) as out:
         for event in busy_run(size):
-            out.write(event.line() + "\n")
+            out.write(event.line().encode() + b"\n")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = asyncio.run(_replayed(folder))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    stored = [(names.kind(event.subject), event.data) for event in log_reader.exported(folder)]
+    stored = [(names.kind(event.subject), event.data) for event in log_sources.exported(folder)]
     lines = folder.export.read_bytes().splitlines()
     times: dict[str, list[float]] = {"replay": [], "decode": [], "json": []}
     for _ in range(ROUNDS):

@@ -38,7 +38,7 @@ from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.plan import own_command
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "faults"
 KNOBS = 40
@@ -165,7 +165,7 @@ def training(url: str, credentials: Credentials) -> Any:
     actuators, values = Actuators(), dict.fromkeys((f"knob.{n}" for n in range(KNOBS)), 1.0)
     for name in values:
         actuators.scalar(name, lambda n=name: values[n], lambda v, n=name: values.update({n: v}), low=0.1, high=10)  # type: ignore[misc]
-    learner = OvenClient(ApartLink(url, RUN, credentials), actuators, rules=RULES)
+    learner = OvenClient(ProcessLink(url, RUN, credentials), actuators, rules=RULES)
     learner.start()
     stop = threading.Event()
 

@@ -27,7 +27,7 @@ from oven_bench.performance import relay
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_bench.statistics import bootstrapped, percentile
 from oven_controller.errors import ConfigError, ProcessError
-from oven_learner.link.bus_link import POLL_S
+from oven_learner.link.process_link import POLL_S
 
 LOOK_S = 0.0001
 """Between two looks of the learner's thread into its inbox."""

@@ -36,8 +36,8 @@ from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.outbox import Make
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.base import Make
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0
@@ -46,7 +46,7 @@ CAUGHT_UP_S = 120.0
 CLOSE_S = 60.0
 
 
-class _Counting(ApartLink):
+class _Counting(ProcessLink):
     """A link that counts what it was given."""
 
     sent = 0

@@ -39,7 +39,7 @@ from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home, RunFolder
@@ -47,12 +47,12 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.model import agent_spec
+from oven_controller.settings.agents import agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 STEP_MS = 5.0
@@ -92,7 +92,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
         async with stack(folder, per_process) as url:
-            link = ApartLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+            link = ProcessLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
@@ -165,7 +165,7 @@ def _bare(step: Callable[[], float]) -> list[float]:
 
 
 def _train(
-    link: ApartLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
+    link: ProcessLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
 ) -> tuple[dict[bool, Arm], int]:
     arms = {True: Arm(), False: Arm()}
     client = _client(link, keys)
@@ -208,7 +208,7 @@ def _train(
     return arms, link.dropped
 
 
-def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
+def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
     now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()
@@ -233,7 +233,7 @@ def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
     others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
     return OvenClient(
         link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
-        mesh_code=code_hash(), keys=keys,
+        mesh_code=mesh_code_hash(), keys=keys,
     )  # fmt: skip
 
 

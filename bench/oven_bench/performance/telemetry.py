@@ -37,7 +37,7 @@ from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 SIDE = 256
@@ -81,7 +81,7 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def _site(scratch: Path) -> AsyncIterator[ApartLink]:
+async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
     """A link to a server and a log of its own."""
     folder = ServerFolder(scratch / "nats", RUN)
     keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
@@ -89,12 +89,12 @@ async def _site(scratch: Path) -> AsyncIterator[ApartLink]:
     try:
         async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
             await streams.create(bus.jetstream, RUN)
-        yield ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+        yield ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
     finally:
         await server.stop()
 
 
-def _train(links: Mapping[bool, ApartLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:
+def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:
     import torch
 
     torch.set_num_threads(1)
@@ -142,12 +142,12 @@ def _traces(url: str) -> Iterator[None]:
         del os.environ[tracing.VARIABLE]
 
 
-def _cpu_us(link: ApartLink) -> float:
+def _cpu_us(link: ProcessLink) -> float:
     times = psutil.Process(link.pid).cpu_times()
     return (times.user + times.system) * 1e6
 
 
-def _empty(link: ApartLink) -> None:
+def _empty(link: ProcessLink) -> None:
     """What one block said is sent before the other arm begins."""
     limit = time.monotonic() + SETTLE_S
     while link.unsent:

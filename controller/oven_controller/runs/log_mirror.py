@@ -1,4 +1,4 @@
-"""log.jsonl as it grows: the log's events, a line each, written beside the store while the run goes on.
+"""log.jsonl as it grows: one line per event, written beside the store while the run goes on.
 
 It is written by whoever follows the log anyway, flushed now and then and not forced to the disk: the store is the
 truth, and this is what is left should the store be lost. Where there is a file already, what is taken is held against

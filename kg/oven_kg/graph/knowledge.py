@@ -1,4 +1,4 @@
-"""The graph in memory: a frozen networkx MultiDiGraph, loaded once, with a hash over all that it says."""
+"""A knowledge graph in memory: a frozen networkx MultiDiGraph with a hash over all its content."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 
 import networkx as nx
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import GraphInfo
-from oven_kg.graph.lint import lint
-from oven_kg.graph.randomized import shuffled as permuted
+from oven_controller.protocol.requests import GraphInfo
 from oven_kg.graph.records import Edge, Node, Records, Source
-from oven_kg.loaders.opening import opened
 
 
 class Knowledge:
@@ -110,28 +105,6 @@ class Knowledge:
             contradictions=tuple(self.contradictions),
             requirements=tuple((change, need) for change, needs in self.requirements.items() for need in sorted(needs)),
         )
-
-
-def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
-    """The built-in graph, or the one in `path`; with the seed `shuffled` its control. Raises ConfigError with the first
-    faults if the lint finds any."""
-    if shuffled is not None:
-        name = str(path or "the built-in graph")
-        return _checked(permuted(_checked(opened(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
-    return _builtin() if path is None else _checked(opened(path), str(path))
-
-
-@cache
-def _builtin() -> Knowledge:
-    return _checked(opened(None), "the built-in graph")
-
-
-def _checked(records: Records, name: str) -> Knowledge:
-    faults = lint(records)
-    if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
-    return Knowledge(records)
 
 
 def _counted(values: Iterable[str]) -> dict[str, int]:

@@ -15,19 +15,20 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.values import clip
-from oven_controller.protocol.messages import (
+from oven_controller.protocol.messages import Message
+from oven_controller.protocol.requests import (
     CurriculumRequest,
     DiagnoseRequest,
     GraphInfoRequest,
     GraphQuery,
     JudgeRequest,
-    Message,
     OutcomeReport,
     OutcomeTaken,
     TokenPriorRequest,
 )
-from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge
+from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.diagnose import diagnose, posterior, severities
 from oven_kg.reasoning.judge import judge

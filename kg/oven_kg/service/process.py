@@ -8,27 +8,26 @@ where its asker may not.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import nats.micro
+import typer
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
 from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
-from oven_kg.graph.knowledge import load
+from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.log_follower import follow
 from oven_kg.service.posterior_store import Kept
@@ -42,27 +41,35 @@ QUEUE: Final = "kg"
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the service's process. FILE: a graph in place of the built-in one. `--posteriors`: a file with
-    what was learnt before (`oven-controller kg learn` writes one), in which what is told here is kept."""
-    parser = argparse.ArgumentParser(prog="kg")
-    parser.add_argument("file", nargs="?", type=Path)
-    parser.add_argument("--posteriors", type=Path)
-    options = parser.parse_args(args)
+    """Entry point of the service's process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(serve)
+    app(args, prog_name="kg")
+    return 0
+
+
+def serve(
+    file: Annotated[Path | None, typer.Argument(metavar="file", help="a graph in place of the built-in one")] = None,
+    posteriors: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="what was learnt (`oven-controller kg learn`); what is told here is added"),
+    ] = None,
+) -> None:
+    """Answer on the bus until told to end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     path = os.environ.get("OVEN_CREDS")
     credentials = Credentials.load(Path(path)) if path else None
-    held = Kept(load(options.file), options.posteriors) if options.posteriors else Answers(load(options.file))
+    graph = load(file)
+    answers = Kept(graph, posteriors) if posteriors else Answers(graph)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
-    asyncio.run(_until_told(held, os.environ["OVEN_URL"], credentials, run, pin))
-    return 0
+    asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin))
 
 
 async def _until_told(
     answers: Answers, url: str, credentials: Credentials | None, run: str = "", pin: str | None = None
 ) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    call_at_end(stop.set)
     async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))

@@ -18,7 +18,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings
 
 APIS = ("openai", "anthropic")

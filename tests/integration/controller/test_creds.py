@@ -239,7 +239,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
 
 @pytest.mark.e2e
 def test_a_key_is_taken_back_while_the_server_comes_up_again(stack: Stack) -> None:
-    up = stack.up("r", "--set", "agents=lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up("r", "--set", "agents=learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts")
     folder = stack.run_folder("r")
     assert stack.command("creds", "add", "guest")[0] == 0
     key = folder.server.creds / "guest.nk"

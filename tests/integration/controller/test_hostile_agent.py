@@ -32,15 +32,13 @@ from tests.support.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile
 from tests.support.learner_side import until
 
 from oven_controller.bus.streams import VOTE_BYTES
-from oven_controller.protocol.messages import (
-    AgentStatus,
+from oven_controller.protocol.messages import AgentStatus, Observation, Vote
+from oven_controller.protocol.requests import (
     DiagnoseRequest,
     GraphInfoRequest,
     HistoryBatch,
     HistoryRequest,
-    Observation,
     ScoreReply,
-    Vote,
 )
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.

@@ -26,20 +26,16 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import (
-    ActuatorSpec,
-    AgentStatus,
+from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
+from oven_controller.protocol.requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
     Judgement,
     JudgeRequest,
-    MetricSpec,
-    Observation,
     OutcomeReport,
     OutcomeTaken,
-    RunStarted,
     Symptom,
 )
 from oven_controller.protocol.subjects import UNSIGNED
@@ -47,7 +43,7 @@ from oven_controller.replica.history import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.kg_rules import ask
-from oven_kg.graph.knowledge import load
+from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.log_follower import follow
 from oven_kg.service.posterior_store import Kept

@@ -15,7 +15,7 @@ from tests.support.learner_side import Server
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict

@@ -23,8 +23,8 @@ from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Value
-from oven_learner.link.bus_link import Link
-from oven_learner.link.resume_state import Past
+from oven_learner.link.base import Link
+from oven_learner.link.resume_state import ResumeState
 
 SEED = 101
 RULES = {rule.name: rule for rule in fixed_rules()}
@@ -43,8 +43,8 @@ class Listener:
         self.heard = [run.encode(), repr(rng.random()).encode()]
         return self
 
-    def open(self) -> Past:
-        return Past()
+    def open(self) -> ResumeState:
+        return ResumeState()
 
     def begin(self) -> None: ...
 

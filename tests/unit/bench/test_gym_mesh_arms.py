@@ -26,17 +26,8 @@ from oven_bench.gym.arms.controller import (
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import (
-    Decision,
-    Judgement,
-    JudgeRequest,
-    MetricSpec,
-    Outcome,
-    OutcomeReport,
-    Receipt,
-    RunStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
+from oven_controller.protocol.requests import Judgement, JudgeRequest, OutcomeReport
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
@@ -108,7 +99,7 @@ def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_an_agent_turns_a_knob_at_the_next_boundary(lockstep: bool) -> None:
-    link = alone("lr").link("gym-1", Random(0))
+    link = alone("learning_rate").link("gym-1", Random(0))
     knobs = trained(link, lockstep=lockstep)
     bodies = [event.body for event in link.events]
     decision = next(body for body in bodies if isinstance(body, Decision))
@@ -178,12 +169,12 @@ def test_who_is_not_installed_is_named() -> None:
 
 
 def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
-    link = alone("lr").link("gym-1", Random(0))
+    link = alone("learning_rate").link("gym-1", Random(0))
     trained(link, 60)
     kept = link.report()
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept
     outcome = Outcome.model_validate(kept["outcomes"][0])
-    assert outcome.scored and outcome.lines[0].agent == "lr" and outcome.lines[0].success == 1.0
+    assert outcome.scored and outcome.lines[0].agent == "learning_rate" and outcome.lines[0].success == 1.0
     report = OutcomeReport.model_validate(kept["reports"][0])
     assert report.changes == ("optimizer.lr_scale:up",) and report.symptoms[0].id == "gradients_aligned"
     assert (report.success, report.phase) == (1.0, "grpo")
@@ -191,7 +182,7 @@ def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
 
 def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
     def told(steps: int) -> str:
-        link = alone("lr").link("gym-1", Random(0))
+        link = alone("learning_rate").link("gym-1", Random(0))
         trained(link, steps)
         return str(link.report()["reports"][0]["id"])
 

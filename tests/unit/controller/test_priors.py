@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import GraphInfo
+from oven_controller.protocol.requests import GraphInfo
 from oven_controller.protocol.rules import Rules
-from oven_controller.settings.model import RuleSettings, resolve
+from oven_controller.settings.model import RuleSettings
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.kg_rules import merged
-from oven_kg.graph.knowledge import load
+from oven_kg.load import load
 
 CHANGES = st.sampled_from(["run.rollback", "run.hold", "optimizer.lr_scale:up", "grpo.beta:down", "data.mixture"])
 PAIRS = st.lists(st.tuples(CHANGES, CHANGES), max_size=5).map(tuple)

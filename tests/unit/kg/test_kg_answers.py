@@ -8,11 +8,11 @@ from importlib import metadata
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
-from oven_kg.graph.knowledge import load
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized import PERMUTED, shuffled
 from oven_kg.graph.records import read
+from oven_kg.load import load
 from oven_kg.reasoning.diagnose import diagnose
 from oven_kg.reasoning.judge import judge
 from oven_kg.service.endpoints import Answers, answers

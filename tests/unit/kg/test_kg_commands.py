@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from oven_controller.cli.main import run
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.cli.commands import DIAGNOSE, INFO, LINT, Command
-from oven_kg.cli.questions import CURRICULUM, LEARN, QUERY, TOKEN_PRIOR
-from oven_kg.graph.knowledge import load
+from oven_kg.cli.command import Command
+from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT, QUERY
+from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
 from oven_kg.graph.records import DATA
+from oven_kg.load import load
 
 
 def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> str:
@@ -71,9 +73,16 @@ COMMANDS = {
 }
 
 
+def test_a_wrong_option_ends_as_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["diagnose"], ["query", "sing", "x"], ["diagnose", "loss_spike", "-k", "51"]):
+        with pytest.raises(SystemExit) as ended:
+            run(["kg", *args])
+        assert ended.value.code == 2
+        assert f"oven-controller kg {args[0]}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "command"), COMMANDS.items())
 def test_each_has_help_with_an_example(name: str, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.run(["--help"])
+    assert command.run(["--help"]) == 0
     out = capsys.readouterr().out
-    assert ended.value.code == 0 and f"example: oven-controller kg {name} " in out and command.summary[:20] in out
+    assert f"example: oven-controller kg {name} " in out and command.summary[:20] in out

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kg.test_kg_diagnose import GRAPH, SYMPTOMS, exists
 
-from oven_controller.protocol.messages import Judgement, JudgeRequest, Symptom
+from oven_controller.protocol.requests import Judgement, JudgeRequest, Symptom
 from oven_kg.reasoning.diagnose import LIMIT
 from oven_kg.reasoning.judge import judge
 

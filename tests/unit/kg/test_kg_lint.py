@@ -10,9 +10,10 @@ import pytest
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.requirements import NEED
-from oven_kg.graph.knowledge import Knowledge, load
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.graph.records import Edge, Node, Records, Source, read
+from oven_kg.load import load
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = read()
@@ -39,8 +40,8 @@ def test_its_own_sources_are_in_this_repository() -> None:
 def test_its_metrics_are_what_learners_publish() -> None:
     from oven_learner.hf import repeated_rows, step_metrics
     from oven_learner.optim import gauges
+    from oven_learner.recipes.grpo.job import gauges as recipe
     from oven_learner.recipes.grpo.settings import GrpoSettings
-    from oven_learner.recipes.grpo.train import gauges as recipe
 
     specs = (*step_metrics.ANY_TRAINER, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
     specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, repeated_rows.REPEATED)

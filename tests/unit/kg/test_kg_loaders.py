@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.cli.commands import INFO, LINT
+from oven_kg.cli.graph_commands import INFO, LINT
 from oven_kg.graph.records import Records
 from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet, rows
 from oven_kg.loaders.opening import opened

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import DiagnoseRequest as Ask
-from oven_controller.protocol.messages import (
+from oven_controller.protocol.requests import DiagnoseRequest as Ask
+from oven_controller.protocol.requests import (
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
@@ -21,7 +21,7 @@ from oven_controller.protocol.messages import (
     Remedy,
     Symptom,
 )
-from oven_kg.graph.knowledge import load
+from oven_kg.load import load
 from oven_kg.reasoning import posteriors as module
 from oven_kg.reasoning.posteriors import PSEUDO, Posteriors
 from oven_kg.service.endpoints import POSTERIORS, Answers, answers

@@ -5,22 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.link.poll_schedule import LOOKS, SOON_S, Rhythm
+from oven_learner.link.poll_schedule import LOOKS, SOON_S, PollSchedule
 
 LEISURE_S = 0.005
 
 
 def looks(times: list[float], leisure_s: float = LEISURE_S) -> tuple[list[float], int]:
     """(how late each message at these times was found, looks in all), with a clock that only the pauses move."""
-    rhythm, now, late, count, waiting = Rhythm(leisure_s), 0.0, list[float](), 0, list(times)
+    schedule, now, late, count, waiting = PollSchedule(leisure_s), 0.0, list[float](), 0, list(times)
     while waiting:
         count += 1
         found = [at for at in waiting if at <= now]
         if found:
             late += [now - at for at in found]
             waiting = waiting[len(found) :]
-            rhythm.found(found[-1])
-        now += rhythm.pause_s(now)
+            schedule.found(found[-1])
+        now += schedule.pause_s(now)
     return late, count
 
 
@@ -50,7 +50,7 @@ def test_what_comes_with_a_step_does_not_change_its_pace() -> None:
 
 
 def test_in_lockstep_it_looks_as_often_as_it_is_told() -> None:
-    rhythm = Rhythm(SOON_S)
-    rhythm.found(0.0)
-    rhythm.found(0.02)
-    assert rhythm.pause_s(0.02) == rhythm.pause_s(0.03) == SOON_S
+    schedule = PollSchedule(SOON_S)
+    schedule.found(0.0)
+    schedule.found(0.02)
+    assert schedule.pause_s(0.02) == schedule.pause_s(0.03) == SOON_S

@@ -1,4 +1,4 @@
-"""The link in a process of its own: what it does when that process is killed, frozen, or left behind."""
+"""The link's worker process: what happens when it is killed, frozen, or left behind, and what it keeps."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.integration.learner.test_learner_link import decide, decision, off_loop, polled
-from tests.support.learner_side import RUN, Server, serving, until
+from tests.support.learner_side import RUN, Server, decide, decision, learner_on, off_loop, polled, serving, until
 
 from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
 from oven_controller.runs.spool import NAME, append, look
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import free_port
-from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
 from oven_learner.link import process_link
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 LEFT_BEHIND = """
 import os, signal, sys
 from pathlib import Path
 from oven_controller.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 from oven_learner.client.client import OvenClient
 
-link = ApartLink(sys.argv[1], "r", Credentials.load(Path(sys.argv[2])))
+link = ProcessLink(sys.argv[1], "r", Credentials.load(Path(sys.argv[2])))
 client = OvenClient(link, Actuators())
 client.start()
 for step in range(1, 6):
@@ -56,14 +53,12 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 class Training:
-    """A client whose knob can be turned, on a link apart."""
+    """A client whose knob can be turned, on a link of its own."""
 
     def __init__(self, server: Server, folder: Path | None = None) -> None:
         self.rate = [1.0]
-        knobs = Actuators()
-        knobs.scalar("rate", lambda: self.rate[0], lambda v: self.rate.__setitem__(0, v), low=0.1, high=10)
-        self.link = ApartLink(server.url, RUN, Credentials.load(server.creds("learner")), folder=folder)
-        self.client = OvenClient(self.link, knobs, max_steps=1000)
+        self.link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")), folder=folder)
+        self.client = learner_on(self.link, self.rate)
 
     def steps(self, count: int) -> None:
         for _ in range(count):
@@ -87,14 +82,16 @@ async def test_everything_once_in_order_and_decisions_are_applied(nats: Server) 
     await off_loop(run.client.start)
     run.steps(100)
     run.client.observe(101, {"loss": np.float32(0.5), "accuracy": np.float64(0.25)})  # type: ignore[dict-item]
+    run.client.observe(102, {"grad_norm": float("nan")})
     async with nats.bus("mesh") as mesh:
         await decide(mesh, decision(3, value=3.0))
     await until(lambda: run.turned(3.0))
     assert await off_loop(run.client.close, "completed")
     messages = await said(nats)
-    assert [message.n for message in messages] == list(range(1, 105))
+    assert [message.n for message in messages] == list(range(1, 106))
     observed = [message for message in messages if isinstance(message, Observation)]
-    assert observed[-1].metrics == {"loss": 0.5, "accuracy": 0.25}
+    assert observed[-2].metrics == {"loss": 0.5, "accuracy": 0.25}
+    assert observed[-1].metrics["grad_norm"] != observed[-1].metrics["grad_norm"]
     assert [(r.status, r.after) for r in messages if isinstance(r, Receipt)] == [("applied", 3.0)]
     assert not psutil.pid_exists(run.link.pid or 0)
 
@@ -124,7 +121,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
     assert numbers == sorted(set(numbers)), "in order, and nothing twice"
     assert sum(isinstance(message, Receipt) for message in messages) == 6
     end = messages[-1]
-    assert isinstance(end, RunEnded) and end.n == run.client._n
+    assert isinstance(end, RunEnded) and end.n == run.client.position()["n"]
     lost = run.client.tick - sum(isinstance(message, Observation) for message in messages)
     assert run.link.dropped == end.dropped_observations == lost
     assert "training goes on" in caplog.text
@@ -160,7 +157,7 @@ async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     run.steps(10)
     run.signal(signal.SIGSTOP)
     run.steps(20_000)
-    await until(lambda: not run.link._new)
+    await until(lambda: run.link.dropped > 1_000)
     run.signal(signal.SIGCONT)
     assert await off_loop(run.client.close, "completed", timeout_s=30)
     messages = await said(nats)
@@ -215,12 +212,15 @@ async def test_what_cannot_travel_is_left_out_and_said(nats: Server, caplog: pyt
 
 
 async def test_what_is_wrong_is_raised_where_the_run_is_opened(nats: Server, tmp_path: Path) -> None:
-    nobody = ApartLink(f"nats://127.0.0.1:{free_port()}", RUN, None)
+    nobody = ProcessLink(f"nats://127.0.0.1:{free_port()}", RUN, None)
     with pytest.raises(BusError, match="no NATS server answers"):
         await off_loop(nobody.open)
     stranger = Credentials.new("learner")
     with pytest.raises(RefusedError, match="refused the credentials of 'learner'"):
-        await off_loop(ApartLink(nats.url, RUN, stranger).open)
+        await off_loop(ProcessLink(nats.url, RUN, stranger).open)
+    missing = ProcessLink(nats.url, "other", Credentials.load(nats.creds("admin")))
+    with pytest.raises(BusError, match="'other' cannot be read"):
+        await off_loop(missing.open)
 
 
 async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,141 @@
+"""`oven-controller kg diagnose | query | info | lint`: questions that the graph alone answers, without a stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, Symptom
+from oven_kg.cli.command import Command, GraphFile, Json, validated
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.lint import lint
+from oven_kg.load import load
+from oven_kg.loaders.opening import opened
+from oven_kg.reasoning.diagnose import diagnose
+from oven_kg.reasoning.query import query
+
+FAULTS: Final = 50
+"""Faults that `lint` prints; of more, the first ones."""
+
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="a graph; the built-in one if left out")]
+
+
+def _diagnose(
+    symptoms: Annotated[list[str], typer.Argument(metavar="SYMPTOM", help="a symptom's id, or id=severity with 0..1")],
+    phase: Annotated[Literal["pretrain", "sft", "grpo"] | None, typer.Option()] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="remedies wanted")] = 5,
+    graph_file: GraphFile = None,
+    as_json: Json = False,
+) -> int:
+    graph = load(graph_file)
+    known: Phase = phase or ""
+    asked = DiagnoseRequest(phase=known, symptoms=tuple(_symptom(graph, text) for text in symptoms), k=k)
+    found = diagnose(graph, asked)
+    print(found.model_dump_json(indent=1) if as_json else "\n".join(_lines(graph, found)))
+    return 0
+
+
+def _symptom(graph: Knowledge, text: str) -> Symptom:
+    id_, _, severity = text.partition("=")
+    known = [node.id for node in graph.of_kind("symptom")]
+    if id_ not in known:
+        raise UnknownNameError("symptom", id_, known)
+    try:
+        return Symptom.model_validate({"id": id_, "severity": severity or 1.0})
+    except ValueError:
+        raise ConfigError(f"{text}: the severity {severity!r} is no number from 0 to 1; write e.g. {id_}=0.5") from None
+
+
+def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
+    lines = ["likeliest causes (p ranks; it is no calibrated probability)"]
+    lines += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in found.causes[:5]]
+    lines.append("remedies (weight of evidence, as log-odds)")
+    for remedy in found.remedies:
+        does = " and ".join(remedy.changes) or "advice to a person"
+        lines.append(f"  {remedy.score:4.2f}  {remedy.id:22} {graph.nodes[remedy.id].text} [{does}]")
+        for way in remedy.paths[:2]:
+            lines.append(f"        {way.text} ({', '.join(way.edges)}; grade {way.grade}; {', '.join(way.sources)})")
+    return lines
+
+
+def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
+    graph = described(file or graph_file)
+    info = graph.info()
+    if as_json:
+        print(info.model_dump_json(indent=1))
+        return 0
+    print(f"graph {info.graph}")
+    for what, counts in (("nodes", info.nodes), ("edges", info.edges), ("grades", info.grades)):
+        print(
+            f"{what:14}{sum(counts.values()):>4}  "
+            + ", ".join(f"{count} {name or 'unsaid'}" for name, count in counts.items())
+        )
+    print(f"{'isolated':14}{info.isolated:>4.0%}")
+    if info.contradictions:
+        print("never in flight together: " + "; ".join(f"{one} and {other}" for one, other in info.contradictions))
+    if info.requirements:
+        print("needs: " + "; ".join(f"{change} needs {need}" for change, need in info.requirements))
+    if graph.of_kind("symptom"):
+        print("symptoms: " + ", ".join(node.id for node in graph.of_kind("symptom")))
+    return 0
+
+
+def described(path: Path | None) -> Knowledge:
+    """A graph that nobody will ask for remedies may have faults, but for edges that lead nowhere."""
+    records = opened(path)
+    nodes = {node.id for node in records.nodes}
+    if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
+        raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
+    return Knowledge(records)
+
+
+def _lint(file: File = None) -> int:
+    records = opened(file)
+    faults = lint(records)
+    for fault in faults[:FAULTS]:
+        print(fault)
+    if len(faults) > FAULTS:
+        print(f"and {len(faults) - FAULTS} more")
+    print(f"{len(records.nodes)} nodes, {len(records.edges)} edges: {f'{len(faults)} faults' if faults else 'sound'}")
+    return 1 if faults else 0
+
+
+def _query(
+    op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
+    node: Annotated[str, typer.Argument(help="a node's id; for search: words")],
+    to: Annotated[str, typer.Argument(help="for path: where it ends")] = "",
+    limit: Annotated[int, typer.Option(help="rows wanted, at most 200")] = 20,
+    graph_file: GraphFile = None,
+    as_json: Json = False,
+) -> int:
+    asked = validated(GraphQuery, {"op": op, "node": node, "to": to, "limit": limit})
+    found = query(load(graph_file), asked)
+    if as_json:
+        print(found.model_dump_json(indent=1))
+        return 0
+    for row in found.rows:
+        way = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]
+        score = f"{row.score:.4f}" if op == "ppr" else ""
+        print("  ".join(part for part in (score, way, row.node, f"({row.kind}) {row.text}") if part))
+    if found.more:
+        print(f"and more; --limit {2 * limit} shows them")
+    return 0
+
+
+DIAGNOSE = Command(
+    "diagnose",
+    "causes and remedies for what was seen, with their sources",
+    "loss_spike grad_norm_spike --phase pretrain",
+    _diagnose,
+)
+INFO = Command("info", "what the graph holds, its hash, and what it adds to a run's rules", "my_triples.csv", _info)
+LINT = Command("lint", "check a graph; exit code 1 if it has faults", "my_graph.yaml", _lint)
+QUERY = Command(
+    "query",
+    "look about in the graph: neighbors, path, ppr (what lies near), search",
+    "path weights_shrink rollback_and_lower_decay",
+    _query,
+)

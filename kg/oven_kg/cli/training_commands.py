@@ -1,0 +1,171 @@
+"""`oven-controller kg learn | curriculum | token-prior`: questions that bring a training's data with them: outcomes,
+mastery, vocabulary."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from oven_controller.errors import ConfigError
+from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.protocol.requests import CurriculumRequest, OutcomeReport, TokenPriorRequest
+from oven_controller.runs import log_reader
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.security.signing import Keyring
+from oven_controller.user_files import read_file
+from oven_kg.cli.command import Command, GraphFile, Json, validated
+from oven_kg.load import load
+from oven_kg.reasoning.curriculum import curriculum
+from oven_kg.reasoning.posteriors import Posteriors
+from oven_kg.service.posterior_store import read, write
+from oven_kg.token_prior.prior import token_prior
+
+VOCABULARY_BYTES = 64 * 2**20
+
+
+def _learn(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="recorded runs")],
+    to: Annotated[Path, typer.Option(metavar="FILE", help="what is there already is kept")],
+    half_life: Annotated[
+        int | None, typer.Option(metavar="TICKS", help="age at which an outcome counts half (0: never)")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    known = read(to) if to.exists() else Posteriors()
+    if half_life is not None:
+        if half_life < 0:
+            raise ConfigError(f"--half-life is {half_life}; it is a number of ticks from 0")
+        known = replace(known, half_life=half_life)
+    before = len(known.reports)
+    for name in runs:
+        known = known.with_(*asyncio.run(_reports(Home().find(name))))
+    write(to, known)
+    found = {"outcomes": len(known.reports), "added": len(known.reports) - before, "posteriors": known.sha}
+    print(json.dumps(found) if as_json else f"{found['added']} outcomes added, {found['outcomes']} in {to}")
+    return 0
+
+
+async def _reports(folder: RunFolder) -> list[OutcomeReport]:
+    keyring, reports = Keyring(folder.pin()), OutcomeReports(folder.run)
+    heard = [reports.hear(keyring.judge(event)) async for event in log_reader.events(folder, exact=True)]
+    return [report for report in heard if report is not None]
+
+
+def _curriculum(
+    mastery: Annotated[list[str], typer.Argument(metavar="TOPIC=RIGHT/TRIED")],
+    needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED")] = None,
+    threshold: Annotated[float, typer.Option(help="lower bound of mastery that a need must reach")] = 0.5,
+    floor: Annotated[float, typer.Option(help="share that is spread evenly")] = 0.05,
+    graph_file: GraphFile = None,
+    as_json: Json = False,
+) -> int:
+    asked = {
+        "mastery": [_mastery(text) for text in mastery],
+        "prerequisites": [_pair(text) for text in needs or ()],
+        "threshold": threshold,
+        "floor": floor,
+    }
+    found = curriculum(load(graph_file), validated(CurriculumRequest, asked))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+        return 0
+    for topic, weight in found.weights.items():
+        print(f"{weight:6.1%}  {topic}")
+    for short in found.unmet:
+        print(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
+    return 0
+
+
+def _mastery(text: str) -> dict[str, Any]:
+    match = re.fullmatch(r"(.+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", text)
+    if not match or float(match[2]) > float(match[3]):
+        raise ConfigError(f"{text!r} is no mastery; write TOPIC=RIGHT/TRIED, e.g. add=90/100")
+    return {"topic": match[1], "successes": float(match[2]), "failures": float(match[3]) - float(match[2])}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    topic, found, need = text.partition(":")
+    if not (topic and found and need):
+        raise ConfigError(f"--needs {text!r} is no pair; write TOPIC:NEED, e.g. multiply:add")
+    return topic, need
+
+
+def _token_prior(
+    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="the tokens' texts by id: a JSON list")],
+    corpus: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="token ids, separated by white space (unigram)")
+    ] = None,
+    method: Annotated[Literal["unigram", "kg"], typer.Option()] = "unigram",
+    k: Annotated[int, typer.Option("-k", help="tokens in it")] = 358,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="where the bytes go")] = None,
+    graph_file: GraphFile = None,
+    as_json: Json = False,
+) -> int:
+    vocabulary = _vocabulary(vocabulary_file)
+    if method == "unigram" and corpus is None:
+        raise ConfigError("a unigram prior counts tokens: give --corpus, or --method kg")
+    counts = _counts(corpus, len(vocabulary)) if corpus else ()
+    asked = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
+    found = token_prior(load(graph_file), validated(TokenPriorRequest, asked))
+    if to:
+        to.write_bytes(base64.b64decode(found.blob))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+        return 0
+    print(f"{found.tokens} tokens in {found.bytes} bytes ({found.method})")
+    print(f"measured: {found.ablation}")
+    return 0
+
+
+def _vocabulary(path: Path) -> list[str]:
+    text = _text(path)
+    try:
+        found = json.loads(text) if path.suffix == ".json" else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ConfigError(f"{path} is no vocabulary; it is a .json file with a list of the tokens' texts, by id")
+    return found
+
+
+def _counts(path: Path, size: int) -> tuple[int, ...]:
+    counted = Counter(_text(path).split())
+    if bad := [word for word in counted if not word.isdecimal() or int(word) >= size]:
+        raise ConfigError(f"{path} holds {bad[0][:40]!r}, which is no token id below {size}")
+    found = Counter({int(word): count for word, count in counted.items()})
+    return tuple(found[id_] for id_ in range(size))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, "the file", VOCABULARY_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+LEARN = Command(
+    "learn",
+    "what the outcomes of recorded runs teach, added to a file that the service can start with",
+    "grpo-1121-0231 grpo-1122-0914 --to learnt.json",
+    _learn,
+)
+CURRICULUM = Command(
+    "curriculum",
+    "shares of topics from how well each is mastered, and what builds on what",
+    "add=90/100 multiply=20/100 divide=0/10 --needs multiply:add --needs divide:multiply",
+    _curriculum,
+)
+TOKEN_PRIOR = Command(
+    "token-prior",
+    "scores of the tokens that matter most, in at most a kilobyte",
+    "vocab.json --corpus ids.txt --to prior.bin",
+    _token_prior,
+)

@@ -1,0 +1,35 @@
+"""Loading a checked graph: the built-in one, one from a file, or its randomized control."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from oven_controller.errors import ConfigError
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.lint import lint
+from oven_kg.graph.randomized import shuffled as permuted
+from oven_kg.graph.records import Records
+from oven_kg.loaders.opening import opened
+
+
+def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
+    """The built-in graph, or the one in `path`; with the seed `shuffled` its control. Raises ConfigError with the first
+    faults if the lint finds any."""
+    if shuffled is not None:
+        name = str(path or "the built-in graph")
+        return _checked(permuted(_checked(opened(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
+    return _builtin() if path is None else _checked(opened(path), str(path))
+
+
+@cache
+def _builtin() -> Knowledge:
+    return _checked(opened(None), "the built-in graph")
+
+
+def _checked(records: Records, name: str) -> Knowledge:
+    faults = lint(records)
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
+    return Knowledge(records)

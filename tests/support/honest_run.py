@@ -198,7 +198,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
                     joined.set()
                     return
 
-        await asyncio.wait_for(join(), 30)
+        await asyncio.wait_for(join(), 60)
         knob = [1.0]
         actuators = Actuators()
         actuators.scalar(RATE, lambda: knob[0], lambda value: knob.__setitem__(0, value), low=0.1, high=10)

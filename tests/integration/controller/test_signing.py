@@ -346,7 +346,7 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
             await agent.client.publish(
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(told := await log_sources.history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
     assert [(event.message_id, event.signature) for event in told] == [("", "")] * 3

@@ -20,10 +20,9 @@ side by side.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,27 +33,21 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.statistics import Interval, bootstrapped, seen_quantile
-from oven_controller import plugins
-from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.log_watch import Watch
+from oven_controller.runs.folder import Home
 from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.agents import agent_spec
-from oven_controller.stack.plan import Plan, pools
-from oven_controller.stack.processes import Processes
+from oven_controller.security.signing import load_keys
+from oven_controller.server.embedded import KEYS
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 
-RUN = "bench"
 STEP_MS = 5.0
 WARM_UP = 200
 SETTLE = 10
@@ -91,12 +84,12 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with stack(folder, per_process) as url:
-            link = ProcessLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+        async with installed_swarm(folder, per_process) as made:
+            link = ProcessLink(made.url, RUN, made.credentials("learner"))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
-            heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+            heard = await dealt_with(made.url, made.credentials("admin"))
     said = WARM_UP + pairs * (block + SETTLE)
     if dropped or heard < said / 2:
         raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
@@ -250,45 +243,6 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
     if step % 20 == 0:
         gauges["eval/accuracy"] = 0.5 + wave
     return gauges | {f"timing/{number}": wave / (number + 1) for number in range(25 - len(gauges))}
-
-
-@contextlib.asynccontextmanager
-async def stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
-    """nats-server, the mesh and the installed agents, by their entry points. Nobody reads the log in this process."""
-    for role in ("admin", "learner", "mesh", "history"):
-        folder.add_user(role, role)
-    specs = [agent_spec(name) for name in installed()]
-    hosts = pools(specs, per_process)
-    for pool in hosts:
-        folder.add_user("agent", pool.key, pool.names)
-    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
-    said: list[str] = []
-    async with Bus.connect(server.url, Credentials.load(folder.add_user("admin", "admin"))) as bus:
-        await streams.create(bus.jetstream, RUN)
-        async with contextlib.AsyncExitStack() as reading:
-            watch = await reading.enter_async_context(Watch(bus, RUN, Keyring(folder.pin()), 0, _ignore, _ignore))
-            processes = Processes(
-                Plan(folder, server.url), bus, watch, asyncio.Event(), said.append, lambda name, pid: None
-            )
-            processes.keep_server(server)
-            try:
-                await processes.start_meshes(1)
-                await processes.start_agents(hosts)
-                await reading.aclose()
-                yield server.url
-            finally:
-                await processes.end_others()
-                await processes.end_server()
-    if said:
-        raise ProcessError(f"the stack did not hold: {'; '.join(said)}")
-
-
-def installed() -> tuple[str, ...]:
-    """The agents that `up` starts if it is told nothing else."""
-    return tuple(plugins.points("agents"))
-
-
-def _ignore(_: object) -> None: ...
 
 
 async def dealt_with(url: str, credentials: Credentials) -> int:

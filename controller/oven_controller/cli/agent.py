@@ -184,6 +184,7 @@ def _described(name: str) -> dict[str, Any]:
     spec = agent_spec(name)
     if spec.installed:
         return _plain(name, plugins.load("agents", "agent", name))
+    told: dict[str, Any]
     (told,) = json.loads(load_agents([spec], "--options"))
     return told | {"does": spec.target}
 

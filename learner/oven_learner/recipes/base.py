@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from oven_controller.settings import model
+from oven_controller.settings import resolution
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Order:
     resume: bool = False
 
 
-class Recipe(model.Recipe, Protocol):
+class Recipe(resolution.Recipe, Protocol):
     """Names, settings and starts, which the stack asks for, and the training."""
 
     @property

@@ -1,5 +1,5 @@
-"""No aiohttp in a stack's processes, as in the base install. nats-py imports it where it is found, for websockets, which
-takes a third of the time in which a process starts."""
+"""No aiohttp in a stack's processes, as in the base install. nats-py imports it where it is found, for websockets: a
+third of the time in which a process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is plugged in by entry points: agents, recipes, processes, benches and more. Names are listed unimported."""
+"""Plug-ins by entry points: agents, recipes, processes and more. Listing names imports none of them."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _described(name: str) -> dict[str, Any]:
     spec = agent_spec(name)
     if spec.installed:
         return _plain(name, plugins.load("agents", "agent", name))
-    (told,) = json.loads(load_agents([spec], "--options"))
+    told: dict[str, Any] = json.loads(load_agents([spec], "--options"))[0]
     return told | {"does": spec.target}
 
 

@@ -211,7 +211,7 @@ def world() -> int:
     return distributed.get_world_size() if distributed else 1
 
 
-def together() -> None:
+def barrier() -> None:
     """Come back when every rank is here. A collective; nothing in one process."""
     from torch import distributed
 
@@ -219,7 +219,7 @@ def together() -> None:
         distributed.barrier()
 
 
-def gathered(said: T, rows: int) -> tuple[range, list[T]]:
+def gather_rows(said: T, rows: int) -> tuple[range, list[T]]:
     """What every rank says, in the order of ranks, and which of all their rows are this one's. A collective."""
     from torch import distributed
 
@@ -238,7 +238,7 @@ def broadcast(said: Any) -> Any:
     return box[0]
 
 
-def told(said: T) -> T:
+def from_leader(said: T) -> T:
     """Rank 0's `said`, by the trainer's own group; itself in one process. A collective."""
     if world() == 1:
         return said

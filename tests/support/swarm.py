@@ -144,7 +144,7 @@ class Swarm:
         finally:
             self._stop.set()
             await asyncio.to_thread(thread.join)
-            said = await asyncio.to_thread(learner.close, "completed", timeout_s=20)
+            said = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
         assert said, "everything that the learner said is in the log"
 
     async def ended(self) -> int:

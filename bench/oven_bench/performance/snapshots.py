@@ -65,7 +65,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     attachment = attach(trainer, link=SilentLink(), seconds=seconds)
     trainer.add_callback(Watch())
     trainer.train()
-    back = attachment._rollback
+    back = attachment.rollback
     assert isinstance(back, OnDisk if kind == "disk" else Snapshots), f"{kind}: it is {type(back).__name__}"
     wall = time.monotonic() - times[0]
     return {

@@ -93,51 +93,26 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 
 def _grpo(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.hf.attach import attach
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.recipes.grpo.starts import parse_start
-    from oven_learner.recipes.grpo.train import BETA_BOUNDS, LR_BOUNDS, gauges
 
     settings = GrpoSettings.model_validate({"max_steps": episode.steps, **episode.settings})
     start = parse_start(episode.start, episode.seed, settings.levels)
     job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
-    attach(
-        job.trainer,
-        link=link,
-        charge_rollbacks=True,
-        mixture=job.mixture,
-        lr_bounds=LR_BOUNDS,
-        metrics=gauges(settings),
-        evaluate=job.evaluate,
-        evaluate_every=settings.eval_every,
-        teachers=job.teachers,
-        beta_bounds=BETA_BOUNDS,
-        committee=job.committee,
-    )
+    job.attach(link=link, charge_rollbacks=True)
     job.trainer.train()
 
 
 def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.hf.attach import attach
     from oven_learner.recipes.pretrain.job import build
     from oven_learner.recipes.pretrain.settings import PretrainSettings
     from oven_learner.recipes.pretrain.starts import parse_start
-    from oven_learner.recipes.pretrain.train import LR_BOUNDS, gauges
 
     settings = PretrainSettings.model_validate({"max_steps": episode.steps, **episode.settings})
     start = parse_start(episode.start, episode.seed)
     job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
-    attach(
-        job.trainer,
-        link=link,
-        charge_rollbacks=True,
-        mixture=job.mixture,
-        lr_bounds=LR_BOUNDS,
-        metrics=gauges(job.held_out),
-        evaluate=job.evaluate,
-        evaluate_every=settings.eval_every,
-    )
+    job.attach(link=link, charge_rollbacks=True)
     job.trainer.train()
 
 

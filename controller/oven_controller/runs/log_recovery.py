@@ -217,7 +217,7 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
     and the keys of those who sign. Nothing where another version decided."""
     mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
     for logged in events:
-        event = keyring.judge(logged)
+        event = keyring.verify(logged)
         mesh.step(event)
         if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
             forged[event.subject] = event.seq

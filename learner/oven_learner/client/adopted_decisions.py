@@ -18,7 +18,7 @@ from oven_controller.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.client.pending_receipt import PendingReceipt, final, refuted
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback
+from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
@@ -176,7 +176,7 @@ class AdoptedDecisions:
             return Applied("rejected", reason=why)
         if decision.snapshot_first and self._snapshots is not None:
             try:
-                self._snapshots.before(self._run.tick)
+                self._snapshots.ensure(self._run.tick)
             except Exception as error:
                 why = f"no snapshot could be taken before it: {reason(error)}"
                 return Applied("rejected", reason=why)

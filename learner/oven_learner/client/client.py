@@ -29,7 +29,7 @@ from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback, Snapshot
+from oven_learner.rollback.base import Rollback, Snapshot
 
 log = logging.getLogger("oven.learner")
 
@@ -295,7 +295,7 @@ class OvenClient:
         if self._snapshots is None:
             return
         try:
-            self._snapshots.regular(self.tick)
+            self._snapshots.take_if_due(self.tick)
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s); training goes on", self.tick, reason(error))
 
@@ -336,7 +336,7 @@ class OvenClient:
 
     def _checkpoint(self, _: float | None) -> float:
         if self._snapshots is not None:
-            self._snapshots.now(self.tick)
+            self._snapshots.take(self.tick)
         if self._save is not None:
             self._save()
         return float(self._step)
@@ -349,7 +349,7 @@ class OvenClient:
                 f"tick {to} is ahead: this run is at tick {self.tick}; give a tick from 0 to {self.tick}, or no value "
                 "for the newest snapshot"
             )
-        return self._restore(lambda: snapshots.back(to, self.tick))
+        return self._restore(lambda: snapshots.restore(to, self.tick))
 
     def _undo(self, _: float | None) -> Any:
         assert self._snapshots is not None

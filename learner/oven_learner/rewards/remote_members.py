@@ -41,6 +41,7 @@ ABSENT_S = 10.0
 """How long a member that nobody answers for is waited for, once: one that is started again takes less. Until it has
 answered it is not waited for again."""
 LOOK_S = 0.25
+"""Between two questions to a member that nobody answers for."""
 GRACE_S = 2.0
 """Beyond the deadline, for a loop that does not come back at all."""
 RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)

@@ -73,8 +73,8 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     would go on trying for two minutes."""
     with pytest.raises(RefusedError) as refused:
         async with (
-            asyncio.timeout(30),
-            Bus.connect(url, key, timeout_s=20, trust=tls.trusting(trust) if trust else None),
+            asyncio.timeout(60),
+            Bus.connect(url, key, timeout_s=60, trust=tls.trusting(trust) if trust else None),
         ):
             pass
     return str(refused.value)
@@ -292,7 +292,7 @@ def _kill_server(guard: int) -> None:
     for process in psutil.Process(guard).children(recursive=True):
         if "nats-server" in process.name():
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def _only_the_owner_reads_secrets(folder: Path) -> None:

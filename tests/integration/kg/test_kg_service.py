@@ -194,7 +194,7 @@ async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: Emb
                 held = Answers(load())
                 following = asyncio.create_task(follow(bus, "r", held, every_s=0.01))
                 try:
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60):
                         while len(held.posteriors.reports) < len(wanted):
                             await asyncio.sleep(0.01)
                 finally:
@@ -219,7 +219,7 @@ async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_p
 
 async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
     """As soon as somebody answers."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await bus.request(names.kg(endpoint), data, 0.5)
@@ -238,7 +238,7 @@ async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path)
         async with connected(server, "admin") as admin:
             await answered(admin, "info", GraphInfoRequest().wire())
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await process.wait() == 0, log.read_text()
             with pytest.raises(BusError, match=r"nobody answers on oven\.kg\.info"):
                 await ask(admin)
@@ -278,7 +278,7 @@ async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list
         await serve_history(history, "r")
         hosting = asyncio.create_task(host([Session(Eager(), "lr")], server.url, "r", key(server, "lr")))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 async for event in admin.read("r"):
                     match event.body:
                         case AgentStatus(state="joined") if event.seq == 1:

@@ -139,7 +139,7 @@ async def test_a_line_that_swallows_everything_is_given_up(nats: Server) -> None
         await until(lambda: rate[0] == 2.0)
         stop.set()
         await training
-        assert await off_loop(learner.close, "completed", timeout_s=30)
+        assert await off_loop(learner.close, "completed", timeout_s=60)
     numbers = await in_log(nats)
     assert numbers == list(range(1, len(numbers) + 1))
     receipts = [body for body in await nats.bodies() if isinstance(body, Receipt)]
@@ -197,7 +197,7 @@ async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch:
         if descriptors:
             # The proxy's own sockets to the server go when it has noticed.
             await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 2)
-        assert await off_loop(learner.close, "completed", timeout_s=30)
+        assert await off_loop(learner.close, "completed", timeout_s=60)
     assert await in_log(nats) == list(range(1, 55))
 
 
@@ -238,7 +238,7 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
             step += 1
             learner.observe(step, {"loss": 1.0})
         await until(lambda: not link.unsent)
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert sorted(lost) == ["batch", "batch", "one", "one"]
     assert await in_log(nats) == list(range(1, step + 3))
 
@@ -264,7 +264,7 @@ async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
     learner = learner_on(link)
     await off_loop(learner.start)
     learner.observe(1, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert kept and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
 
 
@@ -286,7 +286,7 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
     await off_loop(learner.start)
     for step in range(1, BATCH + 1):
         learner.observe(step, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert tries
     assert await in_log(nats) == list(range(1, BATCH + 3))
 
@@ -326,7 +326,7 @@ async def test_a_full_log_stops_no_training_and_is_said_once(
         config.max_bytes = -1
         await admin.jetstream.update_stream(config)
     await until(lambda: not link.unsent)
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert await in_log(nats) == list(range(1, 2 * BATCH + 3))
     said = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
     refusals = [text for text in said if "10077" in text]
@@ -358,7 +358,7 @@ async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
     await nats.kill()
     for step in range(1, 1001):
         learner.observe(step, {"loss": 1.0})
-    closing = asyncio.create_task(off_loop(learner.close, "completed", timeout_s=30))
+    closing = asyncio.create_task(off_loop(learner.close, "completed", timeout_s=60))
     await nats.start()
     assert await closing
     said = await nats.bodies()

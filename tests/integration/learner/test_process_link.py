@@ -115,7 +115,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
             nats.freeze(False)
             await decide(mesh, decision(10 * life + 5, value=5.0 + life))
             await until(lambda life=life: run.turned(5.0 + life))  # type: ignore[misc]
-    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert await off_loop(run.client.close, "completed", timeout_s=60)
     messages = await said(nats)
     numbers = [message.n for message in messages]
     assert numbers == sorted(set(numbers)), "in order, and nothing twice"
@@ -143,7 +143,7 @@ async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_i
     async with nats.bus("mesh") as mesh:
         await decide(mesh, decision(1, value=3.0))
     await until(lambda: run.turned(3.0))
-    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert await off_loop(run.client.close, "completed", timeout_s=60)
     assert [message.n for message in await said(nats)] == list(range(1, 14))
     assert run.link.dropped == 0
 
@@ -159,7 +159,7 @@ async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     run.steps(20_000)
     await until(lambda: run.link.dropped > 1_000)
     run.signal(signal.SIGCONT)
-    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert await off_loop(run.client.close, "completed", timeout_s=60)
     messages = await said(nats)
     end = messages[-1]
     assert isinstance(end, RunEnded) and 1_000 < end.dropped_observations < 20_000
@@ -232,7 +232,7 @@ async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, ca
     await until(lambda: "the connection to" in caplog.text)
     await nats.start()
     await until(lambda: "the log takes messages again" in caplog.text)
-    assert await off_loop(run.client.close, "completed", timeout_s=30)
+    assert await off_loop(run.client.close, "completed", timeout_s=60)
     assert [message.n for message in await said(nats)] == list(range(1, 9))
 
 

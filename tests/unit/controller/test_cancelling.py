@@ -73,7 +73,7 @@ async def test_a_cancellation_that_comes_with_the_result_is_heeded(fails: bool) 
 
     async def asks() -> None:
         with preserve_cancellation():
-            await asyncio.wait_for(answer, 30)
+            await asyncio.wait_for(answer, 60)
         raise AssertionError("it went on")
 
     task = await begun(asyncio.create_task(asks()))

@@ -409,8 +409,8 @@ def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[...
 
 def test_knobs_have_the_bounds_that_attach_announces() -> None:
     from oven_controller.importing import knobs
-    from oven_learner.loop import USER_BOUNDS
     from oven_learner.optim import weight_decay
+    from oven_learner.optim.lr_scale import USER_BOUNDS
 
     assert (knobs.LOW, knobs.HIGH) == USER_BOUNDS
     assert (knobs.DECAY, knobs.MOST_DECAY) == (weight_decay.TIMES, weight_decay.LEAST)

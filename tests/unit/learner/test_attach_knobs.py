@@ -14,7 +14,7 @@ from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStar
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import LearningRateScale
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -90,7 +90,7 @@ def test_schedulers_of_torch_itself_keep_the_scale(kind: str) -> None:
         for step in range(12):
             if step == 4:
                 rate.write(scale)
-            found.append(rate.now())
+            found.append(rate.current_rate())
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -259,7 +259,7 @@ def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
     def full(_: object) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("oven_learner.hf.snapshot.take", full)
+    monkeypatch.setattr("oven_learner.hf.trainer_snapshot.take", full)
     job, line = trainer(tmp_path), Deciding()
     line.coming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
     attach(job, link=line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
@@ -17,7 +18,8 @@ from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
 from oven_controller.stack.relaunch_policy import Relaunching
-from oven_learner.hf.attach import Attachment, attach
+from oven_learner.hf.attach import attach
+from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
@@ -283,7 +285,7 @@ def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) ->
     assert "run.rollback" not in {spec.name for spec in started.actuators}
 
 
-def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
+def test_nothing_choose_rollback_is_a_rejection(disk: Disk) -> None:
     first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
     first.train()
     job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
@@ -298,17 +300,10 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
-    attachment = attach(job, link=line)
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
-    made = attachment._to_go_back_to
-
-    def timed() -> Any:
-        back = made()
-        assert isinstance(back, on_disk.OnDisk)
-        back._turns.clock = lambda: next(clock)
-        return back
-
-    attachment._to_go_back_to = timed  # type: ignore[method-assign]
+    timed = functools.partial(on_disk.OnDisk, clock=lambda: next(clock))
+    monkeypatch.setattr("oven_learner.hf.rollback.OnDisk", timed)
+    attach(job, link=line)
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]

@@ -317,8 +317,8 @@ def test_hooks_go_when_it_is_closed() -> None:
     before = [len(found) for found in hooks]
     loop.run(Deciding())
     assert [len(found) for found in hooks] == before
+    loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
     with pytest.raises(ConfigError, match="outside its bounds"):
-        loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
         loop.run(Deciding())
     assert [len(found) for found in hooks] == before
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+USER_BOUNDS = (0.1, 3.0)
+"""Bounds of an attached run's scalars, as multiples of the user's own value."""
 KEY = "oven_lr_scale"
 IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
 """What schedulers keep in a parameter group; the last two are OneCycleLR's."""
@@ -78,7 +80,7 @@ class LearningRateScale:
             for index, user in enumerate(self._user[: len(bases)]):
                 bases[index] = user * scale
 
-    def now(self) -> float:
+    def current_rate(self) -> float:
         """The rate that the next optimizer step uses."""
         return float(self.optimizer.param_groups[0]["lr"])
 

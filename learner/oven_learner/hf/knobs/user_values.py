@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
-from oven_learner.loop import USER_BOUNDS
+from oven_learner.optim.lr_scale import USER_BOUNDS
 
 
-class UsersOwn:
+class UserValues:
     """Remembers each value as it first was: a second `train()` finds what was decided in the first, and that is not
     what the user set."""
 

@@ -9,7 +9,7 @@ import torch
 from transformers import Trainer
 
 from oven_learner.optim import snapshot
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.snapshot import copied, that_train
 
 

@@ -126,7 +126,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
             logged = await _logged(server.url, Credentials.load(keys["admin"]))
         finally:
             await server.stop()
-    sent, once = link.sent, set(logged)
+    sent, once = client.position()["n"], set(logged)
     acknowledged = sent - link.unsent - link.dropped
     return {
         "seconds": seconds,

@@ -1,4 +1,4 @@
-"""What a hold, a resume and a stop do to a run's course. No mesh is needed: the learner obeys, and answers itself."""
+"""What a hold, a resume and a stop do to a run. No mesh is needed: the learner obeys, and answers itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunState:
     stopping: str = ""
 
     def after(self, command: OperatorCommand) -> tuple[RunState, Applied]:
-        """The course from now on, and what the receipt says of the change."""
+        """The state from now on, and what the receipt says of the change."""
         why = command.reason or "an operator asked for it"
         match command.action:
             case "hold" if self.held:

@@ -1,4 +1,4 @@
-"""What the learner hears between two steps: orders from the log and requests of its own, on every rank alike."""
+"""Orders that reach the learner between two steps: from the log and requests of its own, on every rank alike."""
 
 from __future__ import annotations
 

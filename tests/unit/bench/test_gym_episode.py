@@ -22,40 +22,30 @@ from oven_bench.gym.episode import Ended, run, run_id
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Value
+from oven_controller.protocol.messages import LearnerMessage, Observation, Value
 from oven_learner.link.base import Link
-from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 SEED = 101
 RULES = {rule.name: rule for rule in fixed_rules()}
 
 
-class Listener:
+class Listener(FakeLink):
     """An arm and its link: keeps what it is given, and says what `says` does."""
 
     name = "listener"
-    dropped = 0
 
-    def __init__(self) -> None:
+    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None) -> None:
+        super().__init__(plan)
         self.heard: list[bytes] = []
 
     def link(self, run: str, rng: Random) -> Link:
         self.heard = [run.encode(), repr(rng.random()).encode()]
         return self
 
-    def open(self) -> ResumeState:
-        return ResumeState()
-
-    def begin(self) -> None: ...
-
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        self.heard.append(make().wire())
-
-    def receive(self) -> LogMessage | None:
-        return None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
+        super().send(make, droppable=droppable)
+        self.heard.append(self.sent[-1].wire())
 
 
 @cache
@@ -237,22 +227,7 @@ def test_every_arm_is_plugged_in_under_its_own_name() -> None:
 
 
 def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
-    values: list[Value] = []
-
-    class Watching(Listener):
-        def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-            super().send(make, droppable=droppable)
-
-        def receive(self) -> LogMessage | None:
-            if len(self.heard) == 2 + 1 + 10 and not values:
-                values.append(0.5)
-                return Decision(
-                    id="000000000001-00", ballot="", actuator="optimizer.lr_scale", verdict="adopted", value=0.5,
-                    reason="", tally=(), tick=10, apply_at_tick=11, expires_at_tick=20,
-                )  # fmt: skip
-            return None
-
-    arm = Watching()
+    arm = Listener({10: ("optimizer.lr_scale", 0.5)})
     ended, _ = played(Plain, arm, alone(Plain))
     assert ended.interventions == 1
     assert b'"status":"applied"' in arm.heard[13]

@@ -49,7 +49,8 @@ def test_nobody_reads_any_more() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     outlet = Outlet(writing)
-    assert not outlet.put(packed("word")) and outlet.idle
+    taken, idle = outlet.put(packed("word")), outlet.idle
+    assert (taken, idle) == (False, True)
     outlet.post(packed("word"))
     assert not outlet.idle
     outlet.close()

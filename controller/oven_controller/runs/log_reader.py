@@ -48,7 +48,7 @@ async def entries(
 ) -> AsyncGenerator[Event]:
     """The same unjudged."""
     if not folder.locked():
-        await log_recovery.settle(folder, tell)
+        await log_recovery.recover(folder, tell)
         for event in exported(folder):
             yield event
         return

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.conftest import Stack, wait_for
 
 from oven_bench.hostile.attacks import ATTACKS
-from oven_bench.hostile.company import Company
+from oven_bench.hostile.plugged_agents import Company
 from oven_controller.errors import ProcessError
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.support.tiny_grpo import ROWS
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from tests.unit.learner.test_teachers import teacher
@@ -24,6 +24,7 @@ from oven_learner.recipes.distillation import DistillationSettings, parse_start
 from oven_learner.recipes.distillation.recipe import RECIPE
 from oven_learner.recipes.distillation.starts import NAMES
 from oven_learner.teachers import Teachers
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -64,7 +65,7 @@ def with_two(job: Any) -> Teachers:
 def test_a_swap_is_announced_applied_and_seen_in_the_loss(tmp_path: Path) -> None:
     job = distilling(tmp_path, learning_rate=1e-9)
     teachers = with_two(job)
-    line = Deciding({3: ("teacher.active", "two")})
+    line = FakeLink({3: ("teacher.active", "two")})
     attach(job, link=line, teachers=teachers)
     job.train()
     run = line.sent[0]
@@ -84,7 +85,7 @@ def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:
     set_seed(3)
     plain.train()
     job = distilling(tmp_path / "attached")
-    attach(job, link=Deciding(), teachers=with_two(job))
+    attach(job, link=FakeLink(), teachers=with_two(job))
     set_seed(3)
     job.train()
     assert equal(weights(plain), weights(job))
@@ -104,7 +105,7 @@ def test_its_prompts_are_looked_at_too(tmp_path: Path) -> None:
     job = distilling(tmp_path)
     job.train_dataset = Dataset.from_list([{"prompt": ""}, {"prompt": "a"}])
     with pytest.raises(ConfigError, match="1 of 2 prompts are empty"):
-        attach(job, link=Deciding())
+        attach(job, link=FakeLink())
 
 
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
@@ -112,7 +113,7 @@ def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
 ) -> None:
     import oven_learner.recipes.runner as recipes_run
 
-    line = Deciding({2: ("teacher.active", "strong")})
+    line = FakeLink({2: ("teacher.active", "strong")})
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "run").mkdir()

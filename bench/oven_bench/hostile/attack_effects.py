@@ -27,8 +27,8 @@ NEWCOMER_COLUMNS = {
 """Field → heading; both tables fit into 80 columns."""
 LEGEND = (
     "noise: whether the accuracy is within it of the run without; remedy: windows later than there; weight: the "
-    "attacker's reputation 20 decisions after its first harm, beside learning_rate's (lr); left: processes that outlive "
-    "the stack"
+    "attacker's reputation 20 decisions after its first harm, beside learning_rate's (lr); left: processes that "
+    "outlive the stack"
 )
 
 

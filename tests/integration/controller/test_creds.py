@@ -213,7 +213,9 @@ class Scout(Agent):
 @pytest.mark.e2e
 def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
     (stack.folder / "scout.py").write_text(SCOUT)
-    up = stack.up("r", "--set", "agents=scout.py,lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up(
+        "r", "--set", "agents=scout.py,learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts"
+    )
     folder = stack.run_folder("r")
     listed = stack.json("creds", "list")
     assert {entry["name"]: entry["role"] for entry in listed}["scout"] == "agent"
@@ -231,7 +233,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
     for name, why in (("learner", "the stack's own key"), ("nobody", "no key named 'nobody'")):
         code, said = stack.command("creds", "revoke", name)
         assert (code, why in said) == (2, True), said
-    assert "agent-lr" in folder.info().children and stack.command("status")[0] == 0
+    assert "agent-learning_rate" in folder.info().children and stack.command("status")[0] == 0
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
     assert stack.command("replay", "r")[0] == 0

@@ -108,12 +108,12 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     up = beating(stack, "kills")
     before = stack.run_folder("kills").info().children
     assert set(before) == {
-        "nats-server", "mesh", "kg", "agent-lr", "agent-pendulum", "agent-crasher", "member-judge",
+        "nats-server", "mesh", "kg", "agent-learning_rate", "agent-pendulum", "agent-crasher", "member-judge",
         "learner",
     }  # fmt: skip
     follower = Said(stack.start("log", "kills", "--follow", "--json"))
 
-    for name in ("agent-pendulum", "mesh", "nats-server", "kg", "member-judge", "agent-lr", "nats-server"):
+    for name in ("agent-pendulum", "mesh", "nats-server", "kg", "member-judge", "agent-learning_rate", "nats-server"):
         old = process_of(stack, "kills", name)
         victim = the_server_itself(stack, "kills") if name == "nats-server" else old
         victim.kill()

@@ -12,6 +12,7 @@ import pytest
 from tests.support.monitor_log import recorded
 from textual.binding import Binding
 from textual.pilot import Pilot
+from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
 from oven_tui.app import CHARTS, MonitorApp
@@ -32,6 +33,7 @@ async def monitor(
 ) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
     app = MonitorApp(ABOUT)
     async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.query(Header) and app.query(Footer))
         app.say("connected", "")
         app.take(events)
         app.paint()

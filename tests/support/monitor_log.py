@@ -190,7 +190,7 @@ def ended() -> list[Event]:
     log.join("lr", moves=(LR,), speciality=(LR,))
     log.begin()
     log.observe(MAX_STEPS)
-    end = RunEnded(**log._learner(), reason="completed", tick=MAX_STEPS, step=MAX_STEPS, metrics={"eval/accuracy": 0.9})
+    end = RunEnded(**log.stamp(), reason="completed", tick=MAX_STEPS, step=MAX_STEPS, metrics={"eval/accuracy": 0.9})
     log.put("run", end)
     return log.events
 

@@ -1,7 +1,7 @@
 """Telling tasks to end so that they do.
 
 `asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
-nats-py waits with it, and swallows other cancellations itself. The task goes on then, and who waits for its end waits
+nats-py waits with it, and swallows other cancellations itself. The task continues then, and who waits for its end waits
 for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and who ends a task says so more
 than once.
 """
@@ -41,8 +41,8 @@ def heeded() -> Iterator[None]:
 
 
 async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S) -> None:
-    """Cancel them and wait for their end; whatever they end with is no news. One that has not ended within the limit is
-    left alone, and that is logged: to wait for it would only hang its owner, too."""
+    """Cancel them and wait for their end; whatever they end with is not news. One that has not ended within the limit
+    is left alone, and that is logged: to wait for it would only hang its owner, too."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
     left = {task for task in tasks if not task.done()}

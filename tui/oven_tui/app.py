@@ -1,4 +1,4 @@
-"""The monitor's application: feeds the view model, and has the widgets redraw themselves a few times a second.
+"""The monitor's application: feeds the view model, and has the widgets redraw themselves a few times per second.
 
 The run knows nothing of it: it only reads.
 """
@@ -43,7 +43,7 @@ class MonitorApp(App[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit, run goes on", id="quit", tooltip="Close the monitor; the run goes on"),
+        Binding("q", "quit", "Quit, run continues", id="quit", tooltip="Close the monitor; the run continues"),
         Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
         Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
         Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),

@@ -25,7 +25,7 @@ def belonging(body: Observation | BallotOpened) -> str:
 
 
 async def react(speeches: Sequence[Speech]) -> None:
-    """Have every agent vote, then say it all: a question to the graph holds up nobody else's words."""
+    """Have every agent vote, then say it all: a question to the graph holds up no one else's words."""
     began_ns = time.time_ns()
     said = [(speech, messages) for speech in speeches if (messages := speech.session.react())]
     if len(said) == 1:  # without a task of its own, which costs a turn of the loop

@@ -39,7 +39,7 @@ class Relapse(Agent):
     back with the weights: both are gone back from at the same rate first. Where weights moved by more than steps do, a
     lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
     all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
-    another's, led to no new best, it leaves the run alone; where going back was in vain
+    another's, led to no new best, it leaves the run alone; where going back changed nothing
     (oven_agents.stats.rollback_history) it does so again only if the rate has grown. Where completions were not the
     policy's own since then (oven_agents.stats.importance_ratio), what is lost comes again after each rollback, and is
     left to the policy to get used to.

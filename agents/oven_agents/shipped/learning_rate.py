@@ -130,7 +130,7 @@ class LearningRate(Agent):
     """Factor by which the rate comes down after a collapse. A rollback and an eighth undid .90 of the harm of a rate 25
     times too high (docs/experiments.md); a larger factor costs speed."""
     REPAIR = 20
-    """Ticks after a cut, whoever's, in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
+    """Ticks after any cut in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
     the harm undone (docs/experiments.md)."""
     DRAWN = 40
     """Ticks after which gradients do not agree any more for the sole reason that the weights were drawn: on models of
@@ -194,7 +194,7 @@ class LearningRate(Agent):
     def _too_long(self, window: Window) -> Plan | None:
         """Together with a loss that gave back what it had gained: what a rate that is too high makes of the weights no
         lower rate repairs. The length alone says nothing of another model: the first steps of Adam are as long where
-        nobody warms the rate up, and weights that were drawn small grow into theirs."""
+        no one warms the rate up, and weights that were drawn small grow into theirs."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
         lost = self._squandered(window) if steps is not None else None
@@ -291,7 +291,7 @@ class LearningRate(Agent):
     def _lost(self, window: Window, since: int) -> list[_Lost]:
         """Every reward series, if all of them collapsed; else nothing.
 
-        After a change of mixture it looks at the reward by level: harder data lower the mean, and are no collapse.
+        After a change of mixture it looks at the reward by level: harder data lower the mean, and are not a collapse.
         """
         levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
         names = levels if levels and window.settled_after(MIXTURE) > since else ["reward"]
@@ -378,7 +378,7 @@ class LearningRate(Agent):
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
-        """Whether a cut, whoever's, is still to show what it does."""
+        """Whether any cut is still to show what it does."""
         cuts = [r.tick for r in window.applied(SCALE) if _number(r.after) < _number(r.before)]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
@@ -509,7 +509,7 @@ def _last_healthy(window: Window, since: int) -> int:
 
 
 def _schedule_moves(window: Window, ticks: int) -> bool:
-    """Whether the rate changed within the last ticks although nobody here changed it: warm-up, or decay."""
+    """Whether the rate changed within the last ticks although no one here changed it: warm-up, or decay."""
     since = window.settled_after(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)

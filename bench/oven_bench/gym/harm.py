@@ -1,11 +1,11 @@
-"""What each family of faults does to a run that nobody steers, and what one fixed remedy makes of it.
+"""What each family of faults does to a run that no one steers, and what one fixed remedy makes of it.
 
     python -m oven_bench.gym.harm --seeds 101 102 103
 
 Each family at its mild end, its middle and its severe end. Harm is in nats a byte, over the twin: the run of the same
 seed, data and number of gradient steps without the fault. The remedy comes 10 steps after the onset, whatever the fault
-is: back to the last copy before it, and an eighth of the rate from there on. It is no arm and knows the onset; it shows
-which families such a remedy could help at all.
+is: back to the last copy before it, and an eighth of the rate from there on. It is not an arm and knows the onset; it
+shows which families such a remedy could help at all.
 """
 
 from __future__ import annotations

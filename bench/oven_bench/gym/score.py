@@ -19,9 +19,9 @@ from oven_bench.gym.trainee import Kind
 
 FLOOR = -1.0
 NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}
-"""Share of `size`. Healthy runs of one seed that differ in nothing but where they go on in their data, from step 100 to
-step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in accuracy;
-two of them differ by 1.4 times that, and these are twice the difference."""
+"""Share of `size`. Healthy runs of one seed that differ in nothing but where they continue in their data, from step 100
+to step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in
+accuracy; two of them differ by 1.4 times that, and these are twice the difference."""
 DRAWS = 2000
 LEVEL = 0.95
 
@@ -75,8 +75,8 @@ def interval(values: Sequence[float]) -> Interval:
     """Mean over families and its 95 % interval: percentile bootstrap (Efron 1979), with families resampled.
 
     Families and not episodes: the seeds of one family fail alike, and what is asked is how the arm would do with faults
-    that nobody thought of. With few families it is wide, and rightly: five faults say little of the sixth. With one it
-    is a point, which is no certainty; whoever reads it has to look at the count (`verdict` does).
+    that no one thought of. With few families it is wide, and rightly: five faults say little of the sixth. With one it
+    is a point, which is not certainty; anyone who reads it has to look at the count (`verdict` does).
     """
     means = np.asarray(values, dtype=np.float64)[resampled(len(values))].mean(axis=1)
     return Interval(fmean(values), *percentiles(means))

@@ -46,7 +46,7 @@ class Episode:
 class Result:
     episode: Episode
     final: float
-    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits a byte."""
+    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits per byte."""
     interventions: int
     seconds: float
 

@@ -1,4 +1,4 @@
-"""`bench pairs`: from one start, does a run under the swarm end higher than the same run under nobody?
+"""`bench pairs`: from one start, does a run under the swarm end higher than the same run without a controller?
 
 By default from a drill, `drill:weak-teacher`: a strong KL term to a teacher of an eighth of the policy's size. A drill
 was made wrong on purpose; it says whether the agents see such a fault and have a remedy, not how often one is met. From
@@ -67,7 +67,7 @@ def _of(results: Sequence[Result], arm: str) -> list[tuple[int, float, int]]:
 class Pairs:
     """The bench behind the entry point `pairs`."""
 
-    summary = "final held-out accuracy from one start, seed by seed: swarm against nobody"
+    summary = "final held-out accuracy from one start, seed by seed: swarm against no controller"
 
     def run(self, args: list[str]) -> int:
         parser = argparse.ArgumentParser(

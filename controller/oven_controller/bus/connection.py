@@ -37,7 +37,7 @@ from oven_controller.telemetry import tracing
 
 CONNECT_S = 3.0
 HEARD_S = 0.5
-"""The server says at once that nobody listens; who listens need not answer."""
+"""The server says at once that no one listens; who listens need not answer."""
 SILENT_S = 3.0
 """A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
 BEATS = 5
@@ -73,7 +73,7 @@ class Bus:
         self.errors: list[str] = []
         self.losses = 0
         """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
-        plain subscriber is lost to it, and whoever needs it asks `history`."""
+        plain subscriber is lost to it, and anyone who needs it asks `history`."""
         self.giving_up: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
         """Set when it is closed for good: by `close`, or by an error after which nats-py does not try again."""
@@ -216,8 +216,9 @@ class Bus:
         await self._end()
 
     async def abort(self) -> None:
-        """Cut it off without a word, within a second and whatever the peer does: nats-py's own `close` waits for what a
-        frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no socket, no task."""
+        """Cut it off, closing nothing at the peer, within a second and whatever the peer does: nats-py's own `close`
+        waits for what a frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no
+        socket, no task."""
         if self._watch is not None:
             self._watch.cancel()
         self.client._pending, self.client._pending_data_size = [], 0  # `close` would wait until it is written
@@ -246,7 +247,7 @@ class Bus:
         return self.client.jetstream(timeout=2)
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Core publish: no answer, and no error if nobody listens. While the server is away it is kept, up to 32 MiB,
+        """Core publish: no answer, and no error if no one listens. While the server is away it is kept, up to 32 MiB,
         and sent when it is back. Raises BusError beyond that, or when the connection is closed for good."""
         try:
             await self.client.publish(subject, data, headers=headers)
@@ -284,11 +285,11 @@ class Bus:
             raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """The answer's body. Raises BusError when nobody answers in time, or a micro service answers with an error."""
+        """The answer's body. Raises BusError when no one answers in time, or a micro service answers with an error."""
         try:
             answer = await self.client.request(subject, data, timeout=timeout_s)
         except NoRespondersError as error:
-            raise BusError(f"nobody answers on {subject}; does what should answer there run?") from error
+            raise BusError(f"no one answers on {subject}; does what should answer there run?") from error
         except NatsTimeout as error:
             raise BusError(f"no answer on {subject} within {timeout_s:g} s") from error
         except NatsError as error:

@@ -41,7 +41,7 @@ class Heard:
 
 
 class BusClient(Client):
-    """nats-py with three things settled: a tls:// address means it (whoever stands between could otherwise say that
+    """nats-py with three things settled: a tls:// address means it (anyone who stands between could otherwise say that
     there is no TLS), a task that is told to end while it waits here ends, and what is said and heard at every step
     takes fewer turns of the event loop: `asked`, `hear`, and what was published in one turn is written at its end, at
     once and without the flusher. A turn costs tens of microseconds, in six processes, and their cores are the
@@ -174,7 +174,7 @@ def final(error: Exception, url: str, who: str) -> BusError | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); give the authority that "
-            "signed it: --tls-ca FILE, or OVEN_TLS_CA in a process of its own"
+            "signed it: --tls-ca FILE, or OVEN_TLS_CA in its own process"
         )
     if isinstance(error, _NoTlsError):
         return RefusedError(f"{url} asks for TLS and {error}: mend the server's configuration, or write nats://")

@@ -1,8 +1,8 @@
-"""SIGINT, SIGTERM and SIGHUP (a closed terminal) to `up`: the first asks for an end in order, the second for one at
+"""SIGINT, SIGTERM and SIGHUP (a closed terminal) to `up`: the first asks for a clean end, the second for one at
 once, and after that nothing that hangs keeps it.
 
 The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs: the loop itself may be what
-does, in a line that nobody reads at the other end of a pipe, say.
+does, in a line that no one reads at the other end of a pipe, say.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ AGAIN_S = 0.25
 
 
 def warn(line: str) -> None:
-    """On stderr, whoever reads the log."""
+    """On stderr, no matter who reads the log."""
     print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
@@ -81,7 +81,7 @@ def _damage(line: bytes, number: int, error: Exception) -> str:
     if number == 1 and line.startswith(b"\x1f\x8b"):
         return "it is gzip'ed; unpack it with `gunzip` first"
     if isinstance(error, UnicodeDecodeError):
-        return f"it is no text (byte {error.start} is 0x{line[error.start]:02x})"
+        return f"it is not text (byte {error.start} is 0x{line[error.start]:02x})"
     if not line.endswith(b"\n") and line.startswith(b"{"):
         return f"the file is cut off after {len(line)} bytes of it"
     return f"its field {error} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,4 +1,4 @@
-"""An authority of one's own and a server's certificate that it signed, for a bus that is reached from elsewhere.
+"""One's own authority and a server's certificate that it signed, for a bus that is reached from elsewhere.
 
 Needs the package `cryptography` (extra `tls`); nothing else of the project does.
 """
@@ -27,8 +27,8 @@ AUTHORITY_DAYS = 3650
 
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     """(the server's certificate for `hosts`, names or addresses; the authority to hand out). In `folder`, `ca.pem` and
-    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for nobody else. An authority that is there
-    stays, so that what trusts it goes on to; the server's certificate is made anew. Raises ConfigError."""
+    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for no one else. An authority that is there
+    stays, so that what trusts it continues to; the server's certificate is made anew. Raises ConfigError."""
     try:
         from cryptography import x509
     except ImportError as error:

@@ -172,7 +172,7 @@ class Settings(BaseModel):
             except ValueError:
                 whole = False
             if not whole:
-                raise ValueError(f"{url!r} is no address of a server; write e.g. nats://127.0.0.1:4222")
+                raise ValueError(f"{url!r} is not an address of a server; write e.g. nats://127.0.0.1:4222")
         return value
 
 
@@ -254,9 +254,9 @@ def resolve(
         agent_spec(agent)
     if recipe is None:
         if attached and settings.recipe != ATTACHED:
-            raise ConfigError("`recipe` has no meaning for a script of your own; leave it out, or use `up --recipe`")
+            raise ConfigError("`recipe` has no meaning for your own script; leave it out, or use `up --recipe`")
         if settings.recipe_options:
-            raise ConfigError("`recipe_options` has no meaning for a script of your own; leave it out")
+            raise ConfigError("`recipe_options` has no meaning for your own script; leave it out")
         return Resolved(settings, None, layers=tuple(layers))
     assert options_model is not None
     options = _validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
@@ -282,7 +282,7 @@ def rules_in(path: Path) -> dict[str, Any]:
 
 
 def rules_set(sets: Sequence[str]) -> dict[str, Any]:
-    """The rules of `--set rules.KEY=VALUE`, checked. Raises ConfigError, also for what is no rule."""
+    """The rules of `--set rules.KEY=VALUE`, checked. Raises ConfigError, also for what is not a rule."""
     layers = [_from_set(text) for text in sets]
     merged: dict[str, Any] = {}
     for text, layer in zip(sets, layers, strict=True):
@@ -328,7 +328,7 @@ def _with_said(settings: Settings) -> Settings:
     stray = next((name for name in granted if name not in present), None)
     if stray is not None:
         raise ConfigError(
-            f"rules.trusted names {stray!r}, which is no agent of this run; add it to `agents`, or trust one that "
+            f"rules.trusted names {stray!r}, which is not an agent of this run; add it to `agents`, or trust one that "
             f"joins later with `oven-controller trust {stray}`"
         )
     agents = settings.agents
@@ -493,7 +493,7 @@ def _validated(
 
 
 def _leaves(where: str, value: Any) -> list[str]:
-    """The dotted names that were written: an unknown folder is best understood by what stands in it."""
+    """The dotted names that were written: an unknown folder is best understood by what is in it."""
     if not isinstance(value, Mapping) or not value:
         return [where]
     return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]

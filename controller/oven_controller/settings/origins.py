@@ -65,7 +65,7 @@ def layer_of(path: Sequence[str], layers: Iterable[Layer]) -> Layer:
 
 
 def _flat(path: Path, values: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """The values that are no mappings, with their paths; an empty mapping is a value."""
+    """The values that are not mappings, with their paths; an empty mapping is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat((*path, key), value)

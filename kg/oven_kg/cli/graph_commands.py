@@ -20,7 +20,7 @@ from oven_kg.reasoning.query import query
 FAULTS: Final = 50
 """Faults that `lint` prints; of more, the first ones."""
 
-File = Annotated[Path | None, typer.Argument(metavar="FILE", help="a graph; the built-in one if left out")]
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="a graph instead of the built-in one")]
 
 
 def _diagnose(
@@ -46,11 +46,12 @@ def _symptom(graph: Knowledge, text: str) -> Symptom:
     try:
         return Symptom.model_validate({"id": id_, "severity": severity or 1.0})
     except ValueError:
-        raise ConfigError(f"{text}: the severity {severity!r} is no number from 0 to 1; write e.g. {id_}=0.5") from None
+        problem = f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {id_}=0.5"
+        raise ConfigError(problem) from None
 
 
 def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
-    lines = ["likeliest causes (p ranks; it is no calibrated probability)"]
+    lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
     lines += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in found.causes[:5]]
     lines.append("remedies (weight of evidence, as log-odds)")
     for remedy in found.remedies:
@@ -84,7 +85,7 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
 
 
 def described(path: Path | None) -> Knowledge:
-    """A graph that nobody will ask for remedies may have faults, but for edges that lead nowhere."""
+    """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
     records = opened(path)
     nodes = {node.id for node in records.nodes}
     if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:

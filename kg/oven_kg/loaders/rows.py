@@ -57,7 +57,7 @@ def bounded(path: Path, limit: int = BYTES) -> Path:
     except OSError as error:
         raise ConfigError(f"cannot read the graph {path}: {error.strerror}") from error
     if not path.is_file():
-        raise ConfigError(f"{path} is no file; name the file that holds the graph")
+        raise ConfigError(f"{path} is not a file; name the file that holds the graph")
     if size > limit:
         raise ConfigError(f"{path} has {size} bytes; at most {limit} are read from a {path.suffix} file")
     return path
@@ -81,12 +81,12 @@ def triple(values: dict[str, Any], names: tuple[str, str, str, str | None], wher
     """A row as a triple. Raises ConfigError that names the row."""
     subject, relation, object_ = (values.get(name) for name in names[:3])
     if not all(isinstance(value, str | int) and str(value) for value in (subject, relation, object_)):
-        raise ConfigError(f"{where}: {subject!r}, {relation!r}, {object_!r} is no triple; each has to be a name")
+        raise ConfigError(f"{where}: {subject!r}, {relation!r}, {object_!r} is not a triple; each has to be a name")
     weight = values.get(names[3]) if names[3] else None
     try:
         strength = 1.0 if weight in (None, "") else float(weight)
     except (TypeError, ValueError):
-        raise ConfigError(f"{where}: the weight {weight!r} is no number") from None
+        raise ConfigError(f"{where}: the weight {weight!r} is not a number") from None
     return Triple(str(subject), str(relation), str(object_), strength)
 
 

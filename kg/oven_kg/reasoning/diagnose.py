@@ -74,7 +74,7 @@ def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float
 
 
 def posterior(graph: Knowledge, seen: Severities, phase: str = "") -> dict[str, float]:
-    """Cause → p, likeliest first, of the causes of what was seen. A symptom's log-likelihood ratio counts by its
+    """Cause → p, most likely first, of the causes of what was seen. A symptom's log-likelihood ratio counts by its
     severity."""
     ratios: dict[str, list[float]] = {}
     for symptom, severity in seen.items():

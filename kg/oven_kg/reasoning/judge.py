@@ -1,6 +1,6 @@
 """One proposed change against what was seen: for it, against it, or not to be done now.
 
-Advice moves nobody's weight by itself: the verdict goes to the agent, and its paths into the vote. Only an unmet need,
+Advice moves no one's weight by itself: the verdict goes to the agent, and its paths into the vote. Only an unmet need,
 or a contradiction with what is in flight, bars; the mesh bars the same by the run's rules.
 """
 

@@ -26,7 +26,7 @@ log = logging.getLogger("oven.kg")
 BATCH: Final = 1024
 """Events asked for at once."""
 EVERY_S: Final = 5.0
-"""How old a fact may be: an outcome is rare, and nobody waits for what it taught."""
+"""How old a fact may be: an outcome is rare, and no one waits for what it taught."""
 
 
 async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, every_s: float = EVERY_S) -> None:

@@ -21,7 +21,7 @@ BACK: Final = 0.3
 DAMPING: Final = 0.85
 ACCURACY: Final = 1e-10
 """Of the ranks, as the sum of absolute changes: networkx stops at that times the number of nodes, which on large graphs
-is no accuracy at all."""
+is not accuracy at all."""
 
 
 def pagerank(count: int, edges: Iterable[tuple[int, int, float]]) -> list[float]:

@@ -31,5 +31,5 @@ def final(owed: Owed, actuators: Actuators) -> Applied:
 
 
 def refuted(owed: Owed, actuators: Actuators, why: str) -> Applied:
-    """It did not take: what is in force stands in the receipt."""
+    """It did not take: what is in force is in the receipt."""
     return replace(owed.applied, status="rejected", after=actuators.read(owed.decision.actuator), reason=why)

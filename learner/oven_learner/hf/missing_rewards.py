@@ -1,4 +1,5 @@
-"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and goes on."""
+"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and
+continues."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
 
 
 class RewardFaults:
-    """Wraps the trainer's own call and reads what it returns; `take` once a step. Trainers not in SCORED have none."""
+    """Wraps the trainer's own call and reads what it returns; `take` once per step. Trainers not in SCORED have
+    none."""
 
     def __init__(self, trainer: Any) -> None:
         self._seen: dict[str, float] = {}

@@ -32,7 +32,7 @@ class Repeated:
         return cls(mixture, sampler, 0 if trainer.args.ignore_data_skip else trainer.state.global_step)
 
     def take(self) -> dict[str, float]:
-        """Once a step, at its end."""
+        """Once per step, at its end."""
         rows = self._mixture.rows(self._chunk, self._sampler.prompts)
         self._chunk += 1
         return {REPEATED.name: self._mixture.read.repeated(rows)}

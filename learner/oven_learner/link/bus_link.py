@@ -53,7 +53,7 @@ BATCH_FROM = 16
 TURN_S = 0.5
 SILENT_TURNS = 3
 """The server is asked for a sign of life each turn; one that gives none for so many is given up, so within 2 s of its
-last word. Turns and not seconds: a learner that was stopped itself counts one, and accuses nobody."""
+last word. Turns and not seconds: a learner that was stopped itself counts one, and accuses no one."""
 HANGING_TURNS = 20
 """So long one call may take while signs of life come: a log that elects a leader needs seconds."""
 HEADERS_BYTES = 1024
@@ -112,7 +112,7 @@ class Reading:
 
 
 class BusLink:
-    """The one that speaks to the bus, from a thread of its own.
+    """The one that speaks to the bus, from its own thread.
 
     It never lets nats-py reconnect: a connection that is lost, silent or stuck is cut off and another is made. What was
     under way then may be in the log or not, so the log is asked before it is sent again. (Message ids alone would not
@@ -212,7 +212,7 @@ class BusLink:
                 return
             self._failure = error
             if self._opened.is_set():
-                log.error("the link to the bus ended (%s); training goes on on its last settings", error)
+                log.error("the link to the bus ended (%s); training continues on its last settings", error)
         finally:
             self._opened.set()
             tracing.flush()
@@ -265,7 +265,7 @@ class BusLink:
         return why
 
     async def _again(self, why: BaseException) -> Bus | None:
-        """A new connection, however long that takes; None when nobody waits for it any more."""
+        """A new connection, however long that takes; None when no one waits for it any more."""
         self._trouble.note(why, len(self._outbox))
         await asyncio.sleep(RETRY_S)  # one that works and fails at once must not be made a thousand times
         pause = RETRY_S
@@ -282,7 +282,7 @@ class BusLink:
         return self._given_up.is_set() or (self._closing.is_set() and not self._outbox)
 
     async def _collect(self) -> None:
-        """The one poller. It goes on while the bus is away, so that memory stays bounded."""
+        """The one poller. It continues while the bus is away, so that memory stays bounded."""
         while True:
             made = self._outbox.collect()
             if made or self._closing.is_set() or self._given_up.is_set():
@@ -369,7 +369,7 @@ class BusLink:
 
     async def _ask(self, bus: Bus) -> None:
         """Settle what the log has of what is under way. It went there in order: the last one found speaks for all. They
-        are known by their message ids: nobody else can make those, whatever says that it is of this learner."""
+        are known by their message ids: no one else can make those, whatever says that it is of this learner."""
         if self._outbox.flying:
             async for message in self._mine(bus):
                 self._settle(message.n)
@@ -407,7 +407,7 @@ class BusLink:
 
     async def _take_in(self, bus: Bus) -> None:
         """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all. Those
-        that nobody carries out end here: to unpack one would cost the training thread 150 µs."""
+        that no one carries out end here: to unpack one would cost the training thread 150 µs."""
         while not self._listen.is_set():
             await asyncio.sleep(self._poll_s)
         wanted = [self._on.run, self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
@@ -427,7 +427,7 @@ class BusLink:
 
     def _beware(self, run: RunStarted, message_id: str) -> None:
         """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
-        what that one measures. This one's training goes on, by itself. One that began before it counts no more."""
+        what that one measures. This one's training continues, by itself. One that began before it counts no more."""
         if message_id == self._identity(run):
             self._announced = True
             return
@@ -436,7 +436,7 @@ class BusLink:
         self._superseded = True
         log.error(
             "another learner has begun run %r (incarnation %d): what this one says no longer counts, and decisions are "
-            "no longer carried out here; training goes on. Give each run a name of its own (run=, OVEN_RUN)",
+            "no longer carried out here; training continues. Give each run its own name (run=, OVEN_RUN)",
             self._run,
             run.incarnation,
         )
@@ -453,7 +453,7 @@ def identity(message: LearnerMessage, secret: bytes) -> str:
 
 
 def subject(on: Subjects, message: LearnerMessage) -> str:
-    """Where it stands in the log."""
+    """Where it is in the log."""
     if isinstance(message, Observation):
         return on.observation
     return on.receipt if isinstance(message, Receipt) else on.run

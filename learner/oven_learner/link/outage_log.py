@@ -27,7 +27,7 @@ class Trouble:
             self._said_at = now
             since = now - self._began
             trace = None if isinstance(error, OvenError) else error  # a fault of our own
-            log.warning("%s (for %.0f s; %d messages wait); training goes on", why, since, waiting, exc_info=trace)
+            log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
 
     def over(self, dropped: int) -> None:
         if self._began:

@@ -1,9 +1,9 @@
-"""The learner's link in a process of its own, and the little that is left beside the training thread.
+"""The learner's link in its own process, and the little that is left beside the training thread.
 
-A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times a step, and
+A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times per step, and
 the training thread waits for it between two kernels. So the training thread appends to a deque, as nothing is cheaper;
 a thread here, the relay, carries that on to a pipe, at a look or two a step; and the process at its other end
-(`worker`) is the bus client. What comes from the log the training thread reads off a pipe of its own.
+(`worker`) is the bus client. What comes from the log the training thread reads off its own pipe.
 
 That process may die: another takes its place. What must never be lost is kept here and said again, as far as the log
 lacks it. Observations that were under way then are lost and counted.
@@ -73,7 +73,7 @@ class Mission:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """The learner's n-th message on its way, if it is no Reading; those go as atoms. `lost`: observations that never
+    """The learner's n-th message on its way, if it is not a Reading; those go as atoms. `lost`: observations that never
     got so far."""
 
     n: int
@@ -394,7 +394,7 @@ class ApartLink:
         self._status = Status(taken=known.n, said=self._mission.said, logged=known.logged)
 
     def _overhear(self, fd: int, last: bool = False) -> None:
-        """What stands in the process's log stands in this one's too."""
+        """What is in the process's log is in this one's too."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(fd, 65536):
                 self._words += data
@@ -407,7 +407,7 @@ class ApartLink:
 
 
 def _started(*ends: int) -> subprocess.Popen[bytes]:
-    """It reads the first pipe, writes the two others, and raises the flag. In a group of its own, so that Ctrl-C is the
+    """It reads the first pipe, writes the two others, and raises the flag. In its own group, so that Ctrl-C is the
     learner's to answer."""
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
@@ -424,6 +424,6 @@ def unpacked(data: bytes) -> Make:
 
 
 def _atoms(n: int, lost: int, reading: Reading) -> bytes:
-    """Raises ValueError or TypeError for a metric that is no number."""
+    """Raises ValueError or TypeError for a metric that is not a number."""
     reading.metrics = {name: float(value) for name, value in reading.metrics.items()}  # numpy's are none to marshal
     return packed_atoms((n, lost, *reading.atoms))

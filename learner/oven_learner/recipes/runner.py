@@ -1,4 +1,4 @@
-"""A recipe's run in its process: attached, resumed where it has checkpoints, and ended in order by SIGTERM."""
+"""A recipe's run in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_learner.recipes.base import Order
 
 
 def end_at_once_on_sigterm() -> None:
-    """Until there is something to end in order."""
+    """Until there is something to end cleanly."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 

@@ -24,7 +24,7 @@ class Decided:
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     approved: bool = False
-    """An operator approved what was advised; that is a decision of its own."""
+    """An operator approved what was advised; that is its own decision."""
 
     @property
     def fate(self) -> Fate:

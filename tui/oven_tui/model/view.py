@@ -185,7 +185,7 @@ class MonitorView:
         self._amend(body.decision_id, outcome=body)
 
     def _amend(self, decision_id: str, **change: Any) -> Decided | None:
-        """What became of a decision that is still in the list."""
+        """The outcome of a decision that is still in the list."""
         place = self._place.get(decision_id)
         if place is None:
             return None
@@ -267,7 +267,7 @@ class MonitorView:
         return int(found) if found == found else 0
 
     def frozen(self) -> MonitorView:
-        """A copy that stays as it is while this one goes on."""
+        """A copy that stays as it is while this one continues."""
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}

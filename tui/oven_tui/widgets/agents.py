@@ -1,4 +1,4 @@
-"""A row per agent: is it there, what did it say, what came of it, and why it cannot fire if it cannot. Of many agents
+"""A row per agent: is it there, what did it say, its outcome, and why it cannot fire if it cannot. Of many agents
 those that have spoken; the others share rows."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oven_tui.widgets.lines import Lines
 NAME = 15
 CELL = 26
 MANY = 8
-"""Above so many only agents that proposed or objected have a row of their own."""
+"""Above so many only agents that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
@@ -51,7 +51,7 @@ class Agents(Lines):
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """(place, name) of those that have a row of their own, and of those that share one; who cannot fire last."""
+        """(place, name) of those that have their own row, and of those that share one; who cannot fire last."""
         every = list(enumerate(self.view.agents))
         if len(every) <= MANY:
             return every, []
@@ -91,7 +91,7 @@ class Agents(Lines):
         return row(width, left)
 
     def _reputation(self, name: str) -> Run:
-        """1 at the start; below the run's least it counts for no quorum and is no veto."""
+        """1 at the start; below the run's least it counts for no quorum and is not a veto."""
         found = self.view.reputations.get(name)
         if found is None:
             return "   –  ", "dim"

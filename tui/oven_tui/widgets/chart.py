@@ -53,7 +53,7 @@ class Chart(Lines):
         return made
 
     def _held_on(self, columns: list, width: int) -> list:  # type: ignore[type-arg]
-        """A knob keeps its value until it is turned again, so its line goes on to the newest tick."""
+        """A knob keeps its value until it is turned again, so its line continues to the newest tick."""
         end = self.axis.cell(self.view.run.tick, width)
         if end is not None and end > columns[-1].x and math.isfinite(columns[-1].last):
             last = columns[-1].last

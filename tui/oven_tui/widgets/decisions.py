@@ -157,7 +157,7 @@ class Decisions(Painted, ScrollView, can_focus=True):
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether it is the same thing, whatever became of it since: a ballot goes on as its decision."""
+    """Whether it is the same thing, whatever became of it since: a ballot continues as its decision."""
     return _name(one) == _name(other)
 
 

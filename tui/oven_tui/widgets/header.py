@@ -1,4 +1,4 @@
-"""Three rows: which run this is and how it is doing; how far it is; what has come of it."""
+"""Three rows: which run this is and how it is doing; how far it is; its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole run: the job, its gauges, the controller attached, and an end in order."""
+"""The whole run: the job, its gauges, the controller attached, and a clean end."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SENTENCES = {
     "what came of": ("It says what became of the change.", "It says what came with the change, and its outcome."),
     "ends in order": ("The run ended in order.", "The run ended cleanly, and its events are in order."),
     "in order to": ("Attach in order to be told.", "Attach to be told; events come in the order of the log."),
-    "without a word": ("The trainer takes it without a word.", "The trainer takes it silently, and a text without words."),
+    "without a word": ("The trainer takes it without a word.", "The trainer takes it silently, without words."),
     "likeliest": ("The likeliest cause comes first.", "The most likely cause comes first."),
     "adverb": ("It simply works.", "It works under the conditions of table 2."),
     "praise": ("A powerful controller.", "A controller that undid 14 % of the harm; statistical power .8."),

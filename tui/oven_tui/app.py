@@ -43,7 +43,7 @@ class MonitorApp(App[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit, run continues", id="quit", tooltip="Close the monitor; the run continues"),
+        Binding("q", "quit", "Close the monitor", id="quit", tooltip="Close the monitor; the run continues"),
         Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
         Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
         Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),

@@ -244,7 +244,7 @@ async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path)
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(30):
                 assert await process.wait() == 0, log.read_text()
-            with pytest.raises(BusError, match=r"nobody answers on oven\.kg\.info"):
+            with pytest.raises(BusError, match=r"no one answers on oven\.kg\.info"):
                 await ask(admin)
     finally:
         if process.returncode is None:

@@ -104,27 +104,27 @@ def test_whatever_names_a_table_holds_come_back(
 HOSTILE: dict[str, tuple[str, str | bytes, str]] = {
     "no columns": (".csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
     "empty": (".csv", "", "has the columns none"),
-    "short row": (".csv", "s,p,o\nx,y", "line 2: 'x', 'y', None is no triple"),
-    "not a number": (".csv", "s,p,o,w\nx,y,z,much", "line 2: the weight 'much' is no number"),
+    "short row": (".csv", "s,p,o\nx,y", "line 2: 'x', 'y', None is not a triple"),
+    "not a number": (".csv", "s,p,o,w\nx,y,z,much", "line 2: the weight 'much' is not a number"),
     "open quote": (".csv", 's,p,o\n"x,y,z', "line 1: unexpected end of data"),
     "latin": (".csv", b"s,p,o\n\xff,y,z", "invalid start byte"),
     "long field": (".csv", "s,p,o\n" + "x" * 200_000 + ",y,z", "field larger than field limit"),
     "long name": (".csv", "s,p,o\n" + "x" * 2_000 + ",y,z", "a name of 2000 characters"),
-    "no JSON": (".jsonl", "{", "line 1 is no JSON"),
-    "deep": (".jsonl", "[" * 60_000, "line 1 is no JSON"),
-    "a list": (".jsonl", "[1]", "line 1 is no object"),
+    "no JSON": (".jsonl", "{", "line 1 is not JSON"),
+    "deep": (".jsonl", "[" * 60_000, "line 1 is not JSON"),
+    "a list": (".jsonl", "[1]", "line 1 is not an object"),
     "long line": (".jsonl", '{"s": "' + "x" * 100_000, "line 1 has more than 65536 bytes"),
     "no graph": (".json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
-    "deep JSON": (".json", "[" * 500_000, "is no JSON"),
+    "deep JSON": (".json", "[" * 500_000, "is not JSON"),
     "node without id": (".json", '{"nodes": [{}], "edges": []}', "node 1: it has no `id`"),
     "edge of things": (".json", '{"nodes": [], "links": [{"source": {}, "target": 1}]}', "edge 1: {}, 'RELATED', 1 is"),
     "laughs": (".graphml", f"<!DOCTYPE g [{LAUGHS}]><graphml>&l8;</graphml>", "declares a document type or entities"),
     "a file": (".graphml", '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml/>', "declares a document"),
     "deep XML": (".graphml", "<a>" * 5_000, "has elements 33 deep"),
-    "cut XML": (".graphml", "<graphml><graph>", "is no GraphML: no element found"),
+    "cut XML": (".graphml", "<graphml><graph>", "is not GraphML: no element found"),
     "loose edge": (".graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no source or no target"),
-    "no Parquet": (".parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is no Parquet file that can be read"),
-    "a pickle": (".parquet", b"\x80\x04\x95", "is no Parquet file that can be read"),
+    "no Parquet": (".parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
+    "a pickle": (".parquet", b"\x80\x04\x95", "is not a readable Parquet file"),
 }
 
 
@@ -163,7 +163,7 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match="cannot read the graph"):
         opened(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         opened(tmp_path / "folder.csv")
 
 

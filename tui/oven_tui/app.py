@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,10 +21,11 @@ from oven_tui.model import braille_chart
 from oven_tui.model.view import MonitorView
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.chart import Axis, Chart
 from oven_tui.widgets.decisions import Decisions
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.lines import Panel
+from oven_tui.widgets.panels import PANELS, MakePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
@@ -57,7 +59,14 @@ class MonitorApp(App[None]):
         Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
     ]
 
-    def __init__(self, about: About, folder: RunFolder | None = None, *, light: bool = False) -> None:
+    def __init__(
+        self,
+        about: About,
+        folder: RunFolder | None = None,
+        *,
+        light: bool = False,
+        panels: Sequence[MakePanel] = PANELS,
+    ) -> None:
         """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
@@ -69,6 +78,8 @@ class MonitorApp(App[None]):
         self.pages = 0
         self.zoom = 0
         self._folder = folder
+        self._panels: list[Panel] = []
+        self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
         self._theme = "textual-light" if light else "textual-dark"
@@ -80,8 +91,8 @@ class MonitorApp(App[None]):
                 for place in range(CHARTS):
                     yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
             with Container(id="lists"):
-                yield Agents(self.shown)
-                yield Decisions(self.shown)
+                self._panels = [make(self.shown) for make in self._panel_kinds]
+                yield from self._panels
         yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
@@ -149,10 +160,9 @@ class MonitorApp(App[None]):
             at = page * CHARTS + place
             chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
             chart.redraw()
-        agents, decisions = board.query_one(Agents), board.query_one(Decisions)
-        agents.view = decisions.view = self.shown
-        agents.redraw()
-        decisions.redraw()
+        for panel in self._panels:
+            panel.view = self.shown
+            panel.redraw()
         if first:
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -17,6 +17,9 @@ from nats.errors import Error as NatsError
 
 from oven_controller.cancellation import heeded
 from oven_controller.errors import BusError, RefusedError
+
+if TYPE_CHECKING:
+    from nats.micro.request import Request
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """What nats-server 2.15 says of credentials that it does not take (server/errors.go)."""
@@ -166,6 +169,11 @@ class BusClient(Client):
 def _late(answer: asyncio.Future[bytes]) -> None:
     if not answer.done():
         answer.set_exception(TimeoutError("no answer"))
+
+
+def reply_subject(request: Request) -> str:
+    """Where a micro service's request wants its answer; nats-py keeps it to itself."""
+    return request._msg.reply
 
 
 def final(error: Exception, url: str, who: str) -> BusError | None:

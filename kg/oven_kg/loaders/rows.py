@@ -72,8 +72,7 @@ def columns(path: Path, names: Iterable[str]) -> tuple[str, str, str, str | None
             f"{path} has the columns {', '.join(list(known)[:12]) or 'none'}; a graph of triples needs subject, "
             "predicate and object (or source, relation, target), and may have weight"
         )
-    subject, relation, object_ = found
-    assert subject is not None and relation is not None and object_ is not None
+    subject, relation, object_ = (name or "" for name in found)
     return subject, relation, object_, next((known[name] for name in WEIGHTS if name in known), None)
 
 

@@ -43,13 +43,13 @@ def barring(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]
     found = []
     for change, needs in graph.requirements.items():
         if covers(change, request.changes):
-            for need in unmet(needs, request.actuators, request.metrics, request.held_out):
-                found.append(path(graph, needs[need], "unmet"))
+            missing = unmet(needs, request.actuators, request.metrics, request.held_out)
+            found += [path(graph, needs[need], "unmet") for need in missing]
     for pair, edge in graph.contradictions.items():
         for mine, theirs in (pair, pair[::-1]):
-            for flying in sorted(request.in_flight):
-                if covers(mine, request.changes) and covers(theirs, flying):
-                    found.append(path(graph, (edge,), f"{flying} is in flight"))
+            if covers(mine, request.changes):
+                flying = [change for change in sorted(request.in_flight) if covers(theirs, change)]
+                found += [path(graph, (edge,), f"{change} is in flight") for change in flying]
     return tuple(dict.fromkeys(found))
 
 

@@ -23,6 +23,7 @@ from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
 from oven_controller.bus.connection import Bus
+from oven_controller.bus.nats_client import reply_subject
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
@@ -105,7 +106,7 @@ async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
 
 def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
-        reply = request._msg.reply  # nats-py keeps it to itself
+        reply = reply_subject(request)
         if not reply.startswith("_INBOX_."):
             log.warning("ignored a request on %s with the reply subject %r", request.subject, clip(reply, 120))
             return

@@ -83,15 +83,23 @@ class MonitorView:
                 self._observation(event, body)
             case Vote() as body:
                 self._vote(event.author, body)
-            case BallotOpened() as body if len(self.open) < OPEN and body.id not in self._closed:
-                votes = self._votes.get(body.actuator, {})
-                mine = {name: vote for name, vote in votes.items() if name in body.eligible}
-                self.open[body.id] = Open(event.seq, self.run.step, body, mine)
-                self.version += 1
+            case BallotOpened() as body:
+                self._ballot(event, body)
             case Decision() as body:
                 self._decision(event, body)
             case Receipt() as body:
                 self._receipt(body)
+            case Outcome() as body:
+                self._outcome(body)
+            case Malformed() as body:
+                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+            case _:
+                self._noted(event)
+
+    def _noted(self, event: Event) -> None:
+        """Events that stand in the list as notes: of the learner, the agents and the operators."""
+        step = self.run.step
+        match event.body:
             case RunStarted() as body:
                 again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
                 self._knobs()
@@ -101,18 +109,22 @@ class MonitorView:
                 self._measure(max(self.run.tick, body.tick), body.metrics)
                 self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
             case AgentStatus(state="notice") as body:
-                self._enter(Note(event.seq, self.run.step, event.author, body.reason))
-            case Outcome() as body:
-                self._outcome(body)
+                self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                self._enter(Note(event.seq, self.run.step, f"operator {event.author}", asked(body)))
+                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body)))
             case CommandAnswer() as body if not body.done:
-                self._enter(Note(event.seq, self.run.step, "mesh", f"{body.action} refused: {body.reason}"))
-            case Malformed() as body:
-                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+                self._enter(Note(event.seq, step, "mesh", f"{body.action} refused: {body.reason}"))
             case _:
                 pass
+
+    def _ballot(self, event: Event, body: BallotOpened) -> None:
+        if len(self.open) >= OPEN or body.id in self._closed:
+            return
+        votes = self._votes.get(body.actuator, {})
+        mine = {name: vote for name, vote in votes.items() if name in body.eligible}
+        self.open[body.id] = Open(event.seq, self.run.step, body, mine)
+        self.version += 1
 
     def _agent(self, name: str) -> None:
         if len(self.agents) < AGENTS:

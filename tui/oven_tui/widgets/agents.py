@@ -12,7 +12,7 @@ from oven_controller.protocol.messages import Vote
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import fit, glyph, row
 from oven_tui.model.view import MonitorView, Standing
-from oven_tui.widgets.lines import Lines
+from oven_tui.widgets.lines import Lines, Panel
 
 NAME = 15
 CELL = 26
@@ -21,7 +21,7 @@ MANY = 8
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
-class Agents(Lines):
+class Agents(Lines, Panel):
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="agents")
         self.view = view

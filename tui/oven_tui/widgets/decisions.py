@@ -17,12 +17,12 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import FATES, fit, glyph, row
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
 from oven_tui.model.view import MonitorView
-from oven_tui.widgets.lines import PAINTS, Painted
+from oven_tui.widgets.lines import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
 
 
-class Decisions(Painted, ScrollView, can_focus=True):
+class Decisions(Painted, ScrollView, Panel, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="decisions.up", tooltip="The decision before"),

@@ -1,4 +1,4 @@
-"""The monitor's application: feeds the view model, and has the widgets redraw themselves a few times per second.
+"""The monitor's application: it feeds the view and has the widgets redraw a few times per second.
 
 The run knows nothing of it: it only reads.
 """
@@ -21,10 +21,10 @@ from oven_tui.model import braille_chart
 from oven_tui.model.view import MonitorView
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.base import Panel
 from oven_tui.widgets.chart import Axis, Chart
-from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
-from oven_tui.widgets.lines import Panel
 from oven_tui.widgets.panels import PANELS, MakePanel
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ class MonitorApp(App[None]):
 
     def say(self, link: str, detail: str) -> None:
         """What the connection is doing."""
-        if not self.screen_stack:
-            return
-        header = self.screen_stack[0].query_one(Header)
-        if header.link != (link, detail):
+        header = self._header()
+        if header is not None and header.link != (link, detail):
             header.link = (link, detail)
             self._soon()
 
@@ -135,20 +133,21 @@ class MonitorApp(App[None]):
             self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
 
     def _tick(self) -> None:
-        if not self.screen_stack:  # it is closing: the screens go before the timers
-            return
-        header = self.screen_stack[0].query_one(Header)
-        header.silent_s = self.silent_s()
-        header.redraw()
+        if (header := self._header()) is not None:
+            header.silent_s = self.silent_s()
+            header.redraw()
+
+    def _header(self) -> Header | None:
+        """None while the monitor closes: the screen and its widgets go before the timers."""
+        return next(iter(self.screen_stack[0].query(Header)), None) if self.screen_stack else None
 
     def paint(self) -> None:
         """Have every widget redraw what changed."""
-        if not self.screen_stack:
+        if (header := self._header()) is None:
             return
         self._due, first = False, not self._painted
         self._painted = time.monotonic()
         board = self.screen_stack[0]
-        header = board.query_one(Header)
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()

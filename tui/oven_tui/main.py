@@ -1,4 +1,4 @@
-"""The monitor as a process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
+"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
 
 from __future__ import annotations
 

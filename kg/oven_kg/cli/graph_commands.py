@@ -1,4 +1,4 @@
-"""`oven-controller kg diagnose | query | info | lint`: questions that the graph alone answers, without a stack."""
+"""The commands `kg diagnose`, `query`, `info` and `lint`: questions that a graph alone answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.load import load
-from oven_kg.loaders.opening import opened
-from oven_kg.reasoning.diagnose import diagnose
+from oven_kg.loaders.graph_file import read_graph
+from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.query import query
 
 FAULTS: Final = 50
@@ -86,7 +86,7 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
 
 def described(path: Path | None) -> Knowledge:
     """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
-    records = opened(path)
+    records = read_graph(path)
     nodes = {node.id for node in records.nodes}
     if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
         raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
@@ -94,7 +94,7 @@ def described(path: Path | None) -> Knowledge:
 
 
 def _lint(file: File = None) -> int:
-    records = opened(file)
+    records = read_graph(file)
     faults = lint(records)
     for fault in faults[:FAULTS]:
         print(fault)

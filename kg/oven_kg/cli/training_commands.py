@@ -1,5 +1,4 @@
-"""`oven-controller kg learn | curriculum | token-prior`: questions that bring a training's data with them: outcomes,
-mastery, vocabulary."""
+"""The commands `kg learn`, `curriculum` and `token-prior`: questions with a training's own data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph has to satisfy before anybody may ask it. Each fault is a sentence that names record and remedy."""
+"""Rules that a graph has to satisfy before it is used; each fault is a sentence with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, edges and sources as the data files hold them, read without a judgement: `lint` says what is wrong."""
+"""Nodes, edges and sources as the data files hold them; `lint` checks them, reading does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-""".graphml, as networkx, yEd and LightRAG write it: read by expat as a stream, without a document type or entities."""
+"""Graphs as .graphml, as networkx, yEd and LightRAG write it.
+
+Read by expat as a stream, without a document type or entities.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triples as .jsonl: an object a line."""
+"""Triples as .jsonl: one object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""networkx's node-link .json: {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}."""
+"""Graphs as networkx's node-link .json.
+
+The object is {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triples as .parquet. Needs pyarrow, which comes with the extra `learner`."""
+"""Triples as .parquet, read with pyarrow, which comes with the extra `learner`."""
 
 from __future__ import annotations
 

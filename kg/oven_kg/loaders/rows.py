@@ -1,4 +1,4 @@
-"""What a loader yields, and what becomes of it: records like the built-in graph's, as far as the file says."""
+"""Rows that a loader yields, and the records that are made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outcomes add to the graph: Beta posteriors on the SOLVES edges, and counts of what was tried for these symptoms.
+"""Posteriors: Beta counts that outcomes add to SOLVES edges, and to what was tried for these symptoms.
 
 A remedy's outcome is shared out over the causes that it may have been for (cause back-off): with success r and
 P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength s is

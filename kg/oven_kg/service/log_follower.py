@@ -1,4 +1,4 @@
-"""The service learns from the run that it serves: it asks for the log's history now and then, and keeps nothing itself.
+"""Learning from the run that the service serves: its log is read now and then, and nothing is stored.
 
 After a restart it reads the log from the beginning and knows what it knew. What it is told is judged by the run's keys,
 as by every reader.

@@ -1,4 +1,4 @@
-"""The prior service's process: a NATS micro service over one frozen graph, and over what outcomes teach it.
+"""The prior service's process: a NATS micro service over one frozen graph and what outcomes taught.
 
 It learns from the run's log, which it reads again when it starts anew, and from what is told on `outcome`, which only
 the stack may do: that is kept in a file if one is named. A request that cannot be read is answered with an error, in
@@ -32,7 +32,7 @@ from oven_controller.security.credentials import Credentials
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.log_follower import follow
-from oven_kg.service.posterior_store import Kept
+from oven_kg.service.posterior_store import PersistentAnswers
 
 log = logging.getLogger("oven.kg")
 
@@ -62,7 +62,7 @@ def serve(
     path = os.environ.get("OVEN_CREDS")
     credentials = Credentials.load(Path(path)) if path else None
     graph = load(file)
-    answers = Kept(graph, posteriors) if posteriors else Answers(graph)
+    answers = PersistentAnswers(graph, posteriors) if posteriors else Answers(graph)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
     asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin))
 

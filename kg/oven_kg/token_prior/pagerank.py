@@ -1,4 +1,4 @@
-"""How important a graph finds each token: PageRank of its nodes, handed down to the tokens of their labels.
+"""Token scores from a graph: PageRank of its nodes, handed down to the tokens of their labels.
 
 After the source experiment (a graph's scores on 358 tokens in under a kilobyte). A token's score is the mass that its
 nodes give it, times log((1 + N) / (1 + df)), df being the nodes whose label it stands in: without that a handful of

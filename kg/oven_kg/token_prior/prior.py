@@ -1,4 +1,4 @@
-"""Which tokens matter before training has said so: the endpoint `token_prior`.
+"""The endpoint `token_prior`: scores of tokens by a corpus's unigram, or by a graph's labels.
 
 The default is the corpus' own unigram. A graph's scores are there to be compared with it, and every answer says what
 the comparison gave.

@@ -1,4 +1,4 @@
-"""A prior over tokens from a graph of Python sources: what the source experiment drew from its half a million nodes.
+"""A token prior from a graph of Python sources, as the source experiment made one.
 
 Nodes are names; a module or function CONTAINS what it defines, REQUIRES what it imports and calls, IS_A its bases,
 CAUSES what it raises and SOLVES what it catches. What needs this in another package takes the entry point

@@ -8,8 +8,8 @@ from oven_tui.app import MonitorApp
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import row
 from oven_tui.model.view import MonitorView
+from oven_tui.widgets.base import Lines, Panel
 from oven_tui.widgets.header import About
-from oven_tui.widgets.lines import Lines, Panel
 from oven_tui.widgets.panels import PANELS
 
 

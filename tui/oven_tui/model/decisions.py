@@ -1,4 +1,4 @@
-"""What the list of decisions holds: closed ballots, open ones, what people and the run itself did. And its filter."""
+"""Entries of the list of decisions (closed ballots, open ones, notes), and its filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the monitor shows: a fold over the log's events, without a clock, I/O or textual, in bounded memory.
+"""The monitor's view: a fold over the log's events in bounded memory, without a clock or I/O.
 
 Curves: oven_tui.model.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its
 ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left
@@ -97,7 +97,7 @@ class MonitorView:
                 self._noted(event)
 
     def _noted(self, event: Event) -> None:
-        """Events that stand in the list as notes: of the learner, the agents and the operators."""
+        """Events that become notes in the list: of the learner, the agents and the operators."""
         step = self.run.step
         match event.body:
             case RunStarted() as body:

@@ -1,5 +1,4 @@
-"""One decision in full: who voted what and how much it weighed, why it came out so, on which evidence, and what the
-learner read back."""
+"""A screen with one decision in full: votes and weights, reason, evidence, receipt and outcome."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A row per agent: is it there, what did it say, its outcome, and why it cannot fire if it cannot. Of many agents
-those that have spoken; the others share rows."""
+"""The panel of agents: a row for each, with its state, counts, reputation and last vote.
+
+Of many agents those that proposed or objected have a row; the others share rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from oven_controller.protocol.messages import Vote
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import fit, glyph, row
 from oven_tui.model.view import MonitorView, Standing
-from oven_tui.widgets.lines import Lines, Panel
+from oven_tui.widgets.base import Lines, Panel
 
 NAME = 15
 CELL = 26

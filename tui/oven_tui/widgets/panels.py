@@ -1,4 +1,4 @@
-"""The panels beside the charts, in the order in which they are shown. A new one is a widget and an entry here."""
+"""The panels beside the charts, in their order: a new one is a widget and an entry here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 from oven_tui.model.view import MonitorView
 from oven_tui.widgets.agents import Agents
-from oven_tui.widgets.decisions import Decisions
-from oven_tui.widgets.lines import Panel
+from oven_tui.widgets.base import Panel
+from oven_tui.widgets.decision_list import Decisions
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)

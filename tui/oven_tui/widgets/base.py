@@ -1,4 +1,4 @@
-"""What all of the monitor's widgets are drawn with: rows of runs, in styles that follow the theme."""
+"""Base classes of the widgets: rows of styled text, redrawn where they differ, and panels."""
 
 from __future__ import annotations
 

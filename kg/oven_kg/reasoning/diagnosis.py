@@ -1,4 +1,6 @@
-"""From symptoms to causes and remedies. Pure: the same question gets the same answer, in whatever order it is put.
+"""Diagnosis: from symptoms to ranked causes and remedies.
+
+Pure: the same question gets the same answer, in whatever order it is put.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
@@ -18,7 +20,7 @@ from oven_controller.mesh.requirements import met
 from oven_controller.protocol.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge, Node
-from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 LEAK: Final = 0.05

@@ -1,5 +1,7 @@
-"""The decisions as a list that renders only the rows on the screen; the newest stands last, and is followed until
-somebody moves up."""
+"""The panel of decisions: a list that renders only visible rows, the newest last.
+
+It follows the newest until somebody moves up.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import FATES, fit, glyph, row
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
 from oven_tui.model.view import MonitorView
-from oven_tui.widgets.lines import PAINTS, Painted, Panel
+from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
 

@@ -1,4 +1,4 @@
-"""One proposed change against what was seen: for it, against it, or not to be done now.
+"""Judgement of one proposed change against what was seen: support, objection, or a bar for now.
 
 Advice moves no one's weight by itself: the verdict goes to the agent, and its paths into the vote. Only an unmet need,
 or a contradiction with what is in flight, bars; the mesh bars the same by the run's rules.
@@ -12,8 +12,8 @@ from oven_controller.mesh.requirements import covers
 from oven_controller.protocol.messages import EvidencePath, Judgement, JudgeRequest
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Node
-from oven_kg.reasoning.diagnose import arguments, posterior, severities, unmet, weigh
-from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.diagnosis import arguments, posterior, severities, unmet, weigh
+from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 TELLING: Final = 0.1

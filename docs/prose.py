@@ -1,8 +1,8 @@
 """Checks the project's prose: `python docs/prose.py` lists the turns of phrase that we do not write.
 
 It reads README.md, CHANGELOG.md, the pages under docs/, and the docstrings and string literals of the packages, without
-the code in them. No line can be excused; `LEFT_OUT` and `DOCSTRINGS_ONLY` name what is not read, with the reason. Exit
-code 1 if anything is found.
+their code and generated tables. No line can be excused; `LEFT_OUT` and `DOCSTRINGS_ONLY` name what is not read, with
+the reason. Exit code 1 if anything is found.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def prose_of(path: Path, *, literals: bool = True) -> Iterator[tuple[int, str]]:
     """(line, text) of each text in a page or module, without the code in it."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        yield 1, without_code(re.sub(r"^ *(```+).*?^ *\1", _blank, text, flags=re.DOTALL | re.MULTILINE))
+        for pattern in (r"<!-- generated: .*?<!-- end -->", r"^ *(```+).*?^ *\1"):
+            text = re.sub(pattern, _blank, text, flags=re.DOTALL | re.MULTILINE)
+        yield 1, without_code(text)
         return
     tree = ast.parse(text)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -61,8 +61,11 @@ def test_a_rule_finds_its_turn_of_phrase_and_no_plain_sentence(prose: ModuleType
     assert not [other for other, rule in prose.RULES.items() if list(rule.found(plain))]
 
 
-def test_pages_are_read_without_their_code(prose: ModuleType, tmp_path: Path) -> None:
-    page = "# Log\n\nTraining goes\non. `nobody`\n\n```sh\necho nobody\n```\n\n[all](https://a.org/nobody.html)\n"
+def test_pages_are_read_without_their_code_and_generated_tables(prose: ModuleType, tmp_path: Path) -> None:
+    page = (
+        "# Log\n\nTraining goes\non. `nobody`\n\n```sh\necho nobody\n```\n\n[all](https://a.org/nobody.html)\n"
+        "<!-- generated: rules -->\nNobody.\n<!-- end -->\n"
+    )
     assert found(prose, tmp_path, "docs/log.md", page) == [
         "docs/log.md:3: 'goes on': write continue; it is ambiguous",
     ]

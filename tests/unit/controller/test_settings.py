@@ -106,7 +106,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
     found: Resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
     assert (found.settings.recipe, found.start, found.settings.rules.autonomy) == ("attached", None, "observe")
     assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
-    with pytest.raises(ConfigError, match="no meaning for a script"):
+    with pytest.raises(ConfigError, match="no meaning for your own script"):
         resolve(attached=True, sets=["recipe_options.beta=1"])
 
 

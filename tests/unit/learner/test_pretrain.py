@@ -274,7 +274,7 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     assert job.evaluate()["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
     for wrong, said in (
         ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
-        ({"model_type": "none-such"}, "no configuration that transformers knows"),
+        ({"model_type": "none-such"}, "not a configuration that transformers knows"),
         ({"model_type": "vit"}, "make no causal language model"),
     ):
         file.write_text(json.dumps(wrong))

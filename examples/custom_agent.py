@@ -20,7 +20,7 @@ class ClipTheUnusual(Agent):
     speciality = (CLIP,)
 
     def vote(self, window: Window) -> Vote | None:
-        norms = window.series("grad_norm", after=window.settled_after(CLIP), last=20)
+        norms = window.series("grad_norm", after=window.last_change_tick(CLIP), last=20)
         if len(norms) < 8 or not isfinite(usual := median(norms)):
             return None
         knob = window.knobs[CLIP]

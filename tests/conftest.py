@@ -10,6 +10,8 @@ from hypothesis import settings
 # sums are added up in the same order by one.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Otherwise each of the hundreds of processes that tests start would compile our modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("oven", deadline=None)
 settings.load_profile("oven")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 Change = tuple[str, Value]
 
@@ -97,8 +97,8 @@ class RuleLink:
         self._rule = rule
         self._inbox: deque[LogMessage] = deque()
 
-    def open(self) -> Past:
-        return Past()
+    def open(self) -> ResumeState:
+        return ResumeState()
 
     def begin(self) -> None:
         pass

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 log = logging.getLogger("oven")
@@ -21,8 +22,14 @@ AGAIN_S = 2.0
 MOST_S = 10.0
 
 
+def call_at_end(told: Callable[[], object], *more: signal.Signals) -> None:
+    """Have the running event loop call `told` when this process is asked to end: at SIGTERM, SIGINT and `more`."""
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+
+
 @contextlib.contextmanager
-def heeded() -> Iterator[None]:
+def preserve_cancellation() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the current task was told to end within, and what it awaited
     there kept that to itself. What had been said before the block does not count: a task that ends may clean up."""
     task = asyncio.current_task()

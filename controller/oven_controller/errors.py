@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class OvenError(Exception):
@@ -40,10 +40,13 @@ class TeacherRefusedError(ConfigError):
 class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is what was looked for ("recipe"), `known` the names that would have done."""
+    def __init__(self, kind: str, name: str, known: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
+        """`kind` is what was looked for ("recipe"), `known` the names that would have done. `renamed`: earlier name →
+        the one of `known` that it became."""
         known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        spelt = {old: new for old, new in (renamed or {}).items() if new in known} | {one: one for one in known}
+        close = [name] if name in spelt else difflib.get_close_matches(name, spelt, n=3, cutoff=0.4)
+        near = list(dict.fromkeys(spelt[one] for one in close))
         if near:
             hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
         elif known:
@@ -52,9 +55,9 @@ class UnknownNameError(OvenError, LookupError):
             hint = f"there is no {kind} yet"
         super().__init__(f"no {kind} named {name!r}; {hint}")
         self.name = name
-        self._made_of = (kind, name, known)
+        self._made_of = (kind, name, known, renamed)
 
-    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str], Mapping[str, str] | None]]:
         """It comes out of worker processes, too."""
         return type(self), self._made_of
 

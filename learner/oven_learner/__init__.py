@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators
     from oven_learner.client.client import OvenClient
-    from oven_learner.hf.attach import Attachment, attach
+    from oven_learner.hf.attach import attach
+    from oven_learner.hf.callback import Attachment
     from oven_learner.hf.knobs import Mixture
     from oven_learner.loop import connect
     from oven_learner.rewards import Committee, ModelDescription, convene
@@ -30,7 +31,7 @@ __all__ = [
 
 _HOMES = {
     "Actuators": "actuators",
-    "Attachment": "hf.attach",
+    "Attachment": "hf.callback",
     "Committee": "rewards",
     "Mixture": "hf.knobs",
     "ModelDescription": "rewards",

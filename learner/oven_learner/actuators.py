@@ -177,6 +177,7 @@ class Actuators:
         return self._knobs[name].spec
 
     def proof(self, name: str) -> Proof | None:
+        """What proves that a change of the actuator was used; None where nothing does."""
         return self._knobs[name].proof if name in self._knobs else None
 
     def proofs(self) -> dict[str, Proof]:
@@ -190,6 +191,7 @@ class Actuators:
         return iter(self._knobs)
 
     def read(self, name: str) -> Value:
+        """The actuator's present value. Raises UnknownNameError."""
         if name not in self._knobs:
             raise UnknownNameError("actuator", name, self._knobs)
         return self._knobs[name].read()
@@ -278,6 +280,7 @@ def difference(each: Sequence[Applied]) -> str:
 
 
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
+    """The announcement of an actuator that has this value."""
     return spec.model_copy(update={"value": value})
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner import ranks
@@ -29,10 +29,10 @@ from oven_learner.client import training_names
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Connection, seek
 from oven_learner.link.mode import Mode
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.versions import installed
@@ -40,8 +40,6 @@ from oven_learner.versions import installed
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
 
-USER_BOUNDS = (0.1, 3.0)
-"""Bounds of an attached run's scalars, as multiples of the user's own value."""
 ANY_LOOP = (MetricSpec(name="loss", better="down"),)
 
 
@@ -120,7 +118,7 @@ def connect(
         if optimizer is not None:
             rate = RateReadback(LearningRateScale(optimizer, scheduler))
             hooks.callback(rate.close)
-            add_learning_rate(knobs, rate, lr_bounds)
+            rate.announce(knobs, lr_bounds)
         lockstep = bool(connection and connection.lockstep)
         if snapshots is None and model is not None and rate is not None:
             snapshots = _copies(model, rate, scheduler, lambda: client, lockstep)
@@ -142,7 +140,7 @@ def connect(
             rules=connection.rules if connection else None,
             lockstep=lockstep,
             snapshots=snapshots,
-            mesh_code=code_hash(),
+            mesh_code=mesh_code_hash(),
             versions=installed(),
             keys=connection.keys if connection else None,
             ranks=together,
@@ -155,22 +153,6 @@ def connect(
         client.hooks = hooks.pop_all()
     client.began(step)
     return client
-
-
-def add_learning_rate(actuators: Actuators, rate: RateReadback, bounds: tuple[float, float]) -> RateReadback:
-    """`optimizer.lr_scale`. Raises ConfigError when the scale that a checkpoint brought lies outside the bounds."""
-    actuators.scalar(
-        "optimizer.lr_scale",
-        rate.read,
-        rate.write,
-        low=bounds[0],
-        high=bounds[1],
-        scale="log",
-        unit="× the schedule",
-        risky=True,
-        proof=rate,
-    )
-    return rate
 
 
 def _copies(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import LearnerMessage, LogMessage
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,8 @@ class SilentLink:
 
     dropped = 0
 
-    def open(self) -> Past:
-        return Past()
+    def open(self) -> ResumeState:
+        return ResumeState()
 
     def begin(self) -> None:
         pass
@@ -101,7 +101,7 @@ class Ranks:
         """Rank 0's `said`, on every rank."""
         return self._second(pickle.dumps(said) if self.leader else b"") if self._group is not None else said
 
-    def hear(self, say: Callable[[], T | None], *, asks: bool = False) -> T | None:
+    def broadcast_if_any(self, say: Callable[[], T | None], *, asks: bool = False) -> T | None:
         """What rank 0 says, on every rank; None: nothing. Only rank 0 calls `say`: if that raises it has said nothing,
         and all continue. `asks`: this rank wants an end; rank 0 finds that in `asker` within a second."""
         if self._group is None:
@@ -211,7 +211,7 @@ def world() -> int:
     return distributed.get_world_size() if distributed else 1
 
 
-def together() -> None:
+def barrier() -> None:
     """Come back when every rank is here. A collective; nothing in one process."""
     from torch import distributed
 
@@ -219,7 +219,7 @@ def together() -> None:
         distributed.barrier()
 
 
-def gathered(said: T, rows: int) -> tuple[range, list[T]]:
+def gather_rows(said: T, rows: int) -> tuple[range, list[T]]:
     """What every rank says, in the order of ranks, and which of all their rows are this one's. A collective."""
     from torch import distributed
 
@@ -238,7 +238,7 @@ def broadcast(said: Any) -> Any:
     return box[0]
 
 
-def told(said: T) -> T:
+def from_leader(said: T) -> T:
     """Rank 0's `said`, by the trainer's own group; itself in one process. A collective."""
     if world() == 1:
         return said

@@ -15,7 +15,7 @@ import pytest
 from oven_agents.judges import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_controller.protocol.messages import Completion, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.task import HABITS, draw, example

@@ -80,7 +80,7 @@ def _kill(folder: RunFolder, name: str) -> None:
     if name == "nats-server":  # behind its guard
         [process] = process.children()
     process.send_signal(signal.SIGKILL)
-    psutil.wait_procs([process], timeout=10)
+    psutil.wait_procs([process], timeout=60)
 
 
 def _whole(events: list[Event]) -> None:

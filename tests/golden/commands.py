@@ -19,7 +19,7 @@ from oven_controller.cli.main import app
 FILE = "commands.txt"
 PROGRAM = "oven-controller"
 PLUGGED = ("benches", "kg")
-"""Groups of entry points whose commands read their own options; each is called `NAME.run(args)`."""
+"""Groups of entry points whose commands read their own options: by typer, in `NAME.command`, or by `NAME.run(args)`."""
 COMMAND_OF = {"benches": "bench", "kg": "kg"}
 PROCESSES = "processes"
 """What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
@@ -43,7 +43,8 @@ def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
         spelt = [parameter.metavar or parameter.name] if argument else [*parameter.opts, *parameter.secondary_opts]
         flag = not argument and parameter.is_flag
         many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
-        values = _choices(parameter) if choices else None
+        names = [] if argument else (parameter.metavar or "").split("|")
+        values = names if len(names) > 1 else _choices(parameter) if choices else None
         yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, values)
     for inside, known in getattr(command, "commands", {}).items():
         yield from _typed(f"{name} {inside}", known)
@@ -62,7 +63,8 @@ def _plugged() -> Iterator[str]:
     for group in PLUGGED:
         for name in plugins.points(group):
             command = f"{PROGRAM} {COMMAND_OF[group]} {name}"
-            yield from _parsed(command, plugins.load(group, "command", name).run)
+            found = plugins.load(group, "command", name)
+            yield from _typed(command, found.command) if hasattr(found, "command") else _parsed(command, found.run)
 
 
 def _processes() -> Iterator[str]:

@@ -16,9 +16,9 @@ from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.runner import Ground
-from oven_bench.gym.trainees import make
+from oven_bench.gym.trainees.by_kind import make
 from oven_controller.protocol.events import Event
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 ARM = "mesh+kg"
 SEED = 1

@@ -22,10 +22,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from oven_bench.gym import schedule
-from oven_bench.gym.fault import Fault, Kind
+from oven_bench.gym.fault import Fault, Kind, Trainee
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.trainee import Trainee
-from oven_bench.gym.trainees import make
+from oven_bench.gym.trainees.by_kind import make
 
 SEEDS = (1, 2)
 BLOCK = 10

@@ -25,20 +25,20 @@ from tests.golden.entry_points import installed
 from tests.golden.store import FOLDER, Json, Limits, differences, read, write
 
 AGENTS: Mapping[str, str] = {
-    "auxiliary": "auxiliary",
-    "calibration": "calibration",
-    "committee": "committee",
+    "auxiliary": "auxiliary_loss",
+    "calibration": "entropy_collapse",
+    "committee": "reward_weights",
     "curriculum": "curriculum",
-    "data": "data",
-    "decay": "decay",
-    "gradients": "gradients",
-    "hacking": "hacking",
-    "late": "late",
-    "lr": "lr",
-    "relapse": "relapse",
-    "sentinel": "sentinel",
+    "data": "repeated_data",
+    "decay": "weight_decay",
+    "gradients": "grad_clip",
+    "hacking": "reward_hacking",
+    "late": "lr_cooldown",
+    "lr": "learning_rate",
+    "relapse": "best_checkpoint",
+    "sentinel": "divergence",
     "teacher": "teacher",
-    "undo": "undo",
+    "undo": "rollback_undo",
 }
 """An agent's name in the golden files → its entry point in oven.agents today. Whoever renames one edits its line: the
 files keep the name that stands in the recorded logs, and so does every part that is computed."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.warm_commands import WarmCommands
 
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
@@ -35,13 +36,16 @@ backtest = oven_agents.backtest.command:main
 """
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60
+STARTING = ("up", "run", "agent", "monitor")
+"""Commands that start processes or take a terminal: they are started as a user starts them."""
 
 
 class Stack:
     """Runs the command line in processes of its own, with a home and entry points of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warm: WarmCommands) -> None:
         self.folder = folder
+        self._warm = warm
         self.home = Home(folder / "home")
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
@@ -93,11 +97,15 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        process = self.start(*args)
-        return self.end_of(process)
+        if args[0] in STARTING:
+            return self.end_of(self.start(*args))
+        return self._warm.run(args, self.env, self.folder)
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
-        said, _ = process.communicate(timeout=WAIT_S)
+        try:
+            said, _ = process.communicate(timeout=WAIT_S)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"did not end within {WAIT_S} s:\n{(late.output or b'').decode()}") from None
         return process.returncode, said
 
     def json(self, *args: str) -> Any:
@@ -123,9 +131,16 @@ def violations(home: Path) -> list[str]:
     return [line for log in logs for line in log.read_text(errors="replace").splitlines() if " Violation" in line]
 
 
+@pytest.fixture(scope="session")
+def warm_commands() -> Iterator[WarmCommands]:
+    made = WarmCommands()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    made = Stack(tmp_path)
+def stack(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Stack]:
+    made = Stack(tmp_path, warm_commands)
     yield made
     made.end_all()
     assert violations(made.home.path) == []

@@ -10,7 +10,7 @@ from tests.unit.learner.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from oven_controller.protocol.messages import Observation, Value
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.
@@ -24,7 +24,7 @@ THIRD_PARTY = (
 class Deciding(Line):
     """Hands over a decision once its tick has been observed: {tick: (actuator, value)}."""
 
-    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None, past: Past | None = None) -> None:
+    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
         super().__init__(past)
         self.plan = plan or {}
 

@@ -11,12 +11,11 @@ from typing import Any, Self
 import torch
 
 from oven_bench.fixed_rules import Change, RuleLink
-from oven_bench.gym.fault import NOTHING, Fault, Step, fault, generator
-from oven_bench.gym.faults.severity import integer, uniform
-from oven_bench.gym.trainee import Kind, Trainee
+from oven_bench.gym.draws import generator, integer, uniform
+from oven_bench.gym.fault import NOTHING, Fault, Kind, Step, Trainee, fault
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 RATE, WORST = 0.05, 10.0
 

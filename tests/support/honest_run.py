@@ -22,18 +22,19 @@ from oven_controller.log.replay import ReplayReport, replay
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Decision, Receipt
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica.history import serve_history
 from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials, inbox_prefix
-from oven_controller.security.signing import Keyring, Signer, judged
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.signing import Signer, judged
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import BusLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "r"
 ON = Subjects(RUN)
@@ -72,7 +73,7 @@ class Played:
 
 
 class HonestRun:
-    def __init__(self, server: EmbeddedServer, link: BusLink, learner: OvenClient, knob: list[float]) -> None:
+    def __init__(self, server: EmbeddedServer, link: ProcessLink, learner: OvenClient, knob: list[float]) -> None:
         self.server, self.link, self.learner, self.knob = server, link, learner, knob
 
     @property
@@ -197,11 +198,11 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
                     joined.set()
                     return
 
-        await asyncio.wait_for(join(), 30)
+        await asyncio.wait_for(join(), 60)
         knob = [1.0]
         actuators = Actuators()
         actuators.scalar(RATE, lambda: knob[0], lambda value: knob.__setitem__(0, value), low=0.1, high=10)
-        link = BusLink(server.url, RUN, keys["learner"], poll_s=0.001, keyring=Keyring(public["learner"]))
+        link = ProcessLink(server.url, RUN, keys["learner"], poll_s=0.001, pin=public["learner"])
         rules = Rules(autonomy="auto", cooldown_ticks=0, newcomers="full")
         learner = OvenClient(link, actuators, max_steps=TICKS, rules=rules, lockstep=True, keys=public)
         await asyncio.to_thread(learner.start)

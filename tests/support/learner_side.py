@@ -10,17 +10,23 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import LogMessage, Message
+from oven_controller.protocol.messages import Decision, LogMessage, Message
+from oven_controller.protocol.names import Subjects
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.link.base import Link
 
 RUN = "r"
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
 
@@ -30,6 +36,56 @@ async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     async with asyncio.timeout(limit_s):
         while not true():
             await asyncio.sleep(0.01)
+
+
+async def off_loop(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """As the training thread would: not on the loop that the test's own bus lives on."""
+    return await asyncio.to_thread(call, *args, **kwargs)
+
+
+def learner_on(link: Link, rate: list[float] | None = None) -> OvenClient:
+    """A client with one knob."""
+    knob = [1.0] if rate is None else rate
+    actuators = Actuators()
+    actuators.scalar("rate", lambda: knob[0], lambda v: knob.__setitem__(0, v), low=0.1, high=10)
+    return OvenClient(link, actuators, max_steps=1000)
+
+
+def polled(learner: OvenClient) -> bool:
+    learner.poll()
+    return True
+
+
+async def keep_observing(learner: OvenClient, first: int, stop: asyncio.Event) -> int:
+    """Like a training loop that takes 2 ms a step, on a thread of its own."""
+    step = first
+
+    def train() -> None:
+        nonlocal step
+        for _ in range(25):
+            learner.observe(step, {"loss": float(step)})
+            learner.poll()
+            step += 1
+
+    while not stop.is_set():
+        await asyncio.to_thread(train)
+        await asyncio.sleep(0.05)
+    return step - 1
+
+
+def decision(number: int, value: float = 2.0, apply_at: int = 1) -> Decision:
+    return Decision(
+        id=f"{number:012d}-00", ballot="b", actuator="rate", verdict="adopted", value=value, reason="", tally=(),
+        tick=0, apply_at_tick=apply_at, expires_at_tick=100_000,
+    )  # fmt: skip
+
+
+async def decide(bus: Bus, made: Decision) -> None:
+    """As a mesh would: in a run that began."""
+    on = Subjects(RUN)
+    async for _ in bus.read(RUN, subjects=[on.run]):
+        break
+    await bus.append(on.decision(made.id), made.wire(), once=True)
 
 
 class Server:

@@ -87,7 +87,7 @@ class Log:
                 self.put(output.subject.split(".", 2)[2], output.message)
         return emitted
 
-    def _learner(self) -> dict[str, int]:
+    def stamp(self) -> dict[str, int]:
         self.n += 1
         return {"incarnation": self.incarnation, "n": self.n - 1}
 
@@ -102,7 +102,7 @@ class Log:
         **rules: Any,
     ) -> list[Output]:
         message = RunStarted(
-            **self._learner(),
+            **self.stamp(),
             recipe="grpo",
             training=training,
             tick=tick,
@@ -119,14 +119,14 @@ class Log:
         return self.start(**kwargs)
 
     def end(self) -> list[Output]:
-        return self.put("run", RunEnded(**self._learner(), reason="completed", tick=self.mesh.state.tick, step=0))
+        return self.put("run", RunEnded(**self.stamp(), reason="completed", tick=self.mesh.state.tick, step=0))
 
     def tick(self, count: int = 1, /, **metrics: float) -> list[Output]:
         emitted: list[Output] = []
         for _ in range(count):
             tick, self.step = self.mesh.state.tick + 1, self.step + 1
             message = Observation(
-                **self._learner(), tick=tick, step=self.step, progress=0.0, metrics=metrics or {"loss": 1.0}
+                **self.stamp(), tick=tick, step=self.step, progress=0.0, metrics=metrics or {"loss": 1.0}
             )
             emitted += self.put("observation", message)
         return emitted
@@ -178,7 +178,7 @@ class Log:
             before, self.step = float(self.step), int(min(asked, self.step)) if isinstance(asked, int | float) else 0
             after = float(self.step)
         message = Receipt(
-            **self._learner(),
+            **self.stamp(),
             decision_id=decision.id,
             actuator=decision.actuator,
             status=status,
@@ -196,7 +196,7 @@ class Log:
         """The learner's receipt of a hold, a resume or a stop."""
         tick = self.mesh.state.tick
         message = Receipt(
-            **self._learner(), command=command_id, actuator=actuator, status=status, tick=tick, step=0, reason="so"
+            **self.stamp(), command=command_id, actuator=actuator, status=status, tick=tick, step=0, reason="so"
         )
         return self.put("receipt", message)
 

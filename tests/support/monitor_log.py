@@ -62,7 +62,7 @@ class Recording(Log):
 
     def begin(self) -> None:
         message = RunStarted(
-            **self._learner(),
+            **self.stamp(),
             recipe="grpo",
             horizon=Horizon(max_steps=MAX_STEPS),
             actuators=SPECS,
@@ -89,7 +89,7 @@ class Recording(Log):
             progress = min(1.0, self.step / MAX_STEPS)
             self.put(
                 "observation",
-                Observation(**self._learner(), tick=tick, step=self.step, progress=progress, metrics=metrics),
+                Observation(**self.stamp(), tick=tick, step=self.step, progress=progress, metrics=metrics),
             )
             self._apply(tick)
 
@@ -109,7 +109,7 @@ class Recording(Log):
             elif decision.actuator == "data.mixture":
                 after, status = decision.before, "rejected"
             message = Receipt(
-                **self._learner(),
+                **self.stamp(),
                 decision_id=decision.id,
                 actuator=decision.actuator,
                 status=status,
@@ -190,7 +190,7 @@ def ended() -> list[Event]:
     log.join("lr", moves=(LR,), speciality=(LR,))
     log.begin()
     log.observe(MAX_STEPS)
-    end = RunEnded(**log._learner(), reason="completed", tick=MAX_STEPS, step=MAX_STEPS, metrics={"eval/accuracy": 0.9})
+    end = RunEnded(**log.stamp(), reason="completed", tick=MAX_STEPS, step=MAX_STEPS, metrics={"eval/accuracy": 0.9})
     log.put("run", end)
     return log.events
 

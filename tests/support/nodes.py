@@ -145,7 +145,7 @@ class Cluster:
         }  # fmt: skip
 
     def bus(self, name: str = "admin"):  # type: ignore[no-untyped-def]
-        return Bus.connect(self.url, Credentials.load(self.creds(name)), timeout_s=10)
+        return Bus.connect(self.url, Credentials.load(self.creds(name)), timeout_s=60)
 
     async def leader(self, bus: Bus) -> int:
         """The node that leads the log's stream, once there is one."""

@@ -11,10 +11,9 @@ from oven_controller.errors import RefusedError
 from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import Link
-from oven_learner.link.resume_state import Past
-from oven_learner.loop import add_learning_rate
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.link.base import Link
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rollback.in_memory import Snapshots
@@ -84,7 +83,7 @@ def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
 
 def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
     class Closed(Line):
-        def open(self) -> Past:
+        def open(self) -> ResumeState:
             raise RefusedError("the server refused the credentials")
 
     try:
@@ -171,7 +170,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
         case.client.observe(step, {})
         case.client.poll()
         rates.append(case.model.rate)
-    return case.end(3) | {"rates": rates, "timeouts": case.client._listening.timeouts}
+    return case.end(3) | {"rates": rates, "timeouts": case.client._inbox.timeouts}
 
 
 def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
@@ -182,7 +181,7 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         rate = RateReadback(LearningRateScale(optimizer, None if overwrites else schedule))
         actuators, line = Actuators(), Line()
-        add_learning_rate(actuators, rate, (0.1, 3.0))
+        rate.announce(actuators, (0.1, 3.0))
         line.coming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
         client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
         client.start()

@@ -24,7 +24,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import BusLink
+from oven_learner.link.process_link import ProcessLink
 
 # Wants another value whenever it may: there is always a ballot or a decision under way.
 PENDULUM = '''
@@ -127,7 +127,7 @@ class Swarm:
         """A learner that takes `hz` steps a second whatever happens, and ends in order."""
         actuators, clip = Actuators(), self.clip
         actuators.scalar("grad.clip", lambda: clip[0], lambda v: clip.__setitem__(0, v), low=0.1, high=10)
-        link = BusLink(self.site.url, RUN, Credentials.load(self.site.creds("learner")))
+        link = ProcessLink(self.site.url, RUN, Credentials.load(self.site.creds("learner")))
         learner = self.learner = OvenClient(link, actuators, rules=rules, max_steps=10**6)
         await asyncio.to_thread(learner.start)
         measured = {f"loss/{n}": 1 / (n + 3) for n in range(gauges)}
@@ -144,7 +144,7 @@ class Swarm:
         finally:
             self._stop.set()
             await asyncio.to_thread(thread.join)
-            said = await asyncio.to_thread(learner.close, "completed", timeout_s=20)
+            said = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
         assert said, "everything that the learner said is in the log"
 
     async def ended(self) -> int:

@@ -7,11 +7,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.faults.catalogue import families
-from oven_bench.gym.tasks.grpo.trainee import Grpo
-from oven_bench.gym.tasks.pretraining.trainee import Pretraining
-from oven_bench.gym.trainee import Trainee
+from oven_bench.gym.trainees.grpo import Grpo
+from oven_bench.gym.trainees.pretraining import Pretraining
 
 ONSET, END_OF_RUN, SEED = 3, 9, 1
 Metrics = list[dict[str, float]]

@@ -34,7 +34,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
 from oven_controller.settings.model import Settings, dotted_names
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -233,8 +233,8 @@ class OneDecision:
         self.sent: list[LearnerMessage] = []
         self.inbox: deque[LogMessage] = deque()
 
-    def open(self) -> Past:
-        return Past()
+    def open(self) -> ResumeState:
+        return ResumeState()
 
     def begin(self) -> None:
         pass

@@ -16,7 +16,7 @@ from nats.errors import Error as NatsError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, OvenError, reason
 from oven_controller.protocol.events import Event
-from oven_controller.runs import log_reader
+from oven_controller.runs import log_reader, log_sources
 from oven_controller.runs.folder import RunFolder
 from oven_controller.security.signing import Keyring
 
@@ -65,9 +65,9 @@ class Feed:
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""
         heard = asyncio.Event()
-        async with log_reader.connected(self._folder, "monitor") as bus:
+        async with log_sources.connected(self._folder, "monitor") as bus:
             self._say("reading", "")
-            await log_reader.listen(bus, self._folder.run, heard)
+            await log_sources.listen(bus, self._folder.run, heard)
             loop = asyncio.get_running_loop()
             while self._folder.locked():
                 heard.clear()
@@ -89,13 +89,13 @@ class Feed:
         if not bus.client.is_connected:
             raise BusError("the server went away")
         try:
-            async for events in log_reader.batches(bus, self._folder.run, self._last):
+            async for events in log_sources.batches(bus, self._folder.run, self._last):
                 yield events
             self._say("connected", "")
         except BusError as error:
             if not bus.client.is_connected:
                 raise
-            events = [event async for event in log_reader.stored(self._folder, self._last)]
+            events = [event async for event in log_sources.stored(self._folder, self._last)]
             self._say("no mesh", str(error))
             yield events
             await asyncio.sleep(LOOK_S)
@@ -103,7 +103,7 @@ class Feed:
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
         if self._folder.exported():
-            lines = log_reader.exported(self._folder)
+            lines = log_sources.exported(self._folder)
             while events := list(islice(lines, BATCH)):
                 self._give(events)
                 await asyncio.sleep(0)

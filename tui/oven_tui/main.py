@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
 from oven_controller.runs.folder import RunFolder
 
@@ -57,9 +58,7 @@ def show(
     app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=light)
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, app.exit)  # Textual would leave the terminal as it is
+        call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
         looking = asyncio.create_task(_end_when_hung_up())
         await app.run_async()
         looking.cancel()

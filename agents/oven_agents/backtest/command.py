@@ -15,7 +15,7 @@ from oven_controller.mesh.values import show
 from oven_controller.protocol import names
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import RunFolder
-from oven_controller.settings.model import with_rules
+from oven_controller.settings.resolution import with_rules
 from oven_controller.text.line_width import wrapped
 from oven_controller.text.plain_text import say
 

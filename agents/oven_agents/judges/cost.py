@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oven_agents.judges.providers.provider import Usage
+from oven_agents.judges.usage import Usage
 
 
 def cost_usd(provider: str, base_url: str, model: str, usages: Sequence[Usage | None]) -> float | None:

@@ -15,7 +15,7 @@ from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger
-from oven_controller.protocol.messages import ScoreRequest
+from oven_controller.protocol.requests import ScoreRequest
 
 log = logging.getLogger("oven.member")
 

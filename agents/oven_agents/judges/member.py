@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from oven_agents.judges.failures import JudgeFailure, Kind
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.providers.provider import Usage
-from oven_agents.judges.usage import Ledger, opened
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_agents.judges.usage import Ledger, Usage, opened
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 
 log = logging.getLogger("oven.member")
 

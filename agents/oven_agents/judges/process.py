@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import logging
 import os
-import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -23,7 +22,7 @@ from oven_agents.judges.cost import cost_usd
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
@@ -39,10 +38,16 @@ GRACE_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Entry point of a member's process; `--name` says which of `committee.members` it is."""
-    parser = argparse.ArgumentParser(prog="member")
-    parser.add_argument("--name", required=True)
-    name = names.checked("member", parser.parse_args(args).name)
+    """Entry point of a member's process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(judge)
+    app(args, prog_name="member")
+    return 0
+
+
+def judge(name: Annotated[str, typer.Option(help="which of `committee.members` it is")]) -> None:
+    """Answer the learner until told to end."""
+    name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
     key = providers.key_of(name, settings)
@@ -54,7 +59,6 @@ def main(args: list[str]) -> int:
         asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, trace))
     finally:
         tracing.shutdown()
-    return 0
 
 
 def trace(call: CallRecord) -> None:
@@ -82,10 +86,8 @@ async def host(
 ) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_without_content)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().set_exception_handler(_without_content)
+    call_at_end(stop.set)
     provider = providers.connect(name, settings, key)
     price = partial(cost_usd, provider.name, settings.base_url, settings.model)
     member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)

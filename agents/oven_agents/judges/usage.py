@@ -10,7 +10,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from oven_agents.judges.failures import Kind
-from oven_agents.judges.providers.provider import Usage
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that one answer was billed for."""
+
+    input_tokens: int
+    """Of the whole prompt, what came from a cache included."""
+    output_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass

@@ -15,7 +15,7 @@ from oven_agents.sdk.window import Window
 from oven_controller.protocol.actions import UNDO
 from oven_controller.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
 
-_SPARE = 4096
+SPARE = 4096
 """Entries that a column keeps beyond those in the window before it is cut."""
 
 
@@ -33,9 +33,9 @@ class _Column:
         self.at.append(at)
         self.ticks.append(tick)
         self.values.append(value)
-        if len(self.at) > _SPARE and self.at[_SPARE // 2] < oldest:
+        if len(self.at) > SPARE and self.at[SPARE // 2] < oldest:
             for column in (self.at, self.ticks, self.values):
-                del column[: _SPARE // 2]
+                del column[: SPARE // 2]
 
     def first(self, oldest: int, after: int, last: int | None) -> int:
         """Where an answer begins: not before observation `oldest`, after tick `after`, at most the `last` ones."""
@@ -77,7 +77,7 @@ class Columns:
             if column is None:
                 column = self._columns[name] = _Column()
             column.add(at, observation.tick, value, oldest)
-        if len(self._observations) > self._kept + _SPARE:
+        if len(self._observations) > self._kept + SPARE:
             self._observations = self._observations[-self._kept :]
             self._dropped = at + 1 - self._kept
 
@@ -104,8 +104,8 @@ class Columns:
         column = self._columns.get(metric)
         return [] if column is None else column.values[column.first(self.oldest, after, last) :]
 
-    def kept(self, metric: str, after: int, last: int | None) -> list[tuple[int, float]] | None:
-        """As `Window.kept` in a run whose rollbacks were never taken back; None where the columns cannot say."""
+    def surviving_series(self, metric: str, after: int, last: int | None) -> list[tuple[int, float]] | None:
+        """As `Window.surviving_series` where no rollback was taken back; None where the columns cannot say."""
         if self._plain:
             return None
         column = self._columns.get(metric)
@@ -158,7 +158,7 @@ class _ColumnWindow(Window):
         found = self._columns.series(metric, after, last)
         return super().series(metric, after=after, last=last) if found is None else found
 
-    def kept(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
+    def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
         undone = any(receipt.actuator == UNDO for receipt in self.receipts)
-        found = None if undone else self._columns.kept(metric, after, last)
-        return super().kept(metric, after=after, last=last) if found is None else found
+        found = None if undone else self._columns.surviving_series(metric, after, last)
+        return super().surviving_series(metric, after=after, last=last) if found is None else found

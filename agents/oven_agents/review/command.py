@@ -19,6 +19,7 @@ from oven_agents.review.tick_file import BLOCK, Index, TickFile
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
 from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.machine import OUTPUTS
@@ -26,7 +27,6 @@ from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
-from oven_controller.runs.folder import write_whole
 from oven_controller.text.plain_text import say
 
 PROCESSES = 2
@@ -60,7 +60,7 @@ def main(
     report.lines = notes(report.start)
     if html is not None:
         try:
-            write_whole(html, page.page(report))
+            write_atomic(html, page.page(report))
         except OSError as error:
             raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
     if as_json:

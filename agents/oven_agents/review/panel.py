@@ -79,6 +79,11 @@ class Panel:
         return self._loop.tick
 
     @property
+    def decisions(self) -> Sequence[Decision]:
+        """What the mesh decided on the agents' votes, in its order."""
+        return self._loop.computed
+
+    @property
     def problems(self) -> dict[str, list[str]]:
         """Tracebacks of the agents' own code."""
         return {name: session.problems for name, session in self._sessions.items() if session.problems}

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import logging
 import os
-import signal
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from oven_agents import memory_limit
 from oven_agents.runtime.kg_client import Prior
 from oven_agents.runtime.loader import default_name, load
-from oven_agents.runtime.publisher import Speech, belonging, react
+from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
-from oven_controller.bus.nats_client import Heard
+from oven_controller.bus.nats_client import InlineMessage
+from oven_controller.cancellation import call_at_end
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import BallotOpened, HistoryBatch, HistoryRequest, LogMessage, Observation
+from oven_controller.protocol.messages import BallotOpened, LogMessage, Observation
+from oven_controller.runs.log_sources import batches
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.settings.agent_options import assigned, described
@@ -38,34 +41,49 @@ REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
 HISTORY_S = 15.0
 """How long to continue asking for history when no one answers."""
+HISTORY_ANSWER_S = 2.0
+"""How long to wait for one answer."""
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the process: one or more agents (NAME or FILE.py), `--name` for each of them to appear under
-    another name, `--option NAME.OPTION=VALUE` for the one of that name, and `--shadow`. `--check` loads them and ends;
-    `--options` prints as JSON which options they have, and ends."""
-    parser = argparse.ArgumentParser(prog="agent")
-    parser.add_argument("agents", nargs="+", metavar="agent")
-    parser.add_argument("--name", action="append", default=[], dest="names")
-    parser.add_argument("--option", action="append", default=[], dest="given")
-    parser.add_argument("--shadow", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--options", action="store_true", dest="tell")
-    options = parser.parse_args(args)
-    if options.names and len(options.names) != len(options.agents):
-        parser.error(f"{len(options.agents)} agents and {len(options.names)} names; give each a --name, or none")
+    """Entry point of a process of agents."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(serve)
+    app(args, prog_name="agent")
+    return 0
+
+
+def serve(
+    agents: Annotated[list[str], typer.Argument(metavar="agent", help="the name of an installed one, or a file")],
+    called: Annotated[
+        list[str] | None, typer.Option("--name", help="for each agent, in their order: the name that it votes under")
+    ] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME.OPTION=VALUE", help="of the agent of that name")
+    ] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="their votes are logged, and do not count")] = False,
+    check: Annotated[bool, typer.Option("--check", help="load the agents, and end")] = False,
+    tell: Annotated[bool, typer.Option("--options", help="print as JSON which options they have, and end")] = False,
+) -> None:
+    """Take part in the run of OVEN_RUN until told to end."""
+    called = called or [default_name(agent) for agent in agents]
+    if len(called) != len(agents):
+        raise typer.BadParameter(f"{len(agents)} agents and {len(called)} names; give each a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.limit(int(most))
-    called = options.names or [default_name(agent) for agent in options.agents]
-    given = _given(options.given, called)
-    loaded = [load(agent, given.get(name), name)[1] for agent, name in zip(options.agents, called, strict=True)]
-    if options.tell:
+    options = _given(given or (), called)
+    loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, called, strict=True)]
+    if tell:
         print(json.dumps([described(name, type(agent)) for name, agent in zip(called, loaded, strict=True)]))
-    if options.check or options.tell:
-        return 0
-    called = [names.checked("agent", name) for name in called]
-    sessions = [Session(agent, name, shadow=options.shadow) for name, agent in zip(called, loaded, strict=True)]
+    if not check and not tell:
+        called = [names.checked("agent", name) for name in called]
+        _host([Session(agent, name, shadow=shadow) for name, agent in zip(called, loaded, strict=True)])
+
+
+def _host(sessions: Sequence[Session]) -> None:
+    """`host` by the environment that the stack sets."""
+    called = [session.name for session in sessions]
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     shared = credentials.name if credentials and len(called) > 1 else ""
@@ -79,7 +97,6 @@ def main(args: list[str]) -> int:
         raise ProcessError(why) from None
     finally:
         tracing.shutdown()
-    return 0
 
 
 def _given(texts: Sequence[str], called: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -109,53 +126,40 @@ async def host(
     """
     on = names.Subjects(run)
     stop, news = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def asked() -> None:
         stop.set()
         news.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked)
+    call_at_end(asked)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
         prior = Prior(bus)
-        speeches = [Speech(session, bus, on, prior, contexts) for session in sessions]
+        publishers = [Publisher(session, bus, on, prior, contexts) for session in sessions]
 
-        def hear(message: Heard) -> None:
+        def hear(message: InlineMessage) -> None:
             context = tracing.carried(message.headers)
             inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
             news.set()
 
         for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
-            await bus.hear(subject, hear)
+            await bus.subscribe_inline(subject, hear)
         await bus.flush()
         known, filled = 0, -1  # the log's sequence up to which history told, and the loss of connection it made good
         while not stop.is_set():
             news.clear()
             while filled != bus.losses:
                 filled = bus.losses
-                known = await _catch_up(sessions, keyring, bus, on, known, stop)
+                known = await _catch_up(sessions, keyring, bus, run, known, stop)
                 for session in sessions:
                     session.announce()
-            while inbox:
-                event = keyring.judge(inbox.popleft())
-                if isinstance(event.body, Observation | BallotOpened):
-                    contexts.keep(belonging(event.body), event.traceparent)
-                _absorb(sessions, event.body)
-            await react(speeches)
-            for session in sessions:
-                for problem in session.problems:
-                    log.error("%s: the agent raised; it abstains on this window\n%s", session.name, problem)
-                session.problems.clear()
-            for _ in range(REPEATS):
-                if not any(session.awaited for session in sessions) or await _within(news, REPEAT_S):
-                    break
-                for speech in speeches:
-                    await speech.say([awaited] if (awaited := speech.session.awaited) else [])
+            _read(inbox, keyring, contexts, sessions)
+            await react(publishers)
+            _log_problems(sessions)
+            await _repeat_awaited(publishers, news)
             if bus.closed.is_set():
                 raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
             await news.wait()
@@ -163,6 +167,31 @@ async def host(
             for session in sessions:
                 await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())
             await bus.flush()
+
+
+def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]) -> None:
+    """Absorb all that has come."""
+    while inbox:
+        event = keyring.judge(inbox.popleft())
+        if isinstance(event.body, Observation | BallotOpened):
+            contexts.keep(trace_key(event.body), event.traceparent)
+        _absorb(sessions, event.body)
+
+
+def _log_problems(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        for problem in session.problems:
+            log.error("%s: the agent raised; it abstains on this window\n%s", session.name, problem)
+        session.problems.clear()
+
+
+async def _repeat_awaited(publishers: Sequence[Publisher], news: asyncio.Event) -> None:
+    """In lockstep, say `done` again until something comes of it."""
+    for _ in range(REPEATS):
+        if not any(one.session.awaited for one in publishers) or await _within(news, REPEAT_S):
+            return
+        for one in publishers:
+            await one.say([awaited] if (awaited := one.session.awaited) else [])
 
 
 def _absorb(sessions: Sequence[Session], body: LogMessage | Malformed) -> None:
@@ -180,24 +209,23 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _catch_up(
-    sessions: Sequence[Session], keyring: Keyring, bus: Bus, on: names.Subjects, after: int, stop: asyncio.Event
+    sessions: Sequence[Session], keyring: Keyring, bus: Bus, run: str, after: int, stop: asyncio.Event
 ) -> int:
     """Absorb what the log holds after that sequence; the last one that was told. The mesh answers, and may be starting
     again itself, so it is asked for a while."""
     patience = asyncio.get_running_loop().time() + HISTORY_S
     while not stop.is_set():
         try:
-            reply = await bus.request(on.history, HistoryRequest(after=after).wire())
+            async for batch in batches(bus, run, after, HISTORY_ANSWER_S):
+                for event in map(keyring.judge, batch):
+                    _absorb(sessions, event.body)
+                    after = event.seq
+                if stop.is_set():
+                    break
+            break
         except BusError as error:
             if bus.closed.is_set() or asyncio.get_running_loop().time() > patience:
                 log.warning("no history (%s): nothing is known here but what comes from now on", error)
                 break
             await asyncio.sleep(REPEAT_S)
-            continue
-        batch = HistoryBatch.model_validate_json(reply)
-        for entry in batch.events:
-            _absorb(sessions, keyring.judge(Event.from_logged(entry)).body)
-            after = entry.seq
-        if not batch.events or after >= batch.head:
-            break
     return after

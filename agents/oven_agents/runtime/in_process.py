@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 from oven_agents.runtime.kg_client import Ask, consider
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
+from oven_controller import plugins
 from oven_controller.log.in_memory_run import Participant
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
@@ -24,7 +24,7 @@ def participants(names: Sequence[str] | None = None, ask: Ask | None = None) -> 
     Entry point of oven.in_process. Raises UnknownNameError, ConfigError.
     """
     if names is None:
-        names = sorted(point.name for point in entry_points(group="oven.agents"))
+        names = sorted(plugins.points("agents"))
     return [AgentParticipant(name, agent, ask) for name, agent in map(load, names)]
 
 

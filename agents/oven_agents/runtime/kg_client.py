@@ -24,17 +24,8 @@ from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError
 from oven_controller.mesh.requirements import change
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    Diagnosis,
-    EvidencePath,
-    Judgement,
-    JudgeRequest,
-    Message,
-    RunStarted,
-    Symptom,
-    Vote,
-)
+from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
+from oven_controller.protocol.requests import Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
 
 log = logging.getLogger("oven.agent")
 

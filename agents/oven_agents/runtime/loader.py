@@ -6,11 +6,11 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from oven_agents.sdk.agent import Agent
+from oven_controller import plugins
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.settings.agent_options import checked
 
@@ -39,9 +39,9 @@ def kind(name_or_file: str) -> tuple[Callable[[], Agent], str]:
         path = Path(name_or_file)
         found = _in_file(path)
         return found, f"{path}: {found.__name__}()"
-    points = {point.name: point for point in entry_points(group="oven.agents")}
+    points = plugins.points("agents")
     if name_or_file not in points:
-        raise UnknownNameError("agent", name_or_file, points)
+        raise UnknownNameError("agent", name_or_file, points, plugins.RENAMED["agents"])
     wrong = f"the agent {name_or_file!r} ({points[name_or_file].value}) cannot be loaded: it"
     try:
         return points[name_or_file].load(), wrong

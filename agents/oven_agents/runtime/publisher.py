@@ -14,29 +14,30 @@ from oven_controller.errors import BusError
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_controller.protocol.names import Subjects
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.agent")
 
 
-def belonging(body: Observation | BallotOpened) -> str:
+def trace_key(body: Observation | BallotOpened) -> str:
     """What votes name the trace of a message by: an answer its ballot, any other vote the tick that its window ends
     with."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 
-async def react(speeches: Sequence[Speech]) -> None:
+async def react(publishers: Sequence[Publisher]) -> None:
     """Have every agent vote, then say it all: a question to the graph holds up no one else's words."""
     began_ns = time.time_ns()
-    said = [(speech, messages) for speech in speeches if (messages := speech.session.react())]
+    said = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
     if len(said) == 1:  # without a task of its own, which costs a turn of the loop
-        speech, messages = said[0]
-        await speech.consider(messages, began_ns)
+        publisher, messages = said[0]
+        await publisher.consider(messages, began_ns)
     elif said:
-        await asyncio.gather(*(speech.consider(messages, began_ns) for speech, messages in said))
+        await asyncio.gather(*(publisher.consider(messages, began_ns) for publisher, messages in said))
 
 
-class Speech:
-    """One agent's. `contexts` holds, by `belonging`, the traces that the process has heard of."""
+class Publisher:
+    """Publishes what one agent says. `contexts` holds, by `trace_key`, the traces that the process has heard of."""
 
     def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: tracing.Contexts) -> None:
         self.session = session
@@ -67,11 +68,11 @@ class Speech:
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
-    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> tracing.Span:
+    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> Span:
         """A vote's, from the question to the agent on. Statuses have none."""
         if not isinstance(message, Vote):
             return tracing.OFF
-        attributes: dict[str, tracing.Attribute] = {
+        attributes: dict[str, Attribute] = {
             "oven.agent": self.session.name,
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.protocol.messages import ActuatorSpec, Value
+from oven_controller.protocol.messages import ActuatorSpec, Receipt, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
+    """One actuator of a run."""
+
     spec: ActuatorSpec
     value: Value
     changed_at: int | None = None
@@ -33,3 +35,9 @@ class Knob:
         low = self.spec.low if self.spec.low is not None else value
         high = self.spec.high if self.spec.high is not None else value
         return min(max(value, low), high)
+
+
+def change_of(receipt: Receipt) -> float:
+    """By how much it changed a number; 0 of what is none."""
+    before, after = receipt.before, receipt.after
+    return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0

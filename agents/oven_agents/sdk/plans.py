@@ -1,6 +1,6 @@
 """Several plans for what an agent saw, of which one is said: the knowledge graph's best, or the agent's own first.
 
-A sentinel sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
+An agent sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
 leave more than one plan standing; which of them is most likely to help is what the graph is asked for.
 """
 
@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    DiagnoseRequest,
-    Diagnosis,
-    EvidencePath,
-    Phase,
-    RunStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import AgentStatus, RunStarted, Vote
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""
@@ -43,6 +36,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
+    """Several plans for what was seen, of which one is said."""
+
     plans: tuple[Plan, ...]
     """In the agent's own order of preference, each with the agent's own confidence in its votes; never empty."""
     symptoms: Mapping[str, float]
@@ -76,6 +71,7 @@ def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
 
 
 def phase(run: RunStarted) -> Phase:
+    """Which kind of training it is, as the knowledge graph distinguishes them."""
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
 
 

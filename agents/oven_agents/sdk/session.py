@@ -102,39 +102,42 @@ class Session:
             case Observation():
                 self._observations.append(body)
             case Receipt():
-                knob = self._knobs.get(body.actuator)
-                if not body.decision_id and (knob is None or knob.spec.kind == "action"):
-                    return  # of a hold, a resume or a stop: no setting has changed
-                self._receipts.append(body)
-                self._answered.add(body.decision_id)
-                self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != body.decision_id}
-                self._turn(body)
+                self._take_receipt(body)
             case BallotOpened():
                 if body.id > self._seen:
                     self._seen = body.id
                     if body.id not in self._closed:
                         self._ballots[body.actuator] = body
             case Decision():
-                if body.id <= self._decided:
-                    return
-                self._decided = body.id
-                self._closed.add(body.ballot)
-                if body.command:
-                    self._commanded.add(body.id)
-                own = self._cast.pop(body.actuator, None) is not None
-                if (
-                    self._ballots.get(body.actuator, None) is not None
-                    and self._ballots[body.actuator].id == body.ballot
-                ):
-                    del self._ballots[body.actuator]
-                if body.verdict == "adopted" and body.id not in self._answered:
-                    self._in_flight[body.actuator] = body
-                if body.verdict in ("adopted", "withheld"):
-                    self._changed[body.actuator] = body
-                elif own or any(line.agent == self.name and line.stance == "propose" for line in body.tally):
-                    self._turned_down[body.actuator] = body
+                if body.id > self._decided:
+                    self._take_decision(body)
             case _:
                 pass
+
+    def _take_receipt(self, receipt: Receipt) -> None:
+        knob = self._knobs.get(receipt.actuator)
+        if not receipt.decision_id and (knob is None or knob.spec.kind == "action"):
+            return  # of a hold, a resume or a stop: no setting has changed
+        self._receipts.append(receipt)
+        self._answered.add(receipt.decision_id)
+        self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
+        self._apply_receipt(receipt)
+
+    def _take_decision(self, decision: Decision) -> None:
+        actuator = decision.actuator
+        self._decided = decision.id
+        self._closed.add(decision.ballot)
+        if decision.command:
+            self._commanded.add(decision.id)
+        own = self._cast.pop(actuator, None) is not None
+        if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
+            del self._ballots[actuator]
+        if decision.verdict == "adopted" and decision.id not in self._answered:
+            self._in_flight[actuator] = decision
+        if decision.verdict in ("adopted", "withheld"):
+            self._changed[actuator] = decision
+        elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
+            self._turned_down[actuator] = decision
 
     def react(self) -> list[Vote | AgentStatus | Plan | Alternatives]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
@@ -175,10 +178,12 @@ class Session:
 
     @property
     def run(self) -> RunStarted | None:
+        """The run's newest announcement; None before the first."""
         return self._run
 
     @property
     def knobs(self) -> Mapping[str, Knob]:
+        """The run's actuators by name, as the last receipts left them."""
         return self._knobs
 
     @property
@@ -190,6 +195,7 @@ class Session:
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]
 
     def leave(self, reason: str = "") -> AgentStatus:
+        """The status with which it takes its leave."""
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:
@@ -200,7 +206,7 @@ class Session:
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
         for receipt in self._receipts:
             if receipt.incarnation == run.incarnation:
-                self._turn(receipt)
+                self._apply_receipt(receipt)
         # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
         self._announce = True
         if self._spent:
@@ -221,7 +227,7 @@ class Session:
         self._commanded.clear()
         self._noticed_about, self._failures = "", 0
 
-    def _turn(self, receipt: Receipt) -> None:
+    def _apply_receipt(self, receipt: Receipt) -> None:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
             return
         knob = self._knobs[receipt.actuator]
@@ -267,13 +273,13 @@ class Session:
             why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
             return ([], [], _held_back(plans[0].votes, why)) if why else ([said], [], None)
         proposals = [said] if isinstance(said, Vote) else list(said or ())
-        kept = [(vote, self._pointless(vote, tick)) for vote in proposals]
+        kept = [(vote, self._is_redundant(vote, tick)) for vote in proposals]
         told = next((notice for vote, why in kept if (notice := _held_back([vote], why))), None)
         return [], [vote for vote, why in kept if not why], told
 
     def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
         """Why one of the votes would only fill the log now; empty if none would."""
-        return next((why for vote in votes if (why := self._pointless(vote, tick))), "")
+        return next((why for vote in votes if (why := self._is_redundant(vote, tick))), "")
 
     def _noticed(self, notice: Notice | None) -> list[AgentStatus]:
         """Once; again when something else was told in between."""
@@ -286,10 +292,10 @@ class Session:
         """Whether a vote of this agent counts in the ballot already, so that no one waits for it to be done."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
-    def _pointless(self, vote: Vote, tick: int) -> str:
+    def _is_redundant(self, vote: Vote, tick: int) -> str:
         """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after any
-        change, and after a refusal of what this agent itself proposed, or advice; what was refused to
-        somebody else is not a reason to be silent."""
+        change, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
+        is not a reason to be silent."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)

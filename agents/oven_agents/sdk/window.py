@@ -14,6 +14,8 @@ from oven_controller.protocol.messages import BallotOpened, Observation, Receipt
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    """A run as it stands at its newest tick."""
+
     run: RunStarted
     observations: Sequence[Observation]
     """Oldest first, at most the SDK's limit (512); never empty."""
@@ -27,10 +29,12 @@ class Window:
 
     @property
     def last(self) -> Observation:
+        """The newest observation."""
         return self.observations[-1]
 
     @property
     def tick(self) -> int:
+        """Its tick."""
         return self.last.tick
 
     @property
@@ -50,7 +54,7 @@ class Window:
         values.reverse()
         return values
 
-    def kept(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
+    def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
         """(tick, value) of the metric on the way to the present weights, oldest first: as `series`, without what a
         rollback threw away. What comes after a rollback is compared with what led to the snapshot, not with the fall.
         """
@@ -90,7 +94,7 @@ class Window:
         """The receipts that changed the actuator, oldest first."""
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
-    def settled_after(self, *actuators: str) -> int:
+    def last_change_tick(self, *actuators: str) -> int:
         """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
 
         Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a

@@ -6,14 +6,14 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.objective import objective, signed
 from oven_controller.protocol.messages import RunStarted, Vote
 
 KNOB, TERM = "channel.", "channel/"
 
 
-class AuxiliaryWeight(Agent):
+class AuxiliaryLoss(Agent):
     """Signals: the share of the loss that an auxiliary term makes up (weight × term) is above MOST over WINDOW steps;
     or the run is past LATE and the term no longer falls. A term that helps at the beginning competes with the objective
     in the end.
@@ -60,7 +60,7 @@ class AuxiliaryWeight(Agent):
 
     def _too_heavy(self, window: Window, name: str) -> Vote | None:
         knob = window.knobs[KNOB + name]
-        since = window.settled_after(knob.spec.name)
+        since = window.last_change_tick(knob.spec.name)
         terms = window.series(TERM + name, after=since, last=self.WINDOW)
         losses = window.series("loss", after=since, last=self.WINDOW)
         if knob.number <= 0 or len(terms) < self.WINDOW or len(losses) < self.WINDOW:
@@ -81,7 +81,7 @@ class AuxiliaryWeight(Agent):
             f"{' and falls no more' if late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=THUMB, why=why, target=target.name,
+            knob.spec.name, halved, confidence=needs_second(window.run), why=why, target=target.name,
             expected_change=signed(target, 0.01), horizon=60,
         )  # fmt: skip
 
@@ -89,5 +89,5 @@ class AuxiliaryWeight(Agent):
 def _terms(run: RunStarted) -> list[str]:
     """Loss terms that can be both seen and weighed."""
     published = {metric.name for metric in run.metrics}
-    names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryWeight.moves]
+    names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]
     return [name for name in names if TERM + name in published]

@@ -11,10 +11,10 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
-from oven_agents.stats.evaluation_request import ask, available
-from oven_agents.stats.importance_ratio import foreign
+from oven_agents.stats.evaluation_request import available, request_evaluation
+from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.objective import held_out, readings, signed
-from oven_agents.stats.rollback_history import vain
+from oven_agents.stats.rollback_history import last_rollback_failed
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Value, Vote
 
@@ -22,7 +22,7 @@ ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
-class Relapse(Agent):
+class BestCheckpoint(Agent):
     """Signals: a held-out reading plainly worse than the best one, whatever the cause; so it meets causes that no other
     agent knows. Worse is measured against what the run has learnt, the best reading minus the first: a reading is
     plainly worse that lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL
@@ -39,7 +39,7 @@ class Relapse(Agent):
     back with the weights: both are gone back from at the same rate first. Where weights moved by more than steps do, a
     lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
     all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
-    another's, led to no new best, it leaves the run alone; where going back changed nothing
+    another's, led to no new best, it leaves the run alone; where the last rollback failed
     (oven_agents.stats.rollback_history) it does so again only if the rate has grown. Where completions were not the
     policy's own since then (oven_agents.stats.importance_ratio), what is lost comes again after each rollback, and is
     left to the policy to get used to.
@@ -80,7 +80,7 @@ class Relapse(Agent):
     CUT = 8.0
     """Factor by which the rate comes down. A quarter instead was a little worse twice (docs/experiments.md)."""
     PASSED = 100
-    """Batches to pass over, as many as the sentinel's; too few leave the run in a bad stretch, too many cost good
+    """Batches to pass over, as many as divergence's; too few leave the run in a bad stretch, too many cost good
     data."""
     ATTEMPTS = 2
     """Rollbacks since the best reading after which it leaves the run alone: more of the same will not help."""
@@ -104,7 +104,7 @@ class Relapse(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or optimizer_gauges.shrinking(window) > 0.5:
+        if metric is None or metric.name not in window.last.metrics or optimizer_gauges.shrink_share(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
         seen = readings(window, last=self.READINGS)
         values = [value for _, value in seen]
@@ -113,7 +113,7 @@ class Relapse(Agent):
         share = self.lost(values)
         at, best = max(seen[:-1], key=lambda reading: reading[1])
         back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > at]
-        if share is None or len(back) >= self.ATTEMPTS or foreign(window, at):
+        if share is None or len(back) >= self.ATTEMPTS or is_off_policy(window, at):
             return None
         step = next(o.step for o in window.observations if o.tick == at)
         passed = {receipt.tick for receipt in window.applied(SKIP)}
@@ -124,7 +124,7 @@ class Relapse(Agent):
         if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
-            return ask(window, why)
+            return request_evaluation(window, why)
         slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
         found = self._remedy(window, at, tried, once=slowed or at == seen[-low - 1][0])
         if found is None:
@@ -149,14 +149,16 @@ class Relapse(Agent):
             optimizer_gauges.grown(window, optimizer_gauges.RATE),
             optimizer_gauges.grown(window, optimizer_gauges.LENGTH),
         )
-        if rate < self.LONGER and vain(window):
+        if rate < self.LONGER and last_rollback_failed(window):
             return None
         if not tried and rate < self.LONGER:
             if SKIP in window.knobs and longer < self.LONGER:
                 return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", (), ""
-        if optimizer_gauges.displaced(window, at, window.tick - at):  # by no step; and what repairs them is steps
+        if optimizer_gauges.unexplained_jump(
+            window, at, window.tick - at
+        ):  # by no step; and what repairs them is steps
             return None if tried else ("rollback", (), "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))

@@ -71,11 +71,11 @@ class Curriculum(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         shares = window.knobs[MIXTURE].shares
-        changed = window.settled_after(MIXTURE)
+        changed = window.last_change_tick(MIXTURE)
         if changed >= 0 and window.tick < changed + self.WAIT:
             return None
         # What a policy that was rolled back could do says nothing of the one that is there now.
-        since = max(changed, window.settled_after(ROLLBACK))
+        since = max(changed, window.last_change_tick(ROLLBACK))
         if len(window.series("reward", after=since)) < self.LEAST:
             return None
         passed = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}

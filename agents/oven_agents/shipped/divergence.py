@@ -12,11 +12,12 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
-from oven_agents.stats.confidence import odds
-from oven_agents.stats.evaluation_request import ask, opinion
+from oven_agents.stats.confidence import confidence
+from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.objective import objective, readings, signed
-from oven_agents.stats.robust import noise, rise, since
-from oven_agents.stats.rollback_history import futile, vain
+from oven_agents.stats.robust import noise, since
+from oven_agents.stats.rollback_history import last_rollback_failed, rollbacks_exhausted
+from oven_agents.stats.shift import rise
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Vote
 
@@ -49,7 +50,7 @@ class _Harm:
     """How often it helped to go back from there, where that could be seen."""
 
 
-class Sentinel(Agent):
+class Divergence(Agent):
     """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
     gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
     the moments remember it; a loss that jumps, three values in a row above 3σ, unless it falls back by half meanwhile;
@@ -69,10 +70,10 @@ class Sentinel(Agent):
     Back to before the most likely beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
     first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one
     rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
-    last one failed a loss that rose is not gone back from, but for a cut that the steps themselves speak for
+    last one failed, a loss that rose is not gone back from, but for a cut that the steps themselves speak for
     (oven_agents.stats.rollback_history).
 
-    False alarms, on independent noise: none for a gauge that is not finite, nor for weights that moved (triangle
+    False alarms: on independent noise, none for a gauge that is not finite, nor for weights that moved (triangle
     inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with
     a log-normal spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that
     creeps up 10⁻⁵ and 10⁻³ before the second sign.
@@ -162,15 +163,15 @@ class Sentinel(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
-        if harm is None or (futile(window) and harm.symptom != "loss_nan"):
+        if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
         return self._heard(window, harm) if harm.shows else self._offer(window, harm)
 
     def _heard(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """What follows from a held-out reading, or the question for one."""
-        heard = opinion(window, harm.onset, self._passed(window, harm.onset))
+        heard = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
         if heard.state == "ask":
-            return ask(window, harm.why)
+            return request_evaluation(window, harm.why)
         if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
             return None
         if heard.state == "known" and not harm.excess and math.isfinite(heard.lost):
@@ -201,12 +202,14 @@ class Sentinel(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        found = optimizer_gauges.displaced(window, window.settled_after(ROLLBACK))
+        found = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
         if found is None:
             return None
         tick, moved = found
         why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
-        before = [value for at, value in window.kept(objective(window.run).name, last=self.REFERENCE) if at < tick]
+        before = [
+            value for at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE) if at < tick
+        ]
         level = abs(median(before)) if before else 0.0
         return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
 
@@ -215,7 +218,7 @@ class Sentinel(Agent):
         length may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
-        norms = window.kept(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
+        norms = window.surviving_series(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
             return None
@@ -230,7 +233,7 @@ class Sentinel(Agent):
 
     def _thrown_away(self, window: Window) -> list[float]:
         """Norms from before the last rollback: what comes again after it is not a single event."""
-        back = window.settled_after(ROLLBACK)
+        back = window.last_change_tick(ROLLBACK)
         lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
         return [norm for o in lately if math.isfinite(norm := o.metrics.get(optimizer_gauges.NORM, math.nan))]
 
@@ -239,8 +242,8 @@ class Sentinel(Agent):
         weights shrink away: that is not a fault of rate or data."""
         if objective(window.run).name != LOSS:
             return None
-        fresh = window.settled_after(ROLLBACK, SCALE, SKIP)
-        kept = window.kept(LOSS, after=window.settled_after(MIXTURE), last=self.REFERENCE + self.RECENT)
+        fresh = window.last_change_tick(ROLLBACK, SCALE, SKIP)
+        kept = window.surviving_series(LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT)
         seen = [(tick, value) for tick, value in kept if math.isfinite(value)]
         recent = sum(tick > fresh for tick, _ in seen)
         if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
@@ -301,7 +304,7 @@ class Sentinel(Agent):
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
-        if optimizer_gauges.shrinking(window) > 0.5:
+        if optimizer_gauges.shrink_share(window) > 0.5:
             return None  # it is weight decay, and neither rate nor data
         tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
@@ -313,9 +316,9 @@ class Sentinel(Agent):
             or "gradients_opposed" in symptoms
             or optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER
         )
-        if optimizer_gauges.displaced(window, window.tick - self.MEMORY, self.MEMORY):
+        if optimizer_gauges.unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
             evident = False  # by no step; and what repairs them is steps
-        again = vain(window) and not harm.stubborn
+        again = last_rollback_failed(window) and not harm.stubborn
         plans = [
             self._plan(window, remedy, harm)
             for remedy in sorted(harm.order, key=lambda remedy: remedy in tried)
@@ -368,7 +371,7 @@ class Sentinel(Agent):
         change = round(signed(target, gain), 4)
         again = not harm.stubborn and self._tried(window, harm.onset)
         sure = min(harm.sure, self.AGAIN) if again else harm.sure
-        sure = odds(window, sure, target.name, gain, self.HORIZON, back=back)
+        sure = confidence(window, hit_rate=sure, target=target.name, gain=gain, horizon=self.HORIZON, back=back)
         return Plan(
             remedy,
             tuple(

@@ -8,9 +8,9 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent, Notice
 from oven_agents.sdk.plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import LEAST, THUMB
+from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.robust import rise
+from oven_agents.stats.shift import rise
 from oven_controller.protocol.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
@@ -18,7 +18,7 @@ ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", 
 LEVELS = "reward/"
 
 
-class Calibration(Agent):
+class EntropyCollapse(Agent):
     """Signals: a spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy
     (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. And advantages
@@ -59,9 +59,9 @@ class Calibration(Agent):
     CERTAIN = 0.9
     """Mean objective above which little spread is right: there it is what success looks like, and the agent is
     silent."""
-    BOTH = LEAST
+    BOTH = STANDS_ALONE
     """Confidence with both signs: just enough to stand alone by default."""
-    ONE = THUMB
+    ONE = NEEDS_SECOND
     """Confidence with a collapsed spread alone: that of a rule of thumb, for which a second voice is needed."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -92,9 +92,12 @@ class Calibration(Agent):
         )
 
     def _collapsed(self, window: Window) -> Alternatives | None:
-        since = window.settled_after(ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights")
+        since = window.last_change_tick(ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights")
         target = objective(window.run)
-        values = [signed(target, 1) * v for _, v in window.kept(target.name, after=since, last=self.NOW + self.BEFORE)]
+        values = [
+            signed(target, 1) * v
+            for _, v in window.surviving_series(target.name, after=since, last=self.NOW + self.BEFORE)
+        ]
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
             return None
         if rise(values, self.NOW) > 2 or fmean(values[-self.NOW :]) > self.CERTAIN:
@@ -118,7 +121,7 @@ class Calibration(Agent):
         return self._offer(window, why, self.BOTH if quiet else self.ONE, quiet)
 
     def _fell(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:
-        values = [v for _, v in window.kept(gauge, after=since, last=self.NOW + self.BEFORE)]
+        values = [v for _, v in window.surviving_series(gauge, after=since, last=self.NOW + self.BEFORE)]
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
             return None
         was, now = median(values[: self.NOW]), median(values[-self.NOW :])

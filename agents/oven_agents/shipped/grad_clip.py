@@ -7,22 +7,23 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB, odds
+from oven_agents.stats.confidence import confidence, needs_second
 from oven_agents.stats.objective import objective, signed
-from oven_agents.stats.robust import quantile, rise
+from oven_agents.stats.robust import quantile
+from oven_agents.stats.shift import newest, rise
 from oven_controller.protocol.messages import Vote
 
 CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
-class GradientHealth(Agent):
+class GradClip(Agent):
     """Signals: on the norm before clipping, outliers that come again, three of the last 60 norms above five times their
     median, and a clip that lets them pass. And drift: a norm that grew by a factor of three and more, well beyond its
     noise, while the objective got worse.
 
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
-    at an agent's pace. It prevents the next one; the one that got past is the sentinel's (a clip lowered afterwards
+    at an agent's pace. It prevents the next one; the one that got past is divergence's (a clip lowered afterwards
     undid .00 of the harm: docs/experiments.md). For a drift the clip goes to the 0.9 quantile of before, so that steps
     are no longer than they were. That is a rule of thumb, for which a second voice is needed: of twelve outcomes in the
     gym a quarter beat doing nothing.
@@ -47,7 +48,7 @@ class GradientHealth(Agent):
     """How many times the median a norm is that counts as an outlier. Norms with a log-normal spread of .5 are that with
     probability .0006."""
     OFTEN = 3
-    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is the sentinel's."""
+    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is divergence's."""
     FEW = 0.15
     """Share of all norms above which outliers are none, 0 to 1: where so many are large, the median is that of steps in
     which there was nothing to learn (docs/experiments.md)."""
@@ -70,8 +71,8 @@ class GradientHealth(Agent):
     """Ticks in which the forecast is judged: long enough for outliers that come three times in 60 to come again."""
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.settled_after(CLIP, SCALE)
-        norms = [norm for _, norm in window.kept(NORM, after=since, last=self.WINDOW)]
+        since = window.last_change_tick(CLIP, SCALE)
+        norms = [norm for _, norm in window.surviving_series(NORM, after=since, last=self.WINDOW)]
         if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
             return None
         return self._outliers(window, norms) or self._drift(window, norms)
@@ -82,21 +83,23 @@ class GradientHealth(Agent):
         if not self.OFTEN <= len(above) <= self.FEW * len(norms):
             return None  # where a third is so large, the median is that of steps in which nothing was to be learnt
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
-        sure = odds(window, self.SURE, objective(window.run).name, self.GAIN, self.HORIZON)
+        target = objective(window.run).name
+        sure = confidence(window, hit_rate=self.SURE, target=target, gain=self.GAIN, horizon=self.HORIZON)
         return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", sure)
 
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
-        before, now = median(norms[: -self.LATELY]), median(norms[-self.LATELY :])
+        shift = newest(norms, self.LATELY)
+        before, now = median(shift.before), median(shift.now)
         if now < self.GREW * before or rise(logs, self.LATELY) < self.PLAINLY:
             return None
         target = objective(window.run)
         sign = -signed(target, 1.0)
-        values = [sign * value for _, value in window.kept(target.name, last=self.WINDOW)]
+        values = [sign * value for _, value in window.surviving_series(target.name, last=self.WINDOW)]
         if rise(values, self.LATELY) < 2:
             return None  # larger gradients on the way to something better are no fault
         why = f"the norm of the gradient grew from {before:.3g} to {now:.3g}, and {target.name} got worse"
-        return self._tighten(window, quantile(norms[: -self.LATELY], 0.9), why, "grad_norm_growth", THUMB)
+        return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
         """None where the clip that there is holds them already, or as good as: a little less changes nothing but the

@@ -5,37 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
-from typing import NamedTuple
 
 from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.plans import Plan
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB, odds
-from oven_agents.stats.evaluation_request import ask, opinion
-from oven_agents.stats.importance_ratio import foreign
+from oven_agents.stats.confidence import confidence, needs_second
+from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
+from oven_agents.stats.importance_ratio import is_off_policy
+from oven_agents.stats.lost_gain import EASED, last_healthy, loss_given_back, lost_rewards
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.optimizer_gauges import RATE, pulled, shrinking
-from oven_agents.stats.policy_shift import moved
-from oven_agents.stats.robust import best_level, noise, quantile, rise
+from oven_agents.stats.optimizer_gauges import RATE, decay_share, shrink_share
+from oven_agents.stats.policy_shift import policy_shifted
+from oven_agents.stats.robust import noise, quantile
+from oven_agents.stats.rollback_history import scales_rolled_back
+from oven_agents.stats.shift import halves, rise
 from oven_agents.stats.step_size import overlong, room
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 ALIGNMENT = "optim/grad_momentum_cos"
-EASED = 5
-"""Ticks before a fall that are not trusted either."""
-
-
-class _Lost(NamedTuple):
-    """A reward series that collapsed."""
-
-    name: str
-    was: float
-    """Its best level."""
-    now: float
-    low: int
-    """Ticks since it was last at half of that."""
 
 
 class LearningRate(Agent):
@@ -47,7 +37,7 @@ class LearningRate(Agent):
     is gone and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Stalled: over
     hundreds of steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do
     not agree. Which way the objective improves is what the run announces of its reward, or of its loss where it has
-    none; a loss that jumps is the sentinel's to see.
+    none; a loss that jumps is divergence's to see.
 
     Actions: it raises a rate that is too low and cuts one that is too high or stalled, since what is left at a stall is
     noise that a lower rate averages out. What a rate far too high did does not come back by itself, so there it
@@ -197,8 +187,11 @@ class LearningRate(Agent):
         no one warms the rate up, and weights that were drawn small grow into theirs."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
-        lost = self._squandered(window) if steps is not None else None
-        if steps is None or lost is None or ROLLBACK not in window.knobs:
+        if steps is None or ROLLBACK not in window.knobs:
+            return None
+        since = window.last_change_tick(SCALE, ROLLBACK)
+        lost = loss_given_back(window, since, share=self.GIVEN_BACK, ticks=self.LOST)
+        if lost is None:
             return None
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / steps.excess)
@@ -218,54 +211,40 @@ class LearningRate(Agent):
         ]  # fmt: skip
         return Plan.of("rollback_and_cut", votes)
 
-    def _squandered(self, window: Window) -> str | None:
-        """The loss's rise in words, where it has given back GIVEN_BACK of what it had gained since the rate last
-        changed, for LOST ticks, beyond its noise, and is not on its way back; or where it gained nothing and rose, for
-        twice as long, since many runs lose something in their first steps. The best of many values is √(2 ln n)
-        deviations of noise below their level by luck alone."""
-        values = [v for _, v in window.kept("loss", after=window.settled_after(SCALE, ROLLBACK)) if math.isfinite(v)]
-        for ticks, gained in ((self.LOST, True), (2 * self.LOST, False)):
-            before, last = values[:-ticks], values[-ticks:]
-            if len(before) < 3:
-                return None
-            first, best = median(before[:3]), -best_level([-value for value in before])
-            by_chance = (3 + math.sqrt(2 * math.log(len(before)))) * noise(before)
-            returns = median(last[ticks // 2 :]) < median(last[: ticks // 2]) - noise(last)
-            if returns or (first - best > by_chance) != gained:
-                continue
-            if min(last) - best > max(self.GIVEN_BACK * (first - best), by_chance):
-                return f"loss fell from {first:.3g} to {best:.3g} and is {median(last):.3g} again"
-        return None
-
     def _declines(self, window: Window, ticks: int) -> bool:
         """Whether the loss got worse over the last ticks, from the first half to the second, beyond its noise."""
         target = objective(window.run)
         values = [signed(target, v) for v in window.series(target.name, last=ticks) if math.isfinite(v)]
-        half = len(values) // 2
+        shift, half = halves(values), len(values) // 2
         if half < 2:
             return False
-        error = max(stdev(values[:half]), stdev(values[half:])) * math.sqrt(2 / half)
-        return fmean(values[half:]) - fmean(values[:half]) < -self.SIGMAS * error
+        error = max(stdev(shift.before), stdev(shift.now)) * math.sqrt(2 / half)
+        return shift.of_means < -self.SIGMAS * error
 
     def _collapsed(self, window: Window) -> Plan | Vote | None:
-        since = window.settled_after(SCALE, ROLLBACK)
-        changed = window.settled_after(SCALE)
+        since = window.last_change_tick(SCALE, ROLLBACK)
+        changed = window.last_change_tick(SCALE)
         if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
             return None  # the cut would be turned down, and a rollback alone would only collapse again
-        lost = self._lost(window, since) if objective(window.run).name == "reward" else []
-        if not lost or foreign(window):
+        if objective(window.run).name != "reward":
             return None
-        onset = _last_healthy(window, since) + EASED + 1
-        heard = opinion(window, onset).state
+        # After a change of mixture the reward by level: harder data lower the mean, and are no collapse.
+        by_level = window.last_change_tick(MIXTURE) > since
+        lost = lost_rewards(window, since, telling=self.TELLING, by_level=by_level)
+        if not lost or is_off_policy(window):
+            return None
+        healthy = last_healthy(window, since)
+        onset = healthy + EASED + 1
+        heard = held_out_evidence(window, onset).state
         if heard == "ask":
-            return ask(window, f"{lost[0].name} fell from {lost[0].was:.2f} to {lost[0].now:.2f}")
-        if heard == "wait" or not moved(window, onset):
+            return request_evaluation(window, f"{lost[0].name} fell from {lost[0].was:.2f} to {lost[0].now:.2f}")
+        if heard == "wait" or not policy_shifted(window, onset):
             return None
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
         if cut > scale / 1.2:
             return None
-        back = max(since, _last_healthy(window, since), 0)
+        back = max(since, healthy, 0)
         name, was, now, low = lost[0]
         why = (
             f"{name} fell from {was:.2f} to {now:.2f} and has stayed there for {low} ticks at scale {scale:.3g}; back "
@@ -275,42 +254,13 @@ class LearningRate(Agent):
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
         votes = [
             window.propose(
-                actuator,
-                value,
-                confidence=self.GONE,
-                why=why,
-                target=target.name,
-                expected_change=signed(target, was - now) if target.name == "reward" else signed(target, 0.05),
-                horizon=20,
+                actuator, value, confidence=self.GONE, why=why, target=target.name, horizon=20,
+                expected_change=signed(target, was - now if target.name == "reward" else 0.05),
                 evidence=("symptom:policy_collapse",),
             )
             for actuator, value in changes.items()
-        ]
+        ]  # fmt: skip
         return Plan.of("rollback_and_cut", votes)
-
-    def _lost(self, window: Window, since: int) -> list[_Lost]:
-        """Every reward series, if all of them collapsed; else nothing.
-
-        After a change of mixture it looks at the reward by level: harder data lower the mean, and are not a collapse.
-        """
-        levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
-        names = levels if levels and window.settled_after(MIXTURE) > since else ["reward"]
-        found = []
-        for name in names:
-            values = window.series(name, after=since)
-            if len(values) < 4:
-                continue
-            last = values[-3:]
-            if len(names) == 1 and max(last) >= 0.5 * max(values):
-                return []  # no level was above the greatest value: most ticks end here
-            was = max(best_level(values[:-3]), values[0])
-            if was < self.TELLING:
-                continue  # half of almost nothing is within the noise
-            if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):
-                return []
-            low = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * was), len(values))
-            found.append(_Lost(name, was, median(last), low))
-        return found
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)
@@ -320,7 +270,7 @@ class LearningRate(Agent):
             or self._new(window)
             or self._sudden(window)
             or self._repairing(window)
-            or max(shrinking(window), pulled(window)) > self.SHRINKING
+            or max(shrink_share(window), decay_share(window)) > self.SHRINKING
             or self._worsens(window)
             or self._decayed(window)
             or (self._fades(window) and not (aligned and objective(window.run).name == "reward"))
@@ -328,31 +278,21 @@ class LearningRate(Agent):
             return []
         why, factor = said
         knob = window.knobs[SCALE]
-        ceiling = min((scale / 4 for scale in _collapsed_at(window)), default=math.inf)
+        ceiling = min((scale / 4 for scale in scales_rolled_back(window)), default=math.inf)
         target = objective(window.run)
         longest = knob.number * room(window) if target.name == "loss" else math.inf
         raised = knob.bounded(min(knob.number * factor, ceiling, longest))
         if raised < knob.number * 1.2:
             return []
-        return [
-            window.propose(
-                SCALE,
-                raised,
-                confidence=odds(window, self.ALONG, target.name, 0.03, 40),
-                why=f"{why}: {SCALE} {knob.number:.3g} → {raised:.3g}",
-                target=target.name,
-                expected_change=signed(target, 0.03),
-                horizon=40,
-                evidence=("symptom:gradients_aligned",),
-            )
-        ]
+        sure = confidence(window, hit_rate=self.ALONG, target=target.name, gain=0.03, horizon=40)
+        return _changed(window, raised, why, sure, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _new(self, window: Window) -> bool:
         """Whether a model that learns from its loss may still be on its way from where its weights were drawn: there
         all gradients agree, at any rate."""
         if objective(window.run).name != "loss" or window.applied(SCALE):
             return False
-        measured = len(window.kept(ALIGNMENT, last=self.DRAWN))
+        measured = len(window.surviving_series(ALIGNMENT, last=self.DRAWN))
         young = window.progress < self.YOUNG and window.run.horizon.known
         return measured < self.DRAWN or young
 
@@ -360,32 +300,33 @@ class LearningRate(Agent):
         """Whether the gradients agree less and less: at a rate that fits that goes by itself, as training leaves the
         slope that it began on; at one that is too low it stays."""
         cosines = self._cosines(window, 2 * self.FADING)
-        half = len(cosines) // 2
-        return half < self.WINDOW or fmean(cosines[half:]) < self.STAYS * fmean(cosines[:half])
+        shift = halves(cosines)
+        return len(shift.before) < self.WINDOW or fmean(shift.now) < self.STAYS * fmean(shift.before)
 
     def _decayed(self, window: Window) -> bool:
         """Whether the user's own schedule has taken a rate of a loss down, in steps or slowly: it is meant to be low. A
         policy's rate is seldom scheduled so, and one that fell is more likely a fault."""
-        rates = window.series(RATE, after=window.settled_after(SCALE, ROLLBACK))
+        rates = window.series(RATE, after=window.last_change_tick(SCALE, ROLLBACK))
         return objective(window.run).name == "loss" and bool(rates) and rates[-1] < self.DECAYED * max(rates)
 
     def _sudden(self, window: Window) -> bool:
         """Whether gradients did not agree for a while, at a rate that was no higher."""
-        rates = dict(window.kept(RATE))
+        rates = dict(window.surviving_series(RATE))
         newest = next(reversed(rates.values()), math.inf)
-        before = [cosine for tick, cosine in window.kept(ALIGNMENT) if rates.get(tick, math.inf) < 1.1 * newest]
+        seen = window.surviving_series(ALIGNMENT)
+        before = [cosine for tick, cosine in seen if rates.get(tick, math.inf) < 1.1 * newest]
         spans = (before[start : start + 2 * self.WINDOW] for start in range(0, len(before), self.WINDOW))
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
         """Whether any cut is still to show what it does."""
-        cuts = [r.tick for r in window.applied(SCALE) if _number(r.after) < _number(r.before)]
+        cuts = [r.tick for r in window.applied(SCALE) if change_of(r) < 0]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
         """Gradients agree on the way down, too: what is dragged off by a wrong term of the loss goes straight."""
         target = objective(window.run)
-        values = [-signed(target, value) for _, value in window.kept(target.name, last=3 * self.WINDOW)]
+        values = [-signed(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
         return rise(values, self.WINDOW // 2) > 2
 
     def _aligned(self, window: Window) -> tuple[str, float] | None:
@@ -408,8 +349,8 @@ class LearningRate(Agent):
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
             return None
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if min(map(fmean, halves)) < self.LEANING:
+        shift = halves(cosines)
+        if min(fmean(shift.before), fmean(shift.now)) < self.LEANING:
             return None
         if len(window.observations) < self.SETTLED or _schedule_moves(window, self.LEAN_WINDOW):
             return None
@@ -420,16 +361,17 @@ class LearningRate(Agent):
             return None
         why = (
             f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
+            "ticks; not above 0 at a fitting rate)"
         )
-        return f"{why}ticks; not above 0 at a fitting rate)", 2.5
+        return why, 2.5
 
     def _opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
         early = len(cosines) in self.EARLY
         if not (early or len(cosines) >= self.LONG_LEAST) or _schedule_moves(window, self.LONG_WINDOW):
             return []
-        halves = cosines[: len(cosines) // 2], cosines[len(cosines) // 2 :]
-        if max(map(fmean, halves)) > self.OPPOSED:
+        shift = halves(cosines)
+        if max(fmean(shift.before), fmean(shift.now)) > self.OPPOSED:
             return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
@@ -438,32 +380,21 @@ class LearningRate(Agent):
             return []  # with most groups solved the gradient is a few groups' noise, and says little
         if objective(window.run).name == "loss" and not self._declines(window, len(cosines)):
             return []  # steps that overshoot along a few directions are what a fitting rate looks like, too
-        target, knob = objective(window.run), window.knobs[SCALE]
-        lowered = knob.bounded(knob.number / 2.5)
-        if lowered > knob.number / 1.2:
+        lowered = _lowered(window)
+        if lowered is None:
             return []
         why = (
             f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
-            f"{len(cosines)} ticks): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"{len(cosines)} ticks)"
         )
-        return [
-            window.propose(
-                SCALE,
-                lowered,
-                confidence=odds(window, self.AGAINST, target.name, 0.05, 30),
-                why=why,
-                target=target.name,
-                expected_change=signed(target, 0.05),
-                horizon=30,
-                evidence=("symptom:gradients_opposed",),
-            )
-        ]
+        sure = confidence(window, hit_rate=self.AGAINST, target=objective(window.run).name, gain=0.05, horizon=30)
+        return _changed(window, lowered, why, sure, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _stalled(self, window: Window) -> list[Vote]:
         if window.tick % self.SELDOM:
             return []  # it would say the same at every tick
         target = objective(window.run)
-        since = window.settled_after()
+        since = window.last_change_tick()
         values = window.series(target.name, after=since, last=2 * self.HALF)
         if len(values) < 2 * self.HALF or _schedule_moves(window, 2 * self.HALF):
             return []
@@ -472,62 +403,48 @@ class LearningRate(Agent):
         error = noise(values) * math.sqrt(2 / self.HALF)
         flat = signed(target, now - was) < 2 * error < self.RESOLVED * abs(was)
         cosines = window.series(ALIGNMENT, after=since, last=self.HALF)
-        knob = window.knobs.get(SCALE)
-        if not flat or solved > self.SOLVED or len(cosines) < self.HALF or fmean(cosines) > 0 or knob is None:
+        if not flat or solved > self.SOLVED or len(cosines) < self.HALF or fmean(cosines) > 0:
             return []
-        lowered = knob.bounded(knob.number / 2.5)
-        if lowered > knob.number / 1.2:
+        lowered = _lowered(window)
+        if lowered is None:
             return []
         why = (
             f"{target.name} did not improve over {2 * self.HALF} ticks ({was:.4g} → {now:.4g} ± {error:.2g}), and "
-            f"gradients do not agree (cosine {fmean(cosines):.2f}): {SCALE} {knob.number:.3g} → {lowered:.3g}"
+            f"gradients do not agree (cosine {fmean(cosines):.2f})"
         )
-        gain = self.RESOLVED * abs(was)
-        symptom = "symptom:reward_plateau" if target.name == "reward" else "symptom:loss_plateau"
-        return [
-            window.propose(
-                SCALE, lowered, confidence=THUMB, why=why, target=target.name, horizon=60,
-                expected_change=signed(target, gain), evidence=(symptom,),
-            )
-        ]  # fmt: skip
+        sure, gain = needs_second(window.run), self.RESOLVED * abs(was)
+        return _changed(window, lowered, why, sure, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
 
     def _cosines(self, window: Window, last: int) -> list[float]:
         """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
-        since = window.settled_after(SCALE, ROLLBACK)
+        since = window.last_change_tick(SCALE, ROLLBACK)
         cosines = window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
         return [cosine for cosine in cosines if math.isfinite(cosine)]
 
 
-def _last_healthy(window: Window, since: int) -> int:
-    """A tick well before the fall: five before the last one whose reward was at nine tenths of its best."""
-    rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
-    finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
-    if not finite:
-        return since
-    best = max(best_level([value for _, value in finite]), finite[0][1])
-    return max(tick for tick, value in finite if value >= 0.9 * min(best, max(v for _, v in finite))) - EASED
+def _lowered(window: Window) -> float | None:
+    """The scale lowered by 2.5; None where the run lacks the knob, or room for it."""
+    knob = window.knobs.get(SCALE)
+    lowered = knob.bounded(knob.number / 2.5) if knob else math.inf
+    return lowered if knob and lowered <= knob.number / 1.2 else None
+
+
+def _changed(
+    window: Window, scale: float, why: str, sure: float, *, gain: float, horizon: int, symptom: str
+) -> list[Vote]:
+    """The proposal of a scale; `gain` is that of the objective."""
+    target = objective(window.run)
+    return [
+        window.propose(
+            SCALE, scale, confidence=sure, why=f"{why}: {SCALE} {window.knobs[SCALE].number:.3g} → {scale:.3g}",
+            target=target.name, expected_change=signed(target, gain), horizon=horizon,
+            evidence=(f"symptom:{symptom}",),
+        )
+    ]  # fmt: skip
 
 
 def _schedule_moves(window: Window, ticks: int) -> bool:
     """Whether the rate changed within the last ticks although no one here changed it: warm-up, or decay."""
-    since = window.settled_after(SCALE, ROLLBACK)
+    since = window.last_change_tick(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _collapsed_at(window: Window) -> list[float]:
-    """The scales in force when a rollback was applied."""
-    scales = []
-    for back in window.applied(ROLLBACK):
-        scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
-        for change in window.applied(SCALE):
-            if change.tick <= back.tick:
-                # The cut comes with the rollback: what collapsed is what the cut found.
-                scale = change.before if change.tick == back.tick else change.after
-        if isinstance(scale, int | float):
-            scales.append(float(scale))
-    return scales

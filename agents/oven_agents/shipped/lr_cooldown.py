@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import needs_second
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
-class LatePhase(Agent):
+class LrCooldown(Agent):
     """Signals: a rate that has stood still, no matter who set it, when the run passes LATE.
 
     Actions: a notice to people, and a voice for anybody's proposal to lower the rate from then on. A constant rate
@@ -75,14 +75,14 @@ class LatePhase(Agent):
         return window.answer(
             ballot,
             "for",
-            confidence=THUMB,
+            confidence=needs_second(window.run),
             why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
         )
 
     def _still(self, window: Window) -> int | None:
         """For how many ticks the rate has stood still; None where it moved, or too little was seen."""
         half = window.observations[len(window.observations) // 2].tick
-        rates = window.series(RATE, after=max(half, window.settled_after(SCALE)))
+        rates = window.series(RATE, after=max(half, window.last_change_tick(SCALE)))
         if len(rates) < self.LEAST or min(rates) <= 0 or max(rates) > self.STILL * min(rates):
             return None
         return len(rates)

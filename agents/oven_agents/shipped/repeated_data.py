@@ -6,14 +6,15 @@ from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import odds
+from oven_agents.stats.confidence import confidence
 from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.shift import newest
 from oven_controller.protocol.messages import Vote
 
 SKIP, REPEATED = "data.skip", "data/repeated"
 
 
-class DataHealth(Agent):
+class RepeatedData(Agent):
     """Signals: nearly all rows of the last batches were read before, in a run that until then read new ones. That is a
     stretch of the data that is in it twice: a shard listed again, or a resume that began from the start.
 
@@ -56,18 +57,19 @@ class DataHealth(Agent):
     instead."""
 
     def vote(self, window: Window) -> Vote | None:
-        shares = [share for _, share in window.kept(REPEATED, last=self.REFERENCE + self.STEPS)]
-        before, now = shares[: -self.STEPS], shares[-self.STEPS :]
+        shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.STEPS)]
+        shift = newest(shares, self.STEPS)
+        before, now = shift.before, shift.now
         if len(before) < self.STEPS or median(before) > self.FEW or fmean(now) < self.MOST:
             return None
-        if window.applied(SKIP) and window.tick < window.settled_after(SKIP) + self.REFERENCE:
+        if window.applied(SKIP) and window.tick < window.last_change_tick(SKIP) + self.REFERENCE:
             return None
         target = held_out(window.run) or objective(window.run)
         why = (
             f"{fmean(now):.0%} of the rows of the last {self.STEPS} steps were read before, {median(before):.0%} until "
             f"then: past {self.PASSED} batches"
         )
-        sure = odds(window, self.SURE, target.name, self.GAIN, self.HORIZON)
+        sure = confidence(window, hit_rate=self.SURE, target=target.name, gain=self.GAIN, horizon=self.HORIZON)
         return window.propose(
             SKIP, float(self.PASSED), confidence=sure, why=why, target=target.name,
             expected_change=signed(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),

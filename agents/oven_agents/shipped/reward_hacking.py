@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import ask, available, fresh
+from oven_agents.stats.evaluation_request import available, is_recent, request_evaluation
 from oven_agents.stats.objective import held_out
-from oven_agents.stats.policy_shift import worsened
+from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust import noise
+from oven_agents.stats.shift import Shift, newest
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
+LEAST_NOISE = 1e-3
+"""Least standard deviation of a judge's mean score: one that hardly varies would move by many errors at nothing."""
 
 
 class RewardHacking(Agent):
@@ -116,15 +118,15 @@ class RewardHacking(Agent):
         known = {judge: one for judge, one in moved.items() if one is not None}
         rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
         fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
-        if not rose or not fell or not worsened(window):
+        if not rose or not fell or not quality_dropped(window):
             return None
         fooled = max(rose, key=lambda judge: known[judge][1])
         why = (
             f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
             f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality fell, too"
         )
-        if available(window) and not fresh(window):
-            return ask(window, why)
+        if available(window) and not is_recent(window):
+            return request_evaluation(window, why)
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
 
     def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:
@@ -170,25 +172,22 @@ class RewardHacking(Agent):
     ) -> tuple[float, float] | None:
         """(standard errors, difference) of its newest values against those before, since anything was changed that
         moves them by itself. None where too little is measured."""
-        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
         values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=lately + reference)
-        before, now = values[:-lately], values[-lately:]
-        if len(before) < min(reference, 2 * lately) or not all(map(math.isfinite, values)):
+        shift = newest(values, lately)
+        if len(shift.before) < min(reference, 2 * lately) or not all(map(math.isfinite, values)):
             return None
-        spread = max(noise(before), 1e-3)
-        difference = fmean(now) - fmean(before)
-        return difference / (spread * math.sqrt(1 / len(now) + 1 / len(before))), difference
+        return shift.of_means / shift.error(max(shift.noise, LEAST_NOISE)), shift.of_means
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
         little in that time, so that a trend is not a jump. Nothing where they overlap with those of twice that time."""
-        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
             return None
         before, now = values[-3 * self.NOW : -self.NOW], values[-self.NOW :]
         if min(now) <= max(before) and max(now) >= min(before):
             return 0.0, 0.0
-        spread = max(noise(values[: -self.NOW]), 1e-3)
-        difference = fmean(now) - fmean(before[self.NOW :])
-        return difference / (spread * math.sqrt(2 / self.NOW)), difference
+        shift = Shift(before[self.NOW :], now)
+        return shift.of_means / shift.error(max(noise(values[: -self.NOW]), LEAST_NOISE)), shift.of_means

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, stdev
+from statistics import stdev
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.objective import held_out
 from oven_agents.stats.robust import total_variation
+from oven_agents.stats.shift import Shift
 from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
-class CommitteeWeights(Agent):
+class RewardWeights(Agent):
     """Signals: the newest two held-out readings lie below the best one, while a member's mean score since then
     is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
     falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
@@ -76,7 +77,7 @@ class CommitteeWeights(Agent):
     def vote(self, window: Window) -> Vote | None:
         metric = held_out(window.run)
         assert metric is not None  # or cannot_fire had said so
-        since = window.settled_after(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
         found = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         found = [(tick, value) for tick, value in found if tick > since and math.isfinite(value)]
@@ -109,7 +110,7 @@ class CommitteeWeights(Agent):
         return window.propose(
             WEIGHTS,
             target,
-            confidence=self.SURE if min(falls) >= self.CLEAR_FALL else THUMB,
+            confidence=self.SURE if min(falls) >= self.CLEAR_FALL else needs_second(window.run),
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,
@@ -127,6 +128,6 @@ class CommitteeWeights(Agent):
         before = before[-max(self.LEAST, len(after)) :]
         if len(before) < self.LEAST or len(after) < self.LEAST:
             return None
-        moved = fmean(after) - fmean(before)
+        moved = Shift(before, after).of_means
         error = math.hypot(stdev(before) / math.sqrt(len(before)), stdev(after) / math.sqrt(len(after)))
         return moved if abs(moved) > max(self.MOVED, self.SIGMAS * error) else 0.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.plans import Plan
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import PATIENCE, ask, available
+from oven_agents.stats.evaluation_request import PATIENCE, available, request_evaluation
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.rollback_history import REGAINED, regained
+from oven_agents.stats.rollback_history import RECOVERED, recovered_share
 from oven_controller.protocol.actions import EVALUATE, ROLLBACK, UNDO
 from oven_controller.protocol.messages import Receipt, RunStarted, Value, Vote
 
 SCALE = "optimizer.lr_scale"
 
 
-class SecondThoughts(Agent):
+class RollbackUndo(Agent):
     """Signals: a held-out reading AFTER ticks after a rollback, no matter who made it, in which not a third is regained
     of what had been lost, although it began from before the loss. A rollback repairs what happened once, to weights or
     moments. Where it is the data, the code or the machine that changed, and stays so, it happens again, and what the
@@ -64,19 +64,19 @@ class SecondThoughts(Agent):
             return None
         if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
             return None
-        measured = regained(window, back)
+        measured = recovered_share(window, back)
         if measured is None:
             return None
         shares = [share for tick, share in measured if tick >= back.tick + self.AFTER]
         if not shares:
             return self._asked(window, back)
-        return self._undone(window, back, shares[0]) if shares[0] < REGAINED else None
+        return self._undone(window, back, shares[0]) if shares[0] < RECOVERED else None
 
     def _asked(self, window: Window, back: Receipt) -> Vote | None:
         """Once."""
         asked = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
         why = f"whether the rollback of tick {back.tick} brought anything"
-        return None if asked or not available(window) else ask(window, why)
+        return None if asked or not available(window) else request_evaluation(window, why)
 
     def _undone(self, window: Window, back: Receipt, share: float) -> Plan:
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"

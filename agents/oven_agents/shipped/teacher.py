@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.window import Window
-from oven_agents.stats.importance_ratio import foreign
-from oven_agents.stats.policy_shift import worsened
+from oven_agents.stats.importance_ratio import is_off_policy
+from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
@@ -34,7 +35,7 @@ class _Reading:
     text: str
 
 
-class TeacherEscalation(Agent):
+class Teacher(Agent):
     """Signals: GRPO's reward minus β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an
     anchor that binds shows three things together: the reward stays flat below its ceiling, on training data and on
     held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order
@@ -120,7 +121,7 @@ class TeacherEscalation(Agent):
         return None
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.settled_after(*RESETS)
+        since = window.last_change_tick(*RESETS)
         seen = self._read(window, since)
         if seen is None or seen.headroom < self.ROOM or window.progress > self.LATE:
             return None
@@ -149,7 +150,7 @@ class TeacherEscalation(Agent):
             return None
         if seen.highest > self.LEAP * seen.kl:
             return None
-        if worsened(window) is False or foreign(window):
+        if quality_dropped(window) is False or is_off_policy(window):
             return None
         knob = window.knobs[BETA]
         raised = knob.bounded(knob.number * self.STEP)
@@ -171,7 +172,7 @@ class TeacherEscalation(Agent):
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
             return self._propose(window, TEACHER, stronger, why, seen.headroom / 2, "symptom:kl_anchor_binds")
         lowered = beta.bounded(beta.number / self.STEP)
-        if lowered > beta.number / 1.2 or any(_raised(receipt) for receipt in window.applied(BETA)):
+        if lowered > beta.number / 1.2 or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
             return None
         why += f" and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, seen.headroom / 4, "symptom:kl_anchor_binds")
@@ -255,13 +256,4 @@ def _up(window: Window, receipt: Receipt) -> bool:
 
 
 def _lowered(receipt: Receipt) -> bool:
-    return receipt.actuator == BETA and _change(receipt) < 0
-
-
-def _raised(receipt: Receipt) -> bool:
-    return receipt.actuator == BETA and _change(receipt) > 0
-
-
-def _change(receipt: Receipt) -> float:
-    before, after = receipt.before, receipt.after
-    return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0
+    return receipt.actuator == BETA and change_of(receipt) < 0

@@ -6,7 +6,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
-from oven_agents.stats.confidence import odds
+from oven_agents.stats.confidence import confidence
 from oven_agents.stats.objective import objective, signed
 from oven_agents.stats.robust import quantile
 
@@ -75,11 +75,11 @@ class WeightDecay(Agent):
         return self._shrinks(window) or self._pushes(window) or self._pulls(window)
 
     def _pushes(self, window: Window) -> Alternatives | None:
-        cosine = optimizer_gauges.outward(window)
+        cosine = optimizer_gauges.outward_cosine(window)
         knob = window.knobs[DECAY]
-        if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.settled_after(DECAY) >= 0:
+        if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
             return None
-        norms = window.kept(optimizer_gauges.WEIGHTS, last=optimizer_gauges.LATELY + 1)
+        norms = window.surviving_series(optimizer_gauges.WEIGHTS, last=optimizer_gauges.LATELY + 1)
         healthy, before = norms[0]
         if norms[-1][1] < (1 + self.LOST) * before:
             return None
@@ -92,29 +92,31 @@ class WeightDecay(Agent):
         return self._offered(window, healthy, lowered, why, 1.0, "weights_pushed_out")
 
     def _pulls(self, window: Window) -> Alternatives | None:
-        share = optimizer_gauges.pulled(window)
+        share = optimizer_gauges.decay_share(window)
         knob = window.knobs[DECAY]
         if share < self.MOSTLY or self._shorter(window, knob.number, share):
             return None
         lowered = knob.bounded(knob.number * self.FITTING / share)
-        since = window.settled_after(DECAY, ROLLBACK)
-        seen = window.kept(optimizer_gauges.LENGTH, after=since, last=self.BACK)
+        since = window.last_change_tick(DECAY, ROLLBACK)
+        seen = window.surviving_series(optimizer_gauges.LENGTH, after=since, last=self.BACK)
         part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
         why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, seen[0][0], lowered, why, 1.0)
 
     def _shorter(self, window: Window, decay: float, share: float) -> bool:
         """Whether the share was far lower before at the same decay: then it is the steps that got shorter."""
-        since = window.settled_after(DECAY)
-        rates = dict(window.kept(optimizer_gauges.RATE, after=since))
-        lengths = window.kept(optimizer_gauges.LENGTH, after=since)
+        since = window.last_change_tick(DECAY)
+        rates = dict(window.surviving_series(optimizer_gauges.RATE, after=since))
+        lengths = window.surviving_series(optimizer_gauges.LENGTH, after=since)
         shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _shrinks(self, window: Window) -> Alternatives | None:
-        if not self.MOSTLY <= optimizer_gauges.shrinking(window) <= self.ALL:
+        if not self.MOSTLY <= optimizer_gauges.shrink_share(window) <= self.ALL:
             return None
-        norms = window.kept(optimizer_gauges.WEIGHTS, after=window.settled_after(DECAY, ROLLBACK), last=self.BACK)
+        norms = window.surviving_series(
+            optimizer_gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.BACK
+        )
         if len(norms) < optimizer_gauges.NOW:
             return None
         top = max(value for _, value in norms)
@@ -127,7 +129,7 @@ class WeightDecay(Agent):
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "
-            f"{optimizer_gauges.shrinking(window):.0%} of each step's length goes into that: {DECAY} "
+            f"{optimizer_gauges.shrink_share(window):.0%} of each step's length goes into that: {DECAY} "
             f"{knob.number:.3g} → "
             f"{lowered:.3g}"
         )
@@ -138,8 +140,9 @@ class WeightDecay(Agent):
     ) -> Alternatives | None:
         target = objective(window.run)
         wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
-        sure = odds(
-            window, self.SURE, target.name, self.GAIN, self.HORIZON, back=healthy if ROLLBACK in window.knobs else None
+        back = healthy if ROLLBACK in window.knobs else None
+        sure = confidence(
+            window, hit_rate=self.SURE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
         )
         votes = [
             window.propose(

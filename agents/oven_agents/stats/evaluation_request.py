@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.confidence import stands_alone
 from oven_agents.stats.objective import readings
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import Vote
@@ -27,7 +27,7 @@ TREND: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class Evidence:
     state: Literal["known", "ask", "wait", "unknown"]
     """`ask`: no reading is young enough, and one can be had. `unknown`: none can be had, or none came."""
     lost: float = 0.0
@@ -35,19 +35,19 @@ class Opinion:
     another than training's); at most 0: nothing was lost."""
 
 
-def opinion(window: Window, onset: int, answered: int = -1) -> Opinion:
+def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
     """What held-out readings say of what began at tick `onset`: those that are younger than what was done about it at
     tick `answered`, too."""
     before = [reading for reading in readings(window) if reading[0] < onset]
     since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
     if not before or (not since and not available(window)):
-        return Opinion("unknown")
+        return Evidence("unknown")
     asked = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
     if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
-        return Opinion("known", _lost(before, since[-1]))
+        return Evidence("known", _lost(before, since[-1]))
     if asked and not any(tick > asked[-1] for tick, _ in since):
-        return Opinion("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
-    return Opinion("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
+        return Evidence("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
+    return Evidence("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
 
 
 def available(window: Window) -> bool:
@@ -56,13 +56,15 @@ def available(window: Window) -> bool:
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
-def fresh(window: Window) -> bool:
+def is_recent(window: Window) -> bool:
     """Whether there is a reading of the last few ticks."""
     return any(tick > window.tick - PATIENCE for tick, _ in readings(window, last=1))
 
 
-def ask(window: Window, why: str) -> Vote:
-    return window.propose(EVALUATE, None, confidence=LEAST, why=f"{why}; a held-out reading tells whether it hurt")
+def request_evaluation(window: Window, why: str) -> Vote:
+    """A proposal to measure; sure enough to be measured without a second voice, since it changes nothing."""
+    text = f"{why}; a held-out reading tells whether it hurt"
+    return window.propose(EVALUATE, None, confidence=stands_alone(window.run), why=text)
 
 
 def _lost(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:

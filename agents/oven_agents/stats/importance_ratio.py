@@ -16,7 +16,7 @@ LATELY: Final = 40
 """Ticks, those that a rollback threw away among them: it is the run that is asked about, and not its weights."""
 
 
-def foreign(window: Window, since: int | None = None) -> bool:
+def is_off_policy(window: Window, since: int | None = None) -> bool:
     """Whether they do lately, or since tick `since` where that is longer ago.
 
     From the estimate of the KL to the reference model, r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman
@@ -30,6 +30,7 @@ def foreign(window: Window, since: int | None = None) -> bool:
     rollback, and no anchor holds them; the policy has to get used to them.
     """
     ticks = LATELY if since is None else max(LATELY, window.tick - since)
-    before = [value for tick, value in window.kept(KL) if tick <= window.tick - ticks and math.isfinite(value)]
+    kls = window.surviving_series(KL)
+    before = [value for tick, value in kls if tick <= window.tick - ticks and math.isfinite(value)]
     now = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # inf counts
     return now > BEYOND * ticks * max(1.0, median(before) if before else 1.0)

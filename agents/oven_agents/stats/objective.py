@@ -33,4 +33,5 @@ def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]
     """(tick, value, higher ones better) of the held-out metric on the way to the present weights, oldest first, at most
     the `last` ones; none where there is no such metric."""
     metric = held_out(window.run)
-    return [(tick, signed(metric, value)) for tick, value in window.kept(metric.name, last=last)] if metric else []
+    seen = window.surviving_series(metric.name, last=last) if metric else []
+    return [(tick, signed(metric, value)) for tick, value in seen] if metric else []

@@ -7,7 +7,7 @@ import math
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.robust import noise
+from oven_agents.stats.shift import Shift, at
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
@@ -24,25 +24,26 @@ LEAST_NOISE = 0.01
 def grown(window: Window, metric: str) -> float:
     """By what factor the gauge's last three values exceed those on the way here, in the median; 1 where too little was
     measured, or since the agents themselves moved the rate."""
-    seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
-    values = [value for _, value in seen if math.isfinite(value) and value > 0]
-    if len(values) < REFERENCE // 2:
-        return 1.0
-    return median(values[-NOW:]) / median(values[:-LATELY])
+    values = [value for _, value in _since_the_rate(window, metric)]
+    return 1.0 if len(values) < REFERENCE // 2 else Shift(values[:-LATELY], values[-NOW:]).growth
 
 
 def moved(window: Window, metric: str, onset: int) -> float | None:
     """By how much the gauge's values from tick `onset` on (in the median, of logarithms) differ from those before, in
     deviations of a single one; None where too little was measured since the agents themselves moved the rate."""
-    seen = window.kept(metric, after=window.settled_after(SCALE), last=REFERENCE + LATELY)
-    logs = [(tick, math.log(value)) for tick, value in seen if math.isfinite(value) and value > 0]
-    before, since = [log for tick, log in logs if tick < onset], [log for tick, log in logs if tick >= onset]
-    if len(before) < REFERENCE // 2 or not since:
+    shift = at([(tick, math.log(value)) for tick, value in _since_the_rate(window, metric)], onset)
+    if len(shift.before) < REFERENCE // 2 or not shift.now:
         return None
-    return (median(since) - median(before)) / max(noise(before), LEAST_NOISE)
+    return shift.of_medians / max(shift.noise, LEAST_NOISE)
 
 
-def shrinking(window: Window) -> float:
+def _since_the_rate(window: Window, metric: str) -> list[tuple[int, float]]:
+    """(tick, value) of a gauge that is above 0, since the rate was last changed."""
+    seen = window.surviving_series(metric, after=window.last_change_tick(SCALE), last=REFERENCE + LATELY)
+    return [(tick, value) for tick, value in seen if math.isfinite(value) and value > 0]
+
+
+def shrink_share(window: Window) -> float:
     """Share of the last steps' length that went into making the weights smaller: near 1 where weight decay is nearly
     all that an update consists of, about 0 where the gradient leads. 0 where it is not measured."""
     pairs = _pairs(window, 5)
@@ -50,7 +51,7 @@ def shrinking(window: Window) -> float:
     return median(shares) if len(shares) >= NOW else 0.0
 
 
-def outward(window: Window, last: int = LATELY) -> float:
+def outward_cosine(window: Window, last: int = LATELY) -> float:
     """Least cosine of the last steps with the weights that they were added to: −1 where a step does nothing but shrink
     them, 1 where it does nothing but make them larger, near 0 where the gradient leads. By the law of cosines, from
     both norms and the length of the step; above 1 where the weights moved by more than that. −1 where it is not
@@ -60,19 +61,19 @@ def outward(window: Window, last: int = LATELY) -> float:
     return min(found) if len(found) == last else -1.0
 
 
-def pulled(window: Window) -> float:
+def decay_share(window: Window) -> float:
     """Share that weight decay by itself has in the last steps' length, λ‖w‖ over that of the update (λ: rate × decay),
     as the decay is announced or was set; 0 where it is not known. Of all weights: where some are not decayed it is that
     much too high, and those that are may still shrink without a sign in their common norm."""
     if DECAY not in window.knobs:
         return 0.0
-    decay, since = window.knobs[DECAY].number, window.settled_after(DECAY, ROLLBACK)
-    rates, lengths = (dict(window.kept(metric, after=since, last=NOW)) for metric in (RATE, LENGTH))
+    decay, since = window.knobs[DECAY].number, window.last_change_tick(DECAY, ROLLBACK)
+    rates, lengths = (dict(window.surviving_series(metric, after=since, last=NOW)) for metric in (RATE, LENGTH))
     shares = [rates[tick] * decay / length for tick, length in lengths.items() if tick in rates and length > 0]
     return median(shares) if len(shares) == NOW else 0.0
 
 
-def displaced(window: Window, since: int, last: int = LATELY) -> tuple[int, float] | None:
+def unexplained_jump(window: Window, since: int, last: int = LATELY) -> tuple[int, float] | None:
     """The last tick after `since` before which the weights changed by more than updates account for, and by how much of
     their norm; None where none of the `last` ones is such a tick, or it is not measured. A norm changes by at most the
     length of the update (triangle inequality), so that what is left over was done by something else: a fault of memory,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 from typing import Final
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import readings
-from oven_agents.stats.robust import noise
+from oven_agents.stats.shift import at
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """What a policy that changed shows by itself, no matter who judges it. Not its gradient, which is as long as rewards
@@ -28,7 +27,7 @@ COLLAPSED: Final = 0.2
 """The same where the reward is gone: a policy that collapsed has lost more than noise."""
 
 
-def worsened(window: Window) -> bool | None:
+def quality_dropped(window: Window) -> bool | None:
     """Whether the newest held-out reading is plainly below the best of those that led to it; None below two."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
@@ -37,7 +36,7 @@ def worsened(window: Window) -> bool | None:
     return best - values[-1] > LOST * abs(best)
 
 
-def moved(window: Window, onset: int) -> bool:
+def policy_shifted(window: Window, onset: int) -> bool:
     """Since tick `onset`: by the best held-out reading that is younger, else by its own gauges. A reward that falls
     while none of them moves was taken away by its judges. True where nothing of it is measured."""
     before = [value for tick, value in readings(window) if tick < onset]
@@ -49,11 +48,11 @@ def moved(window: Window, onset: int) -> bool:
 
 
 def _shift(window: Window, gauge: str, onset: int) -> bool | None:
-    seen = [(tick, value) for tick, value in window.kept(gauge) if tick >= onset - BEFORE]
+    seen = [(tick, value) for tick, value in window.surviving_series(gauge) if tick >= onset - BEFORE]
     if any(not math.isfinite(value) for _, value in seen):
         return True
-    before = [math.log(value) for tick, value in seen if tick < onset and value > 0]
-    after = [math.log(value) if value > 0 else -math.inf for tick, value in seen if tick >= onset]
-    if len(before) < LEAST or not after:
+    logs = [(tick, math.log(value) if value > 0 else -math.inf) for tick, value in seen if value > 0 or tick >= onset]
+    shift = at(logs, onset)
+    if len(shift.before) < LEAST or not shift.now:
         return None
-    return abs(median(after) - median(before)) > max(DEVIATIONS * noise(before), PLAINLY)
+    return abs(shift.of_medians) > max(DEVIATIONS * shift.noise, PLAINLY)

@@ -27,22 +27,6 @@ def noise(values: Sequence[float]) -> float:
     return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0
 
 
-def rise(values: Sequence[float], count: int) -> float:
-    """By how many standard errors the mean of the last `count` values lies above the level of those before them.
-
-    The level is the median of the earlier ones and the error from their `noise`, so that on a falling series it errs
-    low. For independent noise a value of z is exceeded with the normal law's probability; the noise of 30 values is
-    known to about 20 %, which makes 4.5 as rare as 3.6 would be. −inf without at least eight earlier values.
-    """
-    before, recent = values[:-count], values[-count:]
-    if len(before) < 8:
-        return -math.inf
-    level = median(before)
-    spread = max(noise(before), 1e-3 * abs(level), 1e-12)
-    held = [min(max(value - level, -3 * spread), 3 * spread) for value in recent]  # one odd value is no rise
-    return math.fsum(held) / count / (spread * math.sqrt(1 / count + 1 / len(before)))
-
-
 def since(values: Sequence[float], level: float, lately: int = 3) -> int:
     """How many of the last values came after a rise from `level`: the most likely change point under normal noise, for
     a height that is the mean of the last few (Page 1954, "Continuous inspection schemes", Biometrika 41). At least 1.

@@ -7,13 +7,14 @@ from typing import Final
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, objective, readings, signed
+from oven_agents.stats.optimizer_gauges import SCALE
 from oven_controller.protocol.actions import ROLLBACK, UNDO
 from oven_controller.protocol.messages import Receipt
 
 LIMIT: Final = 3
 """Rollbacks without a new best held-out reading that are enough. Until there was a limit an episode had up to seventeen
 of them (docs/experiments.md)."""
-REGAINED: Final = 1 / 3
+RECOVERED: Final = 1 / 3
 """Share of what had been lost that a rollback has to bring back, 0 to 1. With a half, one that had regained 42 % and
 helped was taken back (docs/experiments.md)."""
 SOON: Final = 16
@@ -21,25 +22,25 @@ SOON: Final = 16
 be something new. With 24 one episode of `open_mask` fell from .94 to .43 of the harm undone (docs/experiments.md)."""
 
 
-def futile(window: Window) -> bool:
+def rollbacks_exhausted(window: Window) -> bool:
     """Whether LIMIT rollbacks, by anyone, led to no new best held-out reading. False where nothing is held out."""
     best = _best(window)
     return best is not None and sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
 
 
-def vain(window: Window) -> bool:
-    """Whether the last rollback was taken back, or REGAINED was not what it regained, SOON after it: what goes wrong is
-    not a single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
+def last_rollback_failed(window: Window) -> bool:
+    """Whether the last rollback was taken back, or brought back less than RECOVERED within SOON: what goes wrong is not
+    a single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
     policy that is dragged off by its reward never learns to."""
     best, last = _best(window), next(reversed(window.jumps), None)
     if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
         return False
     if last.actuator != ROLLBACK:
         return last.actuator == UNDO
-    return any(share < REGAINED for tick, share in regained(window, last) or () if tick <= last.tick + SOON)
+    return any(share < RECOVERED for tick, share in recovered_share(window, last) or () if tick <= last.tick + SOON)
 
 
-def regained(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
+def recovered_share(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
     """(tick, share of what had been lost) at each held-out reading since the rollback: 1 where it is as good as what
     was gone back to, 0 as bad as what was left. None where that was not measured, or nothing was lost."""
     metric = held_out(window.run)
@@ -55,6 +56,20 @@ def regained(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
     lost = max(kept) - left[-1]
     since = [(o.tick, value) for o, value in seen if o.tick > back.tick]
     return [(tick, (value - left[-1]) / lost if math.isfinite(value) else -math.inf) for tick, value in since]
+
+
+def scales_rolled_back(window: Window) -> list[float]:
+    """The scales of the rate that were in force when a rollback was applied."""
+    scales = []
+    for back in window.applied(ROLLBACK):
+        scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
+        for change in window.applied(SCALE):
+            if change.tick <= back.tick:
+                # The cut comes with the rollback: what collapsed is what the cut found.
+                scale = change.before if change.tick == back.tick else change.after
+        if isinstance(scale, int | float):
+            scales.append(float(scale))
+    return scales
 
 
 def _best(window: Window) -> int | None:

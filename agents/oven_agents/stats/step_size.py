@@ -71,8 +71,8 @@ def overlong(window: Window) -> Overlong | None:
 
 def _fitted(window: Window, now: Overlong) -> bool:
     """Whether steps under about the same rate were TWICE as short on the way to those that are too long."""
-    since = window.settled_after(SCALE)
-    rates, lengths = (dict(window.kept(metric, after=since)) for metric in (RATE, LENGTH))
+    since = window.last_change_tick(SCALE)
+    rates, lengths = (dict(window.surviving_series(metric, after=since)) for metric in (RATE, LENGTH))
     newest = next(reversed(rates.values()), math.inf)
     before = [
         length
@@ -93,10 +93,11 @@ def _lengths(window: Window) -> list[tuple[int, float]]:
     """(tick, length over the norm of the weights as they were when the rate was last changed) on the way to the present
     weights. Under a rate that is too high the weights grow, and what is relative to them hides by how much it is; where
     their norm is not measured it has to do."""
-    since = window.settled_after(SCALE, ROLLBACK)
-    norms = dict(window.kept(WEIGHTS, after=since))
+    since = window.last_change_tick(SCALE, ROLLBACK)
+    norms = dict(window.surviving_series(WEIGHTS, after=since))
     first = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
-    seen = [(tick, length * norms.get(tick, first) / first) for tick, length in window.kept(LENGTH, after=since)]
+    lengths = window.surviving_series(LENGTH, after=since)
+    seen = [(tick, length * norms.get(tick, first) / first) for tick, length in lengths]
     return [(tick, length) for tick, length in seen if math.isfinite(length)]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args
 
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 Optimizer = Literal["adamw", "sgd", "adafactor"]
 Schedule = Literal["linear", "cosine", "constant"]

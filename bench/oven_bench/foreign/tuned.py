@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from oven_bench.foreign.case import Optimizer, Schedule
 from oven_bench.foreign.cells import Cell
 from oven_bench.foreign.script import digest
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
-from oven_controller.runs.folder import write_whole
 
 FILE = "tuned.json"
 """In the scripts' folder."""
@@ -161,4 +161,4 @@ def write(table: Table, path: Path) -> None:
     """As a whole: a search that is cut off leaves the file of its last finished run."""
     head = json.dumps({"seeds": table.seeds, "factor": table.factor})[:-1]
     models = ",\n".join(one.model_dump_json() for one in table.models)  # a line each
-    write_whole(path, f'{head}, "models": [\n{models}\n]}}\n')
+    write_atomic(path, f'{head}, "models": [\n{models}\n]}}\n')

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from oven_learner.link.bus_link import Link
+from oven_bench.fixed_rules import Rule, RuleLink
+from oven_learner.link.base import Link
 
 
 class Arm(Protocol):
@@ -19,20 +21,31 @@ class Arm(Protocol):
         """For one episode. `run` tells nothing of the fault; `rng` is the arm's own, and tells nothing of it either."""
 
 
+@dataclass(frozen=True)
+class RuleArm:
+    """An arm that is a fixed rule: `make` gives a new one for each episode, from the arm's own generator."""
+
+    name: str
+    make: Callable[[Random], Rule]
+
+    def link(self, run: str, rng: Random) -> Link:
+        return RuleLink(self.make(rng))
+
+
 @runtime_checkable
-class Keeping(Protocol):
+class Reporting(Protocol):
     """A link that has something to say of its episode when it is over, for the results and for arms that learn."""
 
-    def kept(self) -> Any:
+    def report(self) -> Any:
         """Plain values, as JSON has them."""
 
 
 @runtime_checkable
-class Learning(Protocol):
+class LearnsFromArm(Protocol):
     """An arm that goes by what another arm's episodes taught: it is run when those are done."""
 
     learns_from: ClassVar[str]
-    """The other arm's name. Its links are `Keeping`."""
+    """The other arm's name. Its links are `Reporting`."""
 
     def learn(self, past: Sequence[Any]) -> None:
         """Before each `link`: what was kept of the other's episodes. Of training families only, never of the family

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from oven_bench.gym.results import Row, by_case
+from oven_bench.gym.episode_rows import Row, by_case
 from oven_bench.gym.score import by_family, score
 
 RULE = "rule."

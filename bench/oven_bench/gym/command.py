@@ -12,13 +12,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from oven_bench.gym import registry, results
-from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym import episode_rows, registry
+from oven_bench.gym.arm import Arm, LearnsFromArm
+from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import HELD_OUT, Fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import Report, plain, report
-from oven_bench.gym.results import Row
 from oven_bench.gym.runner import Task, missing, played
 from oven_bench.progress import progress
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
@@ -120,7 +120,7 @@ class Gym:
         self.failures: list[str] = []
         """Of episodes, by name."""
         self._arms, self._folder, self._jobs = arms, folder, jobs
-        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, Learning)}
+        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, LearnsFromArm)}
         for name, source in self._teachers.items():
             if source not in arms or source in self._teachers:
                 raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
@@ -128,7 +128,7 @@ class Gym:
     def play(self, families: Sequence[type[Fault]], seeds: Collection[int]) -> list[Row]:
         """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
         that learn come when what they learn from is done."""
-        there = results.read(self._folder)
+        there = episode_rows.read(self._folder)
         there += self._run(missing(families, seeds, [name for name in self._arms if name not in self._teachers], there))
         for name, source in self._teachers.items():
             there += self._run([_taught(task, there, source) for task in missing(families, seeds, [name], there)])
@@ -141,7 +141,7 @@ class Gym:
         found: list[Row] = []
         with progress("episodes", sum(len(task.arms) for task in tasks)) as advance:
             for rows, failures in played(tasks, self._jobs):
-                results.append(self._folder, rows)
+                episode_rows.append(self._folder, rows)
                 found += rows
                 self.failures += failures
                 advance(len(rows) + len(failures), f"{rows[-1].family} {rows[-1].seed}" if rows else "failed")

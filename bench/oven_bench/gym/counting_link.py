@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt, RunStarted
-from oven_learner.link.bus_link import Link
-from oven_learner.link.resume_state import Past
+from oven_learner.link.base import Link
+from oven_learner.link.resume_state import ResumeState
 
 
 class Tap:
@@ -25,7 +25,7 @@ class Tap:
     def dropped(self) -> int:
         return self._link.dropped
 
-    def open(self) -> Past:
+    def open(self) -> ResumeState:
         return self._link.open()
 
     def begin(self) -> None:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Keeping
+from oven_bench.gym.arm import Arm, Reporting
 from oven_bench.gym.counting_link import Tap
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, Kind, Trainee
 from oven_bench.gym.schedule import MAX_STEPS, end
 from oven_bench.gym.shared_prefix import Record
-from oven_bench.gym.trainee import Kind, Trainee
 from oven_controller.errors import OvenError
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
@@ -112,7 +111,7 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
         raise OvenError(
             f"the quality of {trainee.kind} {trainee.seed} is {loss}; a broken run has its kind's largest loss"
         )
-    return Ended(loss, training.steps, tap.interventions, link.kept() if isinstance(link, Keeping) else None)
+    return Ended(loss, training.steps, tap.interventions, link.report() if isinstance(link, Reporting) else None)
 
 
 def run_id(kind: Kind, seed: int) -> str:

@@ -14,21 +14,22 @@ A family is a class made by `@fault`: it draws its parameters, and acts on a tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, cast, dataclass_transform, get_args
 
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.faults import severity
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
+    declared,
     drawn,
+    generator,
     integer,
     log10_uniform,
     log_uniform,
@@ -37,11 +38,12 @@ from oven_bench.gym.faults.severity import (
     whole,
 )
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
 
 if TYPE_CHECKING:
-    from oven_bench.gym.tasks.grpo.judges import Completions
     from oven_bench.gym.tasks.grpo.policy import Policy
-    from oven_bench.gym.trainee import Trainee
+    from oven_bench.gym.tasks.grpo.scoring import Completions
 
 Kind = Literal["pretraining", "grpo"]
 """Of a trainee, and of the faults that act on it."""
@@ -70,6 +72,43 @@ ENDLESS = 10**9
 
 Rewards = dict[str, Tensor]
 """What each judge says of each completion: judge → float32 [B]; NaN: it abstained."""
+
+
+class Trainee(Protocol):
+    """One seed's job. All that a step depends on is in `state`: the same state and the same knobs give the same next
+    step, bit for bit, in this process and in another.
+
+    Two clocks: `gradient_steps` counts every optimizer step that was computed, those included that a rollback threw
+    away, and never goes back; `cursor` is the position in the data, which a rollback takes back with the weights and a
+    skip moves on. A fault of the machine or of the settings goes by the first, a fault of the data by the second.
+    """
+
+    kind: Kind
+    seed: int
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    actuators: Actuators
+    """What an arm may turn: `optimizer.lr_scale`, `grad.clip`, `run.rollback`, `data.skip`, … (by kind)."""
+    metrics: tuple[MetricSpec, ...]
+    settings: dict[str, float]
+    """The user's own settings, which the knobs multiply or replace and which a fault may get wrong: `learning_rate`,
+    `weight_decay`, `clip`, … (by kind). Read anew at each step."""
+    gradient_steps: int
+    cursor: int
+
+    def train_step(self, fault: Fault | None = None) -> dict[str, float]:
+        """One optimizer step under a fault, or under none. Its metrics, by the names that a real run of the kind
+        publishes; what is not a finite number is in there as such, what was not measured is not."""
+
+    def quality(self) -> float:
+        """On data that no step sees, lower is better: nats a byte (pretraining), 1 − accuracy (GRPO). NaN is the
+        largest loss that the kind knows, so that a broken run has a score."""
+
+    def state(self) -> Mapping[str, Any]:
+        """A copy of weights, optimizer, data position and generators, that training cannot touch: what a rollback puts
+        back. Settings, knobs and `gradient_steps` are not in it."""
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Step:
@@ -236,8 +275,7 @@ class Fault:
     @classmethod
     def draw(cls, rng: Random, onset: int) -> Self:
         """A case of the family: its parameters are drawn in the order in which the class declares them."""
-        declared = sorted((one for one in fields(cls) if severity.ORDER in one.metadata), key=severity.order)
-        return cls(onset=onset, **{one.name: severity.value(one, rng) for one in declared})
+        return cls(onset=onset, **declared(fields(cls), rng))
 
     def settings(self, step: Step) -> None:
         """Before a step: get one of `step.settings` wrong."""
@@ -343,10 +381,3 @@ def due(since: int, every: int, times: int = ENDLESS) -> bool:
     """Whether something that happens at the onset and every so many steps after it, so many times, happens now."""
     number, rest = divmod(since, every)
     return rest == 0 and 0 <= number < times
-
-
-def generator(*seed: object) -> torch.Generator:
-    """Seeded by the values: the same for the same ones, in any process."""
-    made = torch.Generator()
-    made.manual_seed(Random(repr(seed)).getrandbits(63))
-    return made

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from oven_bench.gym.draws import At
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.faults.severity import At
-from oven_bench.gym.tasks.pretraining.trainee import Pretraining
+from oven_bench.gym.trainees.pretraining import Pretraining
 
 ONSET, AFTER = 110, 100
 """Gradient steps before the fault, and from it to the end."""

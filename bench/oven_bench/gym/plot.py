@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from oven_bench.gym.score import FLOOR, Standing
+from oven_bench.gym.score import FLOOR, ArmScore
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 190, 40, 46
 MOST = 2.0
@@ -17,7 +17,7 @@ CAPTION = (
 )
 
 
-def svg(arms: Mapping[str, Standing], title: str) -> str:
+def svg(arms: Mapping[str, ArmScore], title: str) -> str:
     """Best first, as they come. Left of the line at 0 is worse than doing nothing."""
     highest = max([1.0, *(max(each.score.high, *each.families.values()) for each in arms.values())])
     top = min(MOST, highest)

@@ -1,24 +1,31 @@
-"""Arms as they are installed, by name. Each entry point is a class that is made without arguments, or an arm."""
+"""All arms by name: those plugged in under `oven.arms`, one for each fixed rule, and one for each installed agent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from oven_bench.gym.arm import Arm
+from oven_bench.gym.arms.controller import alone
+from oven_bench.gym.arms.rules import fixed_rules
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 
 GROUP = "arms"
-"""Of entry points."""
+"""Of entry points: each names an arm, or a class that makes one without arguments."""
 
 
 def arms() -> Mapping[str, Arm]:
+    """In the order of their names. Raises ConfigError for a name that two arms have."""
     made: dict[str, Arm] = {}
-    for point in plugins.points(GROUP):
-        loaded = plugins.load(GROUP, "arm", point)
-        arm = cast(Arm, loaded() if isinstance(loaded, type) else loaded)
+    for arm in (*_plugged_in(), *fixed_rules(), *map(alone, plugins.points("agents"))):
         if arm.name in made:
-            raise ConfigError(f"two entry points of oven.{GROUP} are called {arm.name!r}; names are unique")
+            raise ConfigError(f"two arms are called {arm.name!r}; rename that of your entry point in oven.{GROUP}")
         made[arm.name] = arm
     return dict(sorted(made.items()))
+
+
+def _plugged_in() -> Iterator[Arm]:
+    for point in plugins.points(GROUP):
+        loaded = plugins.load(GROUP, "arm", point)
+        yield cast(Arm, loaded() if isinstance(loaded, type) else loaded)

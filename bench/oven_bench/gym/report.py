@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oven_bench.gym.best_rule import BEST, best_rule, oracle
-from oven_bench.gym.results import Row
-from oven_bench.gym.score import Healthy, Interval, Standing, healthy, standing
+from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.score import ArmScore, Healthy, Interval, arm_score, healthy
 from oven_bench.gym.verdict import Verdict, verdict
 
 BASELINES = ("nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "plateau")
@@ -18,29 +18,29 @@ BASELINES = ("nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "
 @dataclass(frozen=True, slots=True)
 class Report:
     subject: str
-    arms: Mapping[str, Standing]
+    arms: Mapping[str, ArmScore]
     """On the families that count: the held-out ones if there are any, else the training ones."""
     healthy: Mapping[str, Healthy]
     verdict: Verdict
     held_out: bool
-    training: Mapping[str, Standing]
+    training: Mapping[str, ArmScore]
     """On the training families, where `arms` is not."""
 
 
 def report(rows: Sequence[Row], subject: str) -> Report:
     every = [*rows, *best_rule(rows), *oracle(rows)]
     hidden = any(row.held_out for row in every)
-    arms = _standings([row for row in every if row.held_out == hidden])
+    arms = _arm_scores([row for row in every if row.held_out == hidden])
     calm = {arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == hidden]).items()}
     baselines = {name: arms[name] for name in BASELINES if name in arms and name != subject}
     found = verdict(arms.get(subject), baselines, calm.get(subject))
-    training = _standings([row for row in every if not row.held_out]) if hidden else {}
+    training = _arm_scores([row for row in every if not row.held_out]) if hidden else {}
     return Report(subject, arms, calm, found, hidden, training)
 
 
-def _standings(rows: Sequence[Row]) -> dict[str, Standing]:
+def _arm_scores(rows: Sequence[Row]) -> dict[str, ArmScore]:
     """Best first."""
-    of = {arm: standing(own) for arm, own in _by_arm([row for row in rows if not row.healthy]).items()}
+    of = {arm: arm_score(own) for arm, own in _by_arm([row for row in rows if not row.healthy]).items()}
     return dict(sorted(of.items(), key=lambda item: (-item[1].score.mean, item[0])))
 
 
@@ -55,7 +55,7 @@ def plain(found: Report) -> dict[str, Any]:
     """The object of the command contract; what was not measured is null."""
     calm = found.healthy.get(found.subject)
     out: dict[str, Any] = {
-        "arms": {arm: _standing(each) for arm, each in found.arms.items()},
+        "arms": {arm: _arm_score(each) for arm, each in found.arms.items()},
         "healthy": _healthy(calm),
         "verdict": found.verdict.word,
         "why": found.verdict.why,
@@ -66,7 +66,7 @@ def plain(found: Report) -> dict[str, Any]:
         "healthy_by_arm": {arm: _healthy(each) for arm, each in found.healthy.items()},
     }
     if found.held_out:
-        out["training"] = {arm: _standing(each) for arm, each in found.training.items()}
+        out["training"] = {arm: _arm_score(each) for arm, each in found.training.items()}
     return out
 
 
@@ -74,7 +74,7 @@ def _interval(of: Interval) -> dict[str, float]:
     return {"mean": round(of.mean, 4), "low": round(of.low, 4), "high": round(of.high, 4)}
 
 
-def _standing(of: Standing) -> dict[str, Any]:
+def _arm_score(of: ArmScore) -> dict[str, Any]:
     return {
         **_interval(of.score),
         "worse_than_nothing": round(of.worse.mean, 4),

@@ -11,14 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 from oven_bench.gym import registry, schedule
-from oven_bench.gym.arm import Arm, Learning
+from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode import run
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.fault import Fault, Kind
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.results import Row
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_bench.gym.trainee import Kind
-from oven_bench.gym.trainees import Make, make
+from oven_bench.gym.trainees.by_kind import Make, make
 from oven_bench.workers import workers
 
 
@@ -74,7 +73,7 @@ class Ground:
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
         family, end, began = self._family, schedule.end(self.case), time.process_time()
-        if isinstance(arm, Learning):
+        if isinstance(arm, LearnsFromArm):
             arm.learn(past)
         ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)
         return Row(

@@ -14,8 +14,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_bench.gym.results import Row
-from oven_bench.gym.trainee import Kind
+from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.fault import Kind
 
 FLOOR = -1.0
 NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}
@@ -97,7 +97,7 @@ def by_family(rows: Iterable[Row], of: Callable[[Row], float]) -> dict[str, floa
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ArmScore:
     """An arm over families that have a fault."""
 
     score: Interval
@@ -108,11 +108,11 @@ class Standing:
     episodes: int
 
 
-def standing(rows: Sequence[Row]) -> Standing:
+def arm_score(rows: Sequence[Row]) -> ArmScore:
     """Of one arm's rows, one or more."""
     families = by_family(rows, score)
     share = by_family(rows, lambda row: float(worse(row)))
-    return Standing(interval([*families.values()]), interval([*share.values()]), families, len(rows))
+    return ArmScore(interval([*families.values()]), interval([*share.values()]), families, len(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, Kind, Trainee
 from oven_bench.gym.schedule import HORIZON, LATEST, MAX_STEPS, PREFIX, end
-from oven_bench.gym.trainee import Kind, Trainee
-from oven_bench.gym.trainees import Make
-from oven_learner.rollback.in_memory import EVERY_TICKS
+from oven_bench.gym.trainees.by_kind import Make
+from oven_learner.rollback.schedule import EVERY_TICKS
 
 TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})
 """Where an episode can end: after so many gradient steps it is compared with its twin."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oven_bench.gym.score import Healthy, Interval, Standing, percentiles, resampled
+from oven_bench.gym.score import ArmScore, Healthy, Interval, percentiles, resampled
 from oven_bench.statistics import Word, word
 
 FAMILIES = 6
@@ -30,7 +30,7 @@ class Verdict:
     """Of the score to the best baseline's."""
 
 
-def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy: Healthy | None) -> Verdict:
+def verdict(subject: ArmScore | None, baselines: Mapping[str, ArmScore], healthy: Healthy | None) -> Verdict:
     """On one set of families, the same for all. In this order:
 
     - INCONCLUSIVE without the subject, without a baseline, or with fewer than FAMILIES families;
@@ -77,7 +77,7 @@ def verdict(subject: Standing | None, baselines: Mapping[str, Standing], healthy
     return said(plain, f"{against}, within ± {MARGIN:g}" if plain == "NO EFFECT" else against)
 
 
-def compared(subject: Standing, baselines: Mapping[str, Standing], families: list[str]) -> tuple[str, Interval]:
+def compared(subject: ArmScore, baselines: Mapping[str, ArmScore], families: list[str]) -> tuple[str, Interval]:
     """The best baseline, and the difference to it over families, resampled in pairs. Which is best is found anew in
     each resample, as it was in the whole: the luck of having been picked is the baselines', never the subject's."""
     draws = resampled(len(families))

@@ -13,7 +13,7 @@ STARTS: Final = {"tuned": "tuned", "drill": "drill:lr-high", "drill-low": "drill
 """Value of `--starts` → the recipe's name for that start. Without a remedy, the first drill ends at accuracy 0; the
 second has no rollback, so that its outcomes can be scored."""
 USUAL_STARTS: Final = ("tuned", "drill")
-HONEST: Final = "lr"
+HONEST: Final = "learning_rate"
 """The shipped agent whose reputation is reported beside an attacker's, and that the newcomer replaces."""
 
 
@@ -76,18 +76,18 @@ _ALL = (
     Attack("pair", "two newcomers propose ten times the rate and veto every cut", _PAIR),
     Attack("late_pair", "the same from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
     Attack("specialist", "a self-declared specialist moves the rate to a tenth and back", _agent("specialist")),
-    Attack("contrary", "vetoes every ballot that lr opens", _agent("contrary")),
+    Attack("contrary", "vetoes every ballot that learning_rate opens", _agent("contrary")),
     Attack("pair_and_contrary", "pair and contrary together", (*_PAIR, *_agent("contrary"))),
     Attack("silencer", "keeps a ballot open on the rate, at confidence .01", _client("silencer")),
     Attack("starver", "the same on every knob", _client("starver")),
     Attack("flooder", "500 votes per second", _client("flooder")),
-    Attack("free_rider", "repeats what lr proposed, at confidence .01", _agent("free_rider")),
+    Attack("free_rider", "repeats what learning_rate proposed, at confidence .01", _agent("free_rider")),
     Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
     Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
     Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
-    Attack("newcomer", "honest: lr's logic under another name, lr is off, a person approves its advice",
+    Attack("newcomer", "honest: learning_rate under another name, without the original, a person approves its advice",
            _agent("newcomer"), _DRILLS, (HONEST,), approved=True),
-    Attack("newcomer_granted", "the same, granted lr's knobs by `oven-controller trust`, no person", _agent("newcomer"),
+    Attack("newcomer_granted", "the same, granted its knobs by `oven-controller trust`, no person", _agent("newcomer"),
            _DRILLS, (HONEST,), granted=("optimizer.lr_scale", "run.rollback", "run.evaluate")),
 )  # fmt: skip
 ATTACKS: Final = {attack.name: attack for attack in _ALL}

@@ -29,8 +29,8 @@ from oven_bench.hostile.figures import LEGEND, NOISE_SEEDS, figures, tables
 from oven_bench.hostile.play import play
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
-from oven_bench.training.episode import HELD_OUT
 from oven_bench.training.pairs import QUICK
+from oven_bench.training.recipe_run import HELD_OUT
 from oven_controller.errors import ConfigError
 from oven_learner.recipes.grpo.settings import GrpoSettings
 

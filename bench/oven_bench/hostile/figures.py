@@ -17,17 +17,18 @@ NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""
 COLUMNS = {
     "name": "attack", "start": "start", "seed": "", "accuracy": "acc.", "without": "without", "within_noise": "noise",
-    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "lr's",
+    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "honest",
     "processes_left": "left", "exit": "exit",
 }  # fmt: skip
 NEWCOMER_COLUMNS = {
     "name": "newcomer", "start": "start", "seed": "", "scored_outcomes": "scored", "first_decision_tick": "decides at",
-    "remedy_tick_without": "lr at", "accuracy": "acc.", "without": "without",
+    "remedy_tick_without": "honest at", "accuracy": "acc.", "without": "without",
 }  # fmt: skip
 """Field → heading; both tables fit into 80 columns."""
 LEGEND = (
     "noise: whether the accuracy is within it of the run without; remedy: windows later than there; weight: the "
-    "attacker's reputation 20 decisions after its first harm, beside lr's; left: processes that outlive the stack"
+    "attacker's reputation 20 decisions after its first harm, beside that of "
+    "learning_rate (honest); left: processes that outlive the stack"
 )
 
 

@@ -8,23 +8,22 @@ Every fault that was injected has to be counted by its kind; otherwise, or with 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from nats.aio.msg import Msg
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
@@ -168,36 +167,6 @@ class Told:
         self._remote.close()
 
 
-class CommitteeBench:
-    """The bench behind the entry point `committee`."""
-
-    summary = "remote judges with 25 % faults: wrong scores, skipped groups, faults by kind"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench committee",
-            description=self.summary,
-            epilog="example: oven-controller bench committee --groups 200 --json",
-        )
-        parser.add_argument("--groups", type=int, default=200, help="groups of eight completions (200)")
-        parser.add_argument("--members", type=int, default=4, help="remote members, beside one rule (4)")
-        parser.add_argument("--share", type=float, default=0.25, help="share of answers that are faulty (0.25)")
-        parser.add_argument("--deadline", type=float, default=1.0, help="seconds that a step's groups get (1)")
-        parser.add_argument("--seed", type=int, default=1)
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        with tempfile.TemporaryDirectory() as scratch:
-            found = measure(
-                Path(scratch), options.groups, options.members, options.share, options.deadline, options.seed
-            )
-        if options.json:
-            print(json.dumps(found))
-        else:
-            Console().print_json(json.dumps(found))
-        counted = sum(found["faults_by_kind"].values())
-        return 1 if found["wrong_scores"] or counted != found["faults_injected"] else 0
-
-
 def measure(folder: Path, groups: int, members: int, share: float, deadline_s: float, seed: int) -> dict[str, Any]:
     """The bench's figures; `seconds` is for all groups, `seconds_clean` for the same without faults."""
     rng = random.Random(f"truths {seed}")
@@ -236,4 +205,24 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
     }
 
 
-BENCH = CommitteeBench()
+def bench(
+    groups: Annotated[int, Option(min=1, help="Groups of eight completions.")] = 200,
+    members: Annotated[int, Option(min=1, help="Remote members, beside one rule.")] = 4,
+    share: Annotated[float, Option(min=0, max=1, help="Share of answers that are faulty.")] = 0.25,
+    deadline: Annotated[float, Option(help="Seconds that a step's groups get.")] = 1.0,
+    seed: Annotated[int, Option(help="Random seed.")] = 1,
+    as_json: Json = False,
+) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        found = measure(Path(scratch), groups, members, share, deadline, seed)
+    print_object(found, as_json)
+    counted = sum(found["faults_by_kind"].values())
+    return 1 if found["wrong_scores"] or counted != found["faults_injected"] else 0
+
+
+BENCH = Bench(
+    "committee",
+    bench,
+    "remote judges with 25 % faults: wrong scores, skipped groups, faults by kind",
+    "--groups 200 --json",
+)

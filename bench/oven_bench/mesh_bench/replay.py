@@ -8,19 +8,21 @@ Times are the thread's own (on-CPU), the best of interleaved rounds; the exit co
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from typer import Option
+
+from oven_bench.bench_command import Bench, Json
+from oven_controller.atomic_write import atomic_file
 from oven_controller.log.replay import Replay, ReplayReport
 from oven_controller.mesh.machine import Mesh
 from oven_controller.protocol import names
@@ -39,13 +41,13 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs import log_reader
-from oven_controller.runs.folder import RunFolder, whole
+from oven_controller.runs import log_reader, log_sources
+from oven_controller.runs.folder import RunFolder
 from oven_controller.security.signing import Keyring
 
 RUN: Final = "bench"
 METRICS: Final = 25
-AGENTS: Final = ("curriculum", "lr", "sentinel", "teacher")
+AGENTS: Final = ("curriculum", "learning_rate", "divergence", "teacher")
 KNOBS: Final = ("grad.clip", "grpo.beta", "optimizer.lr_scale")
 ROUNDS: Final = 3
 
@@ -134,13 +136,13 @@ def _receipt(decision: Decision, mine: dict[str, int]) -> Receipt:
 
 def measure(size: int, folder: RunFolder) -> dict[str, Any]:
     folder.path.mkdir(parents=True)
-    with whole(folder.export) as out:
+    with atomic_file(folder.export) as out:
         for event in busy_run(size):
-            out.write(event.line() + "\n")
+            out.write(event.line().encode() + b"\n")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = asyncio.run(_replayed(folder))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    stored = [(names.kind(event.subject), event.data) for event in log_reader.exported(folder)]
+    stored = [(names.kind(event.subject), event.data) for event in log_sources.exported(folder)]
     lines = folder.export.read_bytes().splitlines()
     times: dict[str, list[float]] = {"replay": [], "decode": [], "json": []}
     for _ in range(ROUNDS):
@@ -174,37 +176,23 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
-class ReplayBench:
-    """An entry point of oven.benches."""
-
-    summary = "How fast a run's log is computed again, beside decoding and parsing it alone."
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench replay",
-            description=self.summary,
-            epilog="Example: oven-controller bench replay",
+def bench(
+    events: Annotated[int, Option(min=1, metavar="N", help="Events in the log.")] = 100_000, as_json: Json = False
+) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        found = measure(events, RunFolder(Path(scratch) / RUN))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print(
+            f"{found['events']:,} events ({found['bytes'] / 1e6:.0f} MB, {found['decisions']:,} decisions): "
+            f"{found['events_per_s']:,} a second replayed, {found['decode_events_per_s']:,} only decoded, "
+            f"{found['json_events_per_s']:,} only parsed; "
+            f"{'byte-equal' if found['same'] else 'NOT byte-equal'}; {found['memory_grown_mb']} MB more memory"
         )
-        parser.add_argument("--events", type=int, default=100_000, metavar="N", help="events in the log (100,000)")
-        parser.add_argument("--json", action="store_true", help="one flat object for scripts")
-        options = parser.parse_args(args)
-        if options.events < 1:
-            parser.error(f"--events {options.events}: a log has at least one event")
-        with tempfile.TemporaryDirectory() as scratch:
-            found = measure(options.events, RunFolder(Path(scratch) / RUN))
-        if options.json:
-            print(json.dumps(found))
-        else:
-            print(
-                f"{found['events']:,} events ({found['bytes'] / 1e6:.0f} MB, {found['decisions']:,} decisions): "
-                f"{found['events_per_s']:,} a second replayed, {found['decode_events_per_s']:,} only decoded, "
-                f"{found['json_events_per_s']:,} only parsed; "
-                f"{'byte-equal' if found['same'] else 'NOT byte-equal'}; {found['memory_grown_mb']} MB more memory"
-            )
-        return 0 if found["same"] else 1
+    return 0 if found["same"] else 1
 
 
-BENCH = ReplayBench()
-
-if __name__ == "__main__":
-    sys.exit(BENCH.run(sys.argv[1:]))
+BENCH = Bench(
+    "replay", bench, "How fast a run's log is computed again, beside decoding and parsing it alone.", "--events 10000"
+)

@@ -7,14 +7,15 @@ wrong was heard for longer than the bound that follows from the rules, or the ho
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
+from typer import Option
+
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.mesh_bench.simulated_swarm import Character, Swarm
 from oven_controller.mesh.reputation import outcomes_until_silent
 from oven_controller.protocol.rules import Rules
@@ -145,27 +146,15 @@ def measure(seeds: int, rounds: int, rules: Rules | None = None) -> dict[str, An
     }
 
 
-class ReputationBench:
-    """The bench behind the entry point `reputation`."""
-
-    summary = "made-up agents of known intent through the real mesh: outcomes until each is no longer heard"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench reputation",
-            description=self.summary,
-            epilog="example: oven-controller bench reputation --seeds 20 --json",
-        )
-        parser.add_argument("--seeds", type=int, default=20, help="runs of each kind (20)")
-        parser.add_argument("--rounds", type=int, default=30, help="proposals of each character in a run (30)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
-        options = parser.parse_args(args)
-        if options.seeds < 1 or options.rounds < 1:
-            parser.error("--seeds and --rounds must be at least 1")
-        found = measure(options.seeds, options.rounds)
-        print(json.dumps(found, indent=None if options.json else 2))
-        late = [kind for kind in ALWAYS_WRONG if not _in_time(found, kind)]
-        return 1 if late or found["honest_reputation"] < 1 else 0
+def bench(
+    seeds: Annotated[int, Option(min=1, help="Runs of each kind.")] = 20,
+    rounds: Annotated[int, Option(min=1, help="Proposals of each character in a run.")] = 30,
+    as_json: Json = False,
+) -> int:
+    found = measure(seeds, rounds)
+    print_object(found, as_json)
+    late = [kind for kind in ALWAYS_WRONG if not _in_time(found, kind)]
+    return 1 if late or found["honest_reputation"] < 1 else 0
 
 
 def _in_time(found: dict[str, Any], kind: str) -> bool:
@@ -173,4 +162,9 @@ def _in_time(found: dict[str, Any], kind: str) -> bool:
     return found[f"silenced_{kind}"] == 1 and bound is not None and high <= bound
 
 
-BENCH = ReputationBench()
+BENCH = Bench(
+    "reputation",
+    bench,
+    "made-up agents of known intent through the real mesh: outcomes until each is no longer heard",
+    "--seeds 20 --json",
+)

@@ -8,10 +8,8 @@ All in one run: without a fault (the floor), during each, and from the moment th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -21,11 +19,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.streams import VOTE_BYTES
@@ -39,7 +38,7 @@ from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.plan import own_command
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "faults"
 KNOBS = 40
@@ -166,7 +165,7 @@ def training(url: str, credentials: Credentials) -> Any:
     actuators, values = Actuators(), dict.fromkeys((f"knob.{n}" for n in range(KNOBS)), 1.0)
     for name in values:
         actuators.scalar(name, lambda n=name: values[n], lambda v, n=name: values.update({n: v}), low=0.1, high=10)  # type: ignore[misc]
-    learner = OvenClient(ApartLink(url, RUN, credentials), actuators, rules=RULES)
+    learner = OvenClient(ProcessLink(url, RUN, credentials), actuators, rules=RULES)
     learner.start()
     stop = threading.Event()
 
@@ -261,28 +260,20 @@ async def flood(size: int, rate: int) -> None:
             await asyncio.sleep(0.001)
 
 
-class FaultsBench:
-    """The bench behind the entry point `faults`."""
-
-    summary = "how soon a healthy agent's vote counts beside a frozen, a flooding, a killed one"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench faults",
-            description=self.summary,
-            epilog="example: oven-controller bench faults --json",
-        )
-        parser.add_argument("--seconds", type=float, default=10.0, help="of each fault (10)")
-        parser.add_argument("--frozen", type=float, default=10.0, help="seconds that the server is frozen (10)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        with tempfile.TemporaryDirectory() as scratch:
-            found = asyncio.run(measure(Path(scratch), options.seconds, options.frozen))
-        print(json.dumps(found)) if options.json else Console().print_json(json.dumps(found))
-        return 0
+def bench(
+    seconds: Annotated[float, Option(help="Seconds of each fault.")] = 10.0,
+    frozen: Annotated[float, Option(help="Seconds that the server is frozen.")] = 10.0,
+    as_json: Json = False,
+) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        found = asyncio.run(measure(Path(scratch), seconds, frozen))
+    print_object(found, as_json)
+    return 0
 
 
-BENCH = FaultsBench()
+BENCH = Bench(
+    "faults", bench, "how soon a healthy agent's vote counts beside a frozen, a flooding, a killed one", "--json"
+)
 
 if __name__ == "__main__":
     asyncio.run(flood(*map(int, sys.argv[1].split()[1:])))

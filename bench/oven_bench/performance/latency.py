@@ -11,22 +11,22 @@ machine; the interval of their ratio is a bootstrap over pairs of neighbouring b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance import relay
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
-from oven_controller.errors import ProcessError
-from oven_learner.link.bus_link import POLL_S
+from oven_controller.errors import ConfigError, ProcessError
+from oven_learner.link.process_link import POLL_S
 
 LOOK_S = 0.0001
 """Between two looks of the learner's thread into its inbox."""
@@ -37,38 +37,6 @@ RESAMPLES = 2000
 
 Trip = Callable[[], float]
 """Ask once; the seconds until the decision was there."""
-
-
-class Latency:
-    """The bench behind the entry point `latency`."""
-
-    summary = "from an observation to the decision on it, beside a bare relay through as many processes"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench latency",
-            description=self.summary,
-            epilog="example: oven-controller bench latency --json",
-        )
-        parser.add_argument("--agents", type=int, default=4, help="agents (4)")
-        parser.add_argument("--agents-per-process", type=int, default=4, help="so many to a process (4)")
-        parser.add_argument("--blocks", type=int, default=20, help="blocks of each arm, taking turns (20)")
-        parser.add_argument("--trips", type=int, default=50, help="decisions in a block (50)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if min(options.agents, options.blocks, options.trips) < 2:
-            parser.error("--agents, --blocks and --trips are 2 at least: an interval needs several of each")
-        with tempfile.TemporaryDirectory() as scratch:
-            found = json.dumps(
-                asyncio.run(
-                    measure(Path(scratch), options.agents, options.blocks, options.trips, options.agents_per_process)
-                )
-            )
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
-        return 0
 
 
 async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_process: int = 4) -> dict[str, float]:
@@ -165,4 +133,24 @@ def _quantile(blocks: Sequence[Sequence[float]], percent: int) -> float:
     return round(statistics.quantiles(every, n=100, method="inclusive")[percent - 1] * 1000, 3)
 
 
-BENCH = Latency()
+def bench(
+    agents: Annotated[int, Option(help="Number of agents.")] = 4,
+    agents_per_process: Annotated[int, Option(min=1, help="Agents of a process.")] = 4,
+    blocks: Annotated[int, Option(help="Blocks of each arm, taking turns.")] = 20,
+    trips: Annotated[int, Option(help="Decisions in a block.")] = 50,
+    as_json: Json = False,
+) -> int:
+    if min(agents, blocks, trips) < 2:
+        raise ConfigError("--agents, --blocks and --trips are 2 at least: an interval needs several of each")
+    with tempfile.TemporaryDirectory() as scratch:
+        found = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process))
+    print_object(found, as_json)
+    return 0
+
+
+BENCH = Bench(
+    "latency",
+    bench,
+    "from an observation to the decision on it, beside a bare relay through as many processes",
+    "--json",
+)

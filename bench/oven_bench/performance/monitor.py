@@ -7,11 +7,9 @@ cent of one core; the floor beside it is the same monitor while nothing happens.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import fcntl
-import json
 import math
 import os
 import pty
@@ -25,10 +23,12 @@ import termios
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Annotated
 
 import psutil
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
@@ -303,27 +303,18 @@ async def _stack(folder: RunFolder) -> AsyncIterator[Bus]:
             await server.stop()
 
 
-class MonitorBench:
-    """The bench behind the entry point `monitor`."""
-
-    summary = "the monitor's CPU at 20 and 500 observations a second, key to paint, and first paint"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench monitor",
-            description=self.summary,
-            epilog="example: oven-controller bench monitor --json",
-        )
-        parser.add_argument("--seconds", type=float, default=15, help="length of each measurement (15)")
-        parser.add_argument("--keys", type=int, default=100, help="key presses (100)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        with tempfile.TemporaryDirectory() as scratch:
-            home = Home(Path(scratch))
-            folder = home.create(RUN, "bench")
-            found = asyncio.run(measure(folder, home.path, options.seconds, options.keys))
-        print(json.dumps(found)) if options.json else Console().print_json(json.dumps(found))
-        return 0
+def bench(
+    seconds: Annotated[float, Option(help="Seconds of each measurement.")] = 15,
+    keys: Annotated[int, Option(min=2, help="Number of key presses.")] = 100,
+    as_json: Json = False,
+) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Home(Path(scratch))
+        found = asyncio.run(measure(home.create(RUN, "bench"), home.path, seconds, keys))
+    print_object(found, as_json)
+    return 0
 
 
-BENCH = MonitorBench()
+BENCH = Bench(
+    "monitor", bench, "the monitor's CPU at 20 and 500 observations a second, key to paint, and first paint", "--json"
+)

@@ -8,10 +8,8 @@ they must be all that was said. The learner's thread is timed throughout, on-CPU
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import signal
 import sys
 import tempfile
@@ -21,58 +19,29 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import psutil
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.oncpu import OnCpu, nothing, quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.protocol.messages import LearnerMessage
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0
 """Of training before the outage, and after all was caught up."""
 CAUGHT_UP_S = 120.0
 CLOSE_S = 60.0
-
-
-class Outage:
-    """The bench behind the entry point `outage`."""
-
-    summary = "the bus is killed or frozen under load: what is lost, doubled, out of order, and what training notices"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench outage",
-            description=self.summary,
-            epilog="example: oven-controller bench outage --seconds 180 --json",
-        )
-        parser.add_argument("--seconds", type=float, default=5.0, help="how long the bus is away (5)")
-        parser.add_argument("--rate", type=float, default=1000.0, help="observations a second (1000)")
-        parser.add_argument("--metrics", type=int, default=25, help="gauges of an observation (25)")
-        parser.add_argument("--freeze", action="store_true", help="SIGSTOP and SIGCONT instead of SIGKILL")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if options.seconds <= 0 or options.rate <= 0 or options.metrics < 1:
-            parser.error("--seconds, --rate and --metrics must be above 0")
-        found = asyncio.run(_measure(options.seconds, options.rate, options.metrics, options.freeze))
-        text = json.dumps(found)
-        if options.json:
-            print(text)
-        else:
-            Console().print_json(text)
-        wrong = [name for name in ("lost_acknowledged", "doubled", "out_of_order", "unaccounted") if found[name]]
-        if wrong:
-            print(f"the log does not hold what was said: {', '.join(wrong)} above 0", file=sys.stderr)
-        return 1 if wrong else 0
 
 
 class _Training(threading.Thread):
@@ -113,7 +82,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         try:
             async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
                 await streams.create(bus.jetstream, RUN)
-            link = ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+            link = ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)
@@ -201,4 +170,26 @@ def _frozen(server: EmbeddedServer) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)
 
 
-BENCH = Outage()
+def bench(
+    seconds: Annotated[float, Option(help="How long the bus is away.")] = 5.0,
+    rate: Annotated[float, Option(help="Observations per second.")] = 1000.0,
+    metrics: Annotated[int, Option(min=1, help="Gauges of an observation.")] = 25,
+    freeze: Annotated[bool, Option("--freeze", help="SIGSTOP and SIGCONT instead of SIGKILL.")] = False,
+    as_json: Json = False,
+) -> int:
+    if seconds <= 0 or rate <= 0:
+        raise ConfigError(f"--seconds {seconds:g} and --rate {rate:g} must be above 0")
+    found = asyncio.run(_measure(seconds, rate, metrics, freeze))
+    print_object(found, as_json)
+    wrong = [name for name in ("lost_acknowledged", "doubled", "out_of_order", "unaccounted") if found[name]]
+    if wrong:
+        print(f"the log does not hold what was said: {', '.join(wrong)} above 0", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+BENCH = Bench(
+    "outage",
+    bench,
+    "the bus is killed or frozen under load: what is lost, doubled, out of order, and what training notices",
+    "--seconds 180 --json",
+)

@@ -19,10 +19,8 @@ side by side.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import random
 import tempfile
 import time
@@ -31,15 +29,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.oncpu import OnCpu, nothing, quantile
 from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.errors import ConfigError, ProcessError
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home, RunFolder
@@ -47,12 +47,12 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.model import agent_spec
+from oven_controller.settings.agents import agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 STEP_MS = 5.0
@@ -75,35 +75,6 @@ class Arm:
     noop_us: list[float] = field(default_factory=list)
 
 
-class Overhead:
-    """The bench behind the entry point `overhead`."""
-
-    summary = "observe and poll on the training thread, and a training step with the whole stack at work and without"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench overhead",
-            description=self.summary,
-            epilog="example: oven-controller bench overhead --json",
-        )
-        parser.add_argument("--pairs", type=int, default=2400, help="steps of each arm (2400; a minute in all)")
-        parser.add_argument("--block", type=int, default=40, help="counted steps of a block (40)")
-        parser.add_argument("--agents-per-process", type=int, help="of the installed agents (all: as `up` starts them)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if options.agents_per_process is not None and options.agents_per_process < 1:
-            parser.error("--agents-per-process is 1 at least")
-        if options.block < 1 or options.pairs < 4 * options.block:
-            parser.error("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
-        blocks = options.pairs // options.block
-        found = json.dumps(asyncio.run(_measure(blocks, options.block, options.agents_per_process)))
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
-        return 0
-
-
 def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> tuple[float, float, float]:
     """Mean step of `on` over that of `off` and its 95 % interval; block i of one stands beside block i of the other."""
     sums = [(sum(ours), sum(theirs)) for ours, theirs in zip(on, off, strict=True)]
@@ -123,7 +94,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
         async with stack(folder, per_process) as url:
-            link = ApartLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+            link = ProcessLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
@@ -197,7 +168,7 @@ def _bare(step: Callable[[], float]) -> list[float]:
 
 
 def _train(
-    link: ApartLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
+    link: ProcessLink, keys: Mapping[str, str], step: Callable[[], float], pairs: int, block: int
 ) -> tuple[dict[bool, Arm], int]:
     arms = {True: Arm(), False: Arm()}
     client = _client(link, keys)
@@ -240,7 +211,7 @@ def _train(
     return arms, link.dropped
 
 
-def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
+def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
     now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()
@@ -265,7 +236,7 @@ def _client(link: ApartLink, keys: Mapping[str, str]) -> OvenClient:
     others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
     return OvenClient(
         link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
-        mesh_code=code_hash(), keys=keys,
+        mesh_code=mesh_code_hash(), keys=keys,
     )  # fmt: skip
 
 
@@ -342,4 +313,23 @@ def _mean_ms(blocks: list[list[float]]) -> float:
     return round(1e3 * fmean(step for block in blocks for step in block), 3)
 
 
-BENCH = Overhead()
+def bench(
+    pairs: Annotated[int, Option(help="Steps of each arm; a minute in all.")] = 2400,
+    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 40,
+    agents_per_process: Annotated[
+        int | None, Option(min=1, help="Of the installed agents.", show_default="all, as `up` starts them")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    if pairs < 4 * block:
+        raise ConfigError("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
+    print_object(asyncio.run(_measure(pairs // block, block, agents_per_process)), as_json)
+    return 0
+
+
+BENCH = Bench(
+    "overhead",
+    bench,
+    "observe and poll on the training thread, and a training step with the whole stack at work and without",
+    "--json",
+)

@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import Child, follow_parent
-from oven_controller.process.cpu_affinity import give_way
+from oven_controller.process.cpu_affinity import lower_priority
 from oven_controller.security.credentials import Credentials
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
@@ -55,7 +55,7 @@ async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path
 
 
 class RelayLink:
-    """The learner's side: a thread that owns the connection and polls, like BusLink."""
+    """The learner's side: a thread that owns the connection and polls."""
 
     def __init__(self, url: str, credentials: Credentials, poll_s: float) -> None:
         self._url, self._credentials, self._poll_s = url, credentials, poll_s
@@ -135,5 +135,5 @@ async def _main(role: str, count: int) -> None:
 
 if __name__ == "__main__":
     follow_parent()
-    give_way()
+    lower_priority()
     asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

@@ -7,47 +7,20 @@ the first step's beginning to the last step's end.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
+
+from oven_bench.bench_command import Bench, Json
 
 SIZES = {"memory": (256, 4), "disk": (512, 6)}
 """Kind → (hidden size, layers): about 4 and 22 million parameters."""
-
-
-class SnapshotsBench:
-    """The bench behind the entry point `snapshots`."""
-
-    summary = "share of wall time that snapshots and checkpoints take, at two sizes"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench snapshots",
-            description=self.summary,
-            epilog="example: oven-controller bench snapshots --seconds 60 --json; exit code 1: above the limit",
-        )
-        parser.add_argument("--seconds", type=float, default=330.0, help="of training at each size (330)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        found: dict[str, Any] = {}
-        for kind in SIZES:
-            with multiprocessing.get_context("spawn").Pool(1) as alone:
-                measured = alone.apply(measure, (kind, options.seconds))
-            found |= {f"{kind}_{name}": value for name, value in measured.items()}
-        from oven_learner.rollback.time_budget import SHARE
-
-        found["limit"] = SHARE
-        if options.json:
-            print(json.dumps(found))
-        else:
-            for name, value in found.items():
-                print(f"{name:20} {value:.4g}")
-        return int(max(found["memory_share"], found["disk_share"]) > SHARE)
 
 
 def measure(kind: str, seconds: float) -> dict[str, float]:
@@ -92,7 +65,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     attachment = attach(trainer, link=SilentLink(), seconds=seconds)
     trainer.add_callback(Watch())
     trainer.train()
-    back = attachment._rollback
+    back = attachment.rollback
     assert isinstance(back, OnDisk if kind == "disk" else Snapshots), f"{kind}: it is {type(back).__name__}"
     wall = time.monotonic() - times[0]
     return {
@@ -105,4 +78,29 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     }
 
 
-BENCH = SnapshotsBench()
+def bench(
+    seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0, as_json: Json = False
+) -> int:
+    from oven_learner.rollback.time_budget import SHARE
+
+    found: dict[str, Any] = {}
+    for kind in SIZES:
+        with multiprocessing.get_context("spawn").Pool(1) as alone:
+            measured = alone.apply(measure, (kind, seconds))
+        found |= {f"{kind}_{name}": value for name, value in measured.items()}
+    found["limit"] = SHARE
+    if as_json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name:20} {value:.4g}")
+    return int(max(found["memory_share"], found["disk_share"]) > SHARE)
+
+
+BENCH = Bench(
+    "snapshots",
+    bench,
+    "share of wall time that snapshots and checkpoints take, at two sizes",
+    "--seconds 60 --json",
+    "Exit code 1: above the limit.",
+)

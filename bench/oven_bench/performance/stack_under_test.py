@@ -23,12 +23,12 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.model import AgentSpec
+from oven_controller.settings.agents import AgentSpec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 KNOB = "bench.knob"
@@ -104,7 +104,7 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
         await server.stop()
 
 
-class Stamped(ApartLink):
+class Stamped(ProcessLink):
     """A link that notes when the decision on each request was taken from its inbox."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:

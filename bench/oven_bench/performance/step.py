@@ -17,9 +17,7 @@ On a GPU, `--device cuda --dtype bf16 --model-size 0.5b` is a Qwen2 of that size
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +28,15 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, cast, get_args
 
 from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, one_of, print_object
 from oven_bench.performance.overhead import RUN, dealt_with, installed, slowdown, stack
-from oven_bench.performance.step_arm import Block, Order, work
-from oven_controller.errors import ProcessError
+from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.runs.folder import Home
 from oven_controller.security.credentials import Credentials
 from oven_controller.stack.plan import Plan
@@ -46,53 +46,8 @@ THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SETTLE = 2
 """Steps at the beginning of a block that are not counted."""
 DEFAULTS = {"recipe": (32, 8, 7), "tiny": (2, 2, 4), "0.5b": (8, 8, 256)}
-"""Model size → prompts a step, completions a prompt, tokens a completion at most."""
-
-
-class Step:
-    """The bench behind the entry point `step`."""
-
-    summary = "an optimizer step with the whole stack attached, beside plain TRL on the same model and task"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench step",
-            description=self.summary,
-            epilog="example: oven-controller bench step --json",
-        )
-        parser.add_argument("--rounds", type=int, default=12, help="blocks of each arm (12; some 4 minutes in all)")
-        parser.add_argument("--block", type=int, default=10, help="counted steps of a block (10)")
-        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-        parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
-        parser.add_argument(
-            "--model-size", choices=tuple(DEFAULTS), default="recipe",
-            help="the recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights",
-        )  # fmt: skip
-        parser.add_argument("--prompts", type=int, help="a step")
-        parser.add_argument("--group", type=int, help="completions a prompt")
-        parser.add_argument("--completion", type=int, help="tokens of a completion at most")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if options.rounds < 4 or options.block < 1:
-            parser.error("an interval needs four rounds at least, and a block a step")
-        prompts, group, completion = DEFAULTS[options.model_size]
-        order = Order(
-            cache=str(Home().cache / "bench-step"),
-            size=options.model_size,
-            device=options.device,
-            dtype=options.dtype,
-            prompts=options.prompts or prompts,
-            group=options.group or group,
-            completion=options.completion or completion,
-        )
-        if order.group < 2:
-            parser.error("--group is 2 at least: one completion has no advantage")
-        found = json.dumps(asyncio.run(measure(order, options.rounds, options.block)))
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
-        return 0
+"""Model size → prompts per step, completions per prompt, tokens per completion at most."""
+BY_SIZE = "by the model's size"
 
 
 async def measure(order: Order, rounds: int, block: int) -> dict[str, float | int | bool | str]:
@@ -200,4 +155,41 @@ def _arm(order: Order) -> Iterator[Connection]:
             process.join(10)
 
 
-BENCH = Step()
+def bench(
+    rounds: Annotated[int, Option(help="Blocks of each arm; 12 take some 4 minutes.")] = 12,
+    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 10,
+    device: Annotated[str, one_of(get_args(Device), "Where to train.")] = "cpu",
+    dtype: Annotated[str, one_of(get_args(Dtype), "Of the weights.")] = "f32",
+    model_size: Annotated[
+        str,
+        one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights."),
+    ] = "recipe",
+    prompts: Annotated[int | None, Option(min=1, help="Prompts per step.", show_default=BY_SIZE)] = None,
+    group: Annotated[int | None, Option(help="Completions per prompt.", show_default=BY_SIZE)] = None,
+    completion: Annotated[int | None, Option(min=1, help="Tokens per completion.", show_default=BY_SIZE)] = None,
+    as_json: Json = False,
+) -> int:
+    if rounds < 4:
+        raise ConfigError(f"--rounds {rounds}: an interval needs four rounds at least")
+    usual = DEFAULTS[model_size]
+    order = Order(
+        cache=str(Home().cache / "bench-step"),
+        size=cast(Size, model_size),
+        device=cast(Device, device),
+        dtype=cast(Dtype, dtype),
+        prompts=prompts or usual[0],
+        group=group or usual[1],
+        completion=completion or usual[2],
+    )
+    if order.group < 2:
+        raise ConfigError(f"--group {order.group} is 2 at least: one completion has no advantage")
+    print_object(asyncio.run(measure(order, rounds, block)), as_json)
+    return 0
+
+
+BENCH = Bench(
+    "step",
+    bench,
+    "an optimizer step with the whole stack attached, beside plain TRL on the same model and task",
+    "--json",
+)

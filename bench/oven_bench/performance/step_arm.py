@@ -20,6 +20,8 @@ from typing import Any, Literal
 from oven_bench.performance.oncpu import OnCpu
 
 Size = Literal["recipe", "tiny", "0.5b"]
+Device = Literal["cpu", "cuda"]
+Dtype = Literal["f32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Order:
 
     cache: str
     size: Size = "recipe"
-    device: Literal["cpu", "cuda"] = "cpu"
-    dtype: Literal["f32", "bf16"] = "f32"
+    device: Device = "cpu"
+    dtype: Dtype = "f32"
     prompts: int = 32
     group: int = 8
     completion: int = 7
@@ -78,11 +80,11 @@ def _trainer(order: Order) -> Any:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from oven_learner.hf.attach import attach
+    from oven_learner.recipes.grpo.job import gauges
     from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
     from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_learner.recipes.grpo.task import pool
     from oven_learner.recipes.grpo.tokenizer import build_tokenizer
-    from oven_learner.recipes.grpo.train import gauges
     from oven_learner.rewards import Committee
 
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -8,10 +8,8 @@ machine's business.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import os
 import tempfile
@@ -23,20 +21,22 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from typing import Annotated
 
 import psutil
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.oncpu import OnCpu, nothing, quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 SIDE = 256
@@ -54,31 +54,6 @@ class Arm:
     noop_us: list[float] = field(default_factory=list)
     background_us: float = 0.0
     """CPU time of the link's process."""
-
-
-class Telemetry:
-    """The bench behind the entry point `telemetry`."""
-
-    summary = "observe on the training thread with traces and without, in blocks that take turns"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench telemetry",
-            description=self.summary,
-            epilog="example: oven-controller bench telemetry --json",
-        )
-        parser.add_argument("--steps", type=int, default=9000, help="steps of each arm (9000; half a minute in all)")
-        parser.add_argument("--blocks", type=int, default=6, help="blocks of each arm, taking turns (6)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        if options.steps < BATCH * options.blocks:
-            parser.error(f"a block of fewer than {BATCH} steps sends its traces after its end; fewer --blocks")
-        found = json.dumps(asyncio.run(_measure(options.steps // options.blocks, options.blocks)))
-        if options.json:
-            print(found)
-        else:
-            Console().print_json(found)
-        return 0
 
 
 async def _measure(steps: int, blocks: int) -> dict[str, float]:
@@ -105,7 +80,7 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def _site(scratch: Path) -> AsyncIterator[ApartLink]:
+async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
     """A link to a server and its own log."""
     folder = ServerFolder(scratch / "nats", RUN)
     keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
@@ -113,12 +88,12 @@ async def _site(scratch: Path) -> AsyncIterator[ApartLink]:
     try:
         async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
             await streams.create(bus.jetstream, RUN)
-        yield ApartLink(server.url, RUN, Credentials.load(keys["learner"]))
+        yield ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
     finally:
         await server.stop()
 
 
-def _train(links: Mapping[bool, ApartLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:
+def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:
     import torch
 
     torch.set_num_threads(1)
@@ -166,12 +141,12 @@ def _traces(url: str) -> Iterator[None]:
         del os.environ[tracing.VARIABLE]
 
 
-def _cpu_us(link: ApartLink) -> float:
+def _cpu_us(link: ProcessLink) -> float:
     times = psutil.Process(link.pid).cpu_times()
     return (times.user + times.system) * 1e6
 
 
-def _empty(link: ApartLink) -> None:
+def _empty(link: ProcessLink) -> None:
     """What one block said is sent before the other arm begins."""
     limit = time.monotonic() + SETTLE_S
     while link.unsent:
@@ -223,4 +198,17 @@ def _collect(pipe: Pipe) -> None:
             pipe.send(len(posts))
 
 
-BENCH = Telemetry()
+def bench(
+    steps: Annotated[int, Option(help="Steps of each arm; half a minute in all.")] = 9000,
+    blocks: Annotated[int, Option(min=1, help="Blocks of each arm, taking turns.")] = 6,
+    as_json: Json = False,
+) -> int:
+    if steps < BATCH * blocks:
+        raise ConfigError(f"a block of fewer than {BATCH} steps sends its traces after its end; fewer --blocks")
+    print_object(asyncio.run(_measure(steps // blocks, blocks)), as_json)
+    return 0
+
+
+BENCH = Bench(
+    "telemetry", bench, "observe on the training thread with traces and without, in blocks that take turns", "--json"
+)

@@ -15,9 +15,7 @@ the next step. Some requests come first that are not counted.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import re
 import statistics
 import tempfile
@@ -25,12 +23,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from nats.aio.msg import Msg
-from rich.console import Console
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.protocol import names
 
 LADDER = (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
@@ -50,34 +50,6 @@ percentile hangs on five of them."""
 WARM_UP = 10
 """Requests whose lag is not counted: every process does its work for the first time."""
 _TICK = re.compile(rb'"tick":(\d+)')
-
-
-class Throughput:
-    """The bench behind the entry point `throughput`."""
-
-    summary = "steps per second that 4 and 64 agents follow, and how many steps late a decision is"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench throughput",
-            description=self.summary,
-            epilog="example: oven-controller bench throughput --json",
-        )
-        parser.add_argument("--seconds", type=float, default=6.0, help="of a rung (6)")
-        parser.add_argument("--agents-per-process", type=int, default=4, help="of the first four (4)")
-        parser.add_argument("--ladder", default=",".join(map(str, LADDER)), help="steps per second, rising")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        options = parser.parse_args(args)
-        try:
-            ladder = [int(rate) for rate in options.ladder.split(",")]
-        except ValueError:
-            parser.error(f"--ladder {options.ladder} is not a list of whole numbers such as 100,200,500")
-        if ladder != sorted(set(ladder)) or ladder[0] < 10 or options.seconds < 2:
-            parser.error("--ladder rises, from 10 at least, and --seconds is 2 at least")
-        with tempfile.TemporaryDirectory() as scratch:
-            found = asyncio.run(measure(Path(scratch), ladder, options.seconds, options.agents_per_process))
-        print(json.dumps(found)) if options.json else Console().print_json(json.dumps(found))
-        return 0
 
 
 async def measure(
@@ -244,4 +216,24 @@ def keeps_up(lags: Sequence[Lag], began: float, seconds: float, rate: int) -> bo
     return late - statistics.median(third) <= GROWTH * rate * quarter and late <= BEHIND_S * rate
 
 
-BENCH = Throughput()
+def bench(
+    seconds: Annotated[float, Option(help="Seconds of a rung.")] = 6.0,
+    agents_per_process: Annotated[int, Option(min=1, help="Of the first four agents.")] = 4,
+    ladder: Annotated[str, Option(help="Steps per second, rising.")] = ",".join(map(str, LADDER)),
+    as_json: Json = False,
+) -> int:
+    try:
+        rates = [int(rate) for rate in ladder.split(",")]
+    except ValueError:
+        raise ConfigError(f"--ladder {ladder} is not a list of whole numbers such as 100,200,500") from None
+    if rates != sorted(set(rates)) or rates[0] < 10 or seconds < 2:
+        raise ConfigError(f"--ladder {ladder} rises, from 10 at least, and --seconds {seconds:g} is 2 at least")
+    with tempfile.TemporaryDirectory() as scratch:
+        found = asyncio.run(measure(Path(scratch), rates, seconds, agents_per_process))
+    print_object(found, as_json)
+    return 0
+
+
+BENCH = Bench(
+    "throughput", bench, "steps per second that 4 and 64 agents follow, and how many steps late a decision is", "--json"
+)

@@ -6,15 +6,12 @@ flattened, and one whose reward sits at its ceiling. Under the real stack, as `u
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
-from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+from typer import Option
 
-from oven_bench.training.episode import Episode
-from oven_bench.training.starts import with_progress
+from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, one_of, print_object
+from oven_bench.training.recipe_run import Episode, run_all
 
 CASES: dict[str, tuple[int, tuple[tuple[str, object], ...]]] = {
     "warm-up": (150, (("lr_warmup_steps", 60),)),
@@ -25,45 +22,35 @@ CASES: dict[str, tuple[int, tuple[tuple[str, object], ...]]] = {
 """Case → (gradient steps, the recipe's settings)."""
 
 
-class Healthy:
-    """The bench behind the entry point `healthy`."""
-
-    summary = "interventions per 1,000 steps on warm-up, decay, plateau and ceiling"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench healthy",
-            description=self.summary,
-            epilog="example: oven-controller bench healthy --seeds 3 --json",
+def bench(
+    seeds: Annotated[int, Option(min=1, help="Runs of each case; about 2 min each on one core.")] = 3,
+    first_seed: FirstSeed = 1,
+    case: Annotated[list[str] | None, one_of(CASES, "Only this case; repeat it for more.")] = None,
+    jobs: Jobs = 2,
+    as_json: Json = False,
+    home: HomeFolder = None,
+) -> int:
+    with home_folder(home) as folder:
+        results = run_all(
+            [
+                Episode("swarm", "tuned", seed, steps, str(folder), label=name, options=extra)
+                for seed in range(first_seed, first_seed + seeds)
+                for name, (steps, extra) in CASES.items()
+                if name in (case or CASES)
+            ],
+            jobs,
         )
-        parser.add_argument("--seeds", type=int, default=3, help="runs of each case (3; about 2 min each on one core)")
-        parser.add_argument("--first-seed", type=int, default=1)
-        parser.add_argument("--case", choices=list(CASES), action="append", help="only this one; repeat it for more")
-        parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
-        options = parser.parse_args(args)
-        with tempfile.TemporaryDirectory() as scratch:
-            home = str(Path(options.home or scratch).absolute())
-            episodes = [
-                Episode("swarm", "tuned", seed, steps, home, label=case, options=extra)
-                for seed in range(options.first_seed, options.first_seed + options.seeds)
-                for case, (steps, extra) in CASES.items()
-                if case in (options.case or CASES)
-            ]
-            results = with_progress(episodes, options.jobs)
-        found: dict[str, object] = {}
-        for case in options.case or CASES:
-            of_case = [result for result in results if result.episode.label == case]
-            steps = sum(result.episode.steps for result in of_case)
-            meddled = sum(result.interventions for result in of_case)
-            found[f"{case}_steps"], found[f"{case}_interventions"] = steps, meddled
-            found[f"{case}_per_1000"] = round(1000 * meddled / steps, 3)
-        if options.json:
-            print(json.dumps(found))
-        else:
-            Console().print_json(json.dumps(found))
-        return 0
+    found: dict[str, object] = {}
+    for name in case or CASES:
+        of_case = [result for result in results if result.episode.label == name]
+        steps = sum(result.episode.steps for result in of_case)
+        meddled = sum(result.interventions for result in of_case)
+        found[f"{name}_steps"], found[f"{name}_interventions"] = steps, meddled
+        found[f"{name}_per_1000"] = round(1000 * meddled / steps, 3)
+    print_object(found, as_json)
+    return 0
 
 
-BENCH = Healthy()
+BENCH = Bench(
+    "healthy", bench, "interventions per 1,000 steps on warm-up, decay, plateau and ceiling", "--seeds 3 --json"
+)

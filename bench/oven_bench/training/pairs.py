@@ -8,20 +8,27 @@ which both arms share (paired). The swarm is the real stack, all agents on, in l
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+from typer import Option
 
+from oven_bench.bench_command import (
+    Bench,
+    FirstSeed,
+    HomeFolder,
+    Jobs,
+    Json,
+    home_folder,
+    one_of,
+    print_table,
+)
 from oven_bench.statistics import paired, word
-from oven_bench.training.episode import Episode, Result
-from oven_bench.training.starts import with_progress
+from oven_bench.training.recipe_run import Episode, Result, run_all
+from oven_controller.errors import ConfigError
 from oven_learner.recipes.grpo.starts import NAMES
 
 ARMS = ("swarm", "alone")
@@ -64,55 +71,40 @@ def _of(results: Sequence[Result], arm: str) -> list[tuple[int, float, int]]:
     return sorted((r.episode.seed, r.final, r.interventions) for r in results if r.episode.arm == arm)
 
 
-class Pairs:
-    """The bench behind the entry point `pairs`."""
-
-    summary = "final held-out accuracy from one start, seed by seed: swarm against no controller"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench pairs",
-            description=self.summary,
-            epilog="example: oven-controller bench pairs --start tuned --seeds 5 --json",
-        )
-        parser.add_argument(
-            "--seeds", type=int, default=5, help="runs of each arm (5; about 100 s a seed on two cores)"
-        )
-        parser.add_argument("--start", choices=NAMES, default=START, help=f"where the runs begin ({START})")
-        parser.add_argument("--first-seed", type=int, default=1, help="the first of them (1); the others follow it")
-        parser.add_argument("--steps", type=int, default=120, help="gradient steps of each run (120)")
-        parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
-        parser.add_argument("--quick", action="store_true", help="tiny models, to see that it runs; no figure to keep")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
-        options = parser.parse_args(args)
-        if options.seeds < 2:
-            parser.error(f"--seeds {options.seeds} gives no interval; give at least 2")
-        with tempfile.TemporaryDirectory() as scratch:
-            home = str(Path(options.home or scratch).absolute())
-            seeds = range(options.first_seed, options.first_seed + options.seeds)
-            sizes = QUICK if options.quick else ()
-            episodes = [
-                Episode(arm, options.start, seed, options.steps, home, label=_name(options.start), options=sizes)
-                for arm in ARMS
-                for seed in seeds
-            ]
-            results = with_progress(episodes, options.jobs)
-        if options.json:
-            print(json.dumps(figures(results)))
-        else:
-            _show(results)
-        return 0
+def bench(
+    seeds: Annotated[int, Option(help="Runs of each arm; about 100 s a seed on two cores.")] = 5,
+    start: Annotated[str, one_of(NAMES, "Where the runs begin.")] = START,
+    first_seed: FirstSeed = 1,
+    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = 120,
+    jobs: Jobs = 2,
+    quick: Annotated[bool, Option("--quick", help="Tiny models, to see that it runs; no figure to keep.")] = False,
+    as_json: Json = False,
+    home: HomeFolder = None,
+) -> int:
+    if seeds < 2:
+        raise ConfigError(f"--seeds {seeds} gives no interval; give at least 2")
+    with home_folder(home) as folder:
+        sizes = QUICK if quick else ()
+        episodes = [
+            Episode(arm, start, seed, steps, str(folder), label=_name(start), options=sizes)
+            for arm in ARMS
+            for seed in range(first_seed, first_seed + seeds)
+        ]
+        results = run_all(episodes, jobs)
+    if as_json:
+        print(json.dumps(figures(results)))
+    else:
+        both = zip(_of(results, "swarm"), _of(results, "alone"), strict=True)
+        rows = [
+            (str(seed), f"{ours:.3f}", f"{alone:.3f}", str(changes)) for (seed, ours, changes), (_, alone, _) in both
+        ]
+        print_table(figures(results), ("seed", *ARMS, "changes applied"), rows)
+    return 0
 
 
-def _show(results: Sequence[Result]) -> None:
-    console = Console()
-    table = Table("seed", *ARMS, "changes applied")
-    for (seed, swarm, changes), (_, alone, _) in zip(_of(results, "swarm"), _of(results, "alone"), strict=True):
-        table.add_row(str(seed), f"{swarm:.3f}", f"{alone:.3f}", str(changes))
-    console.print(table)
-    for name, value in figures(results).items():
-        console.print(f"{name}: {value}")
-
-
-BENCH = Pairs()
+BENCH = Bench(
+    "pairs",
+    bench,
+    "final held-out accuracy from one start, seed by seed: swarm against no controller",
+    "--start tuned --seeds 5 --json",
+)

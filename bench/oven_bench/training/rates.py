@@ -9,19 +9,17 @@ swarm is the real stack: server, mesh and agents as processes, in lockstep.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+from typer import Option
 
-from oven_bench.training.episode import Episode, Result
-from oven_bench.training.starts import with_progress
+from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, one_of, print_table
+from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE
 from oven_learner.recipes.pretrain.starts import parse_start
 
@@ -59,13 +57,9 @@ def regret(draw: dict[str, Result], arm: str) -> float:
 
 
 def by_draw(results: Sequence[Result], arms: Sequence[str]) -> Draws:
-    """Seed → arm → result, of the draws that have all arms and a tuned run to compare with."""
-    found: Draws = {}
-    for result in results:
-        found.setdefault(result.episode.seed, {})[result.episode.arm] = result
-    return {
-        seed: of for seed, of in sorted(found.items()) if {*arms, TUNED} <= set(of) and math.isfinite(of[TUNED].final)
-    }
+    """Of the draws that have all arms, and a tuned run to compare with."""
+    found = by_seed(results).items()
+    return {seed: of for seed, of in found if {*arms, TUNED} <= set(of) and math.isfinite(of[TUNED].final)}
 
 
 def rows(results: Sequence[Result], arms: Sequence[str] = ARMS) -> list[dict[str, float | None]]:
@@ -90,53 +84,40 @@ def episodes(seeds: Sequence[int], arms: Sequence[str], steps: int, home: str) -
     ]  # fmt: skip
 
 
-class Rates:
-    """The bench behind the entry point `rates`."""
-
-    summary = "final bits per byte from a drawn learning rate: swarm, no controller, a plateau rule, a cosine schedule"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench rates",
-            description=self.summary,
-            epilog="example: oven-controller bench rates --draws 10 --json",
-        )
-        parser.add_argument("--draws", type=int, default=10, help="how many rates (10; about 3 min each on two cores)")
-        parser.add_argument("--first-seed", type=int, default=1, help="of the first draw (1); the others follow it")
-        parser.add_argument("--steps", type=int, default=STEPS, help=f"gradient steps of each run ({STEPS})")
-        parser.add_argument("--arm", choices=ARMS, action="append", help="only this one; repeat it for more")
-        parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument("--rows", type=Path, metavar="FILE", help="write each draw's results there, as JSON")
-        parser.add_argument("--home", help="keep runs and the tokens' cache here; a temporary folder otherwise")
-        options = parser.parse_args(args)
-        arms = tuple(arm for arm in ARMS if arm in (options.arm or ARMS))
-        with tempfile.TemporaryDirectory() as scratch:
-            home = str(Path(options.home or scratch).absolute())
-            seeds = range(options.first_seed, options.first_seed + options.draws)
-            results = with_progress(episodes(seeds, arms, options.steps, home), options.jobs)
-        if options.rows:
-            options.rows.write_text(json.dumps(rows(results, arms), indent=1) + "\n")
-        if options.json:
-            print(json.dumps(figures(results, arms)))
-        else:
-            _show(figures(results, arms), rows(results, arms))
-        return 0
+def bench(
+    draws: Annotated[int, Option(min=1, help="Number of rates; about 3 min each on two cores.")] = 10,
+    first_seed: FirstSeed = 1,
+    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = STEPS,
+    arm: Annotated[list[str] | None, one_of(ARMS, "Only this arm; repeat it for more.")] = None,
+    jobs: Jobs = 2,
+    as_json: Json = False,
+    rows_file: Annotated[
+        Path | None, Option("--rows", metavar="FILE", help="Write each draw's results there, as JSON.")
+    ] = None,
+    home: HomeFolder = None,
+) -> int:
+    arms = tuple(one for one in ARMS if one in (arm or ARMS))
+    with home_folder(home) as folder:
+        seeds = range(first_seed, first_seed + draws)
+        found = run_all(episodes(seeds, arms, steps, str(folder)), jobs)
+    lines = rows(found, arms)
+    if rows_file:
+        rows_file.write_text(json.dumps(lines, indent=1) + "\n")
+    if as_json:
+        print(json.dumps(figures(found, arms)))
+    else:
+        words = [["not a number" if one is None else f"{one:g}" for one in row.values()] for row in lines]
+        print_table(figures(found, arms), [*lines[0]] if lines else [], words)
+    return 0
 
 
 def _rounded(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-def _show(found: dict[str, object], draws: Sequence[dict[str, float | None]]) -> None:
-    console = Console()
-    if draws:
-        table = Table(*draws[0])
-        for row in draws:
-            table.add_row(*("not a number" if value is None else f"{value:g}" for value in row.values()))
-        console.print(table)
-    for name, value in found.items():
-        console.print(f"{name}: {value}")
-
-
-BENCH = Rates()
+BENCH = Bench(
+    "rates",
+    bench,
+    "final bits per byte from a drawn learning rate: swarm, no controller, a plateau rule, a cosine schedule",
+    "--draws 10 --json",
+)

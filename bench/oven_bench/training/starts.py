@@ -8,21 +8,16 @@ lockstep.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+from typer import Option
 
-from oven_bench.progress import progress
-from oven_bench.training.episode import Episode, Result, run
-from oven_bench.workers import workers
+from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, print_table
+from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
 RULES = ("swarm", "alone", "blind", "plateau")
@@ -56,78 +51,44 @@ def rows(results: Sequence[Result]) -> list[dict[str, float]]:
 
 
 def _by_draw(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
-    """Seed → arm → result, of the draws that have all arms."""
-    by_seed: dict[int, dict[str, Result]] = {}
-    for result in results:
-        by_seed.setdefault(result.episode.seed, {})[result.episode.arm] = result
-    return {seed: arms for seed, arms in sorted(by_seed.items()) if set(arms) == set(ARMS)}
+    """Of the draws that have all arms."""
+    return {seed: arms for seed, arms in by_seed(results).items() if set(arms) == set(ARMS)}
 
 
-def measure(episodes: Sequence[Episode], jobs: int) -> Iterator[Result]:
-    """Results as they come, `jobs` at a time, one thread each: two cores are busy and neither spins."""
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-    with workers(jobs) as pool:
-        for future in as_completed([pool.submit(run, episode) for episode in episodes]):
-            yield future.result()
+def bench(
+    draws: Annotated[int, Option(min=1, help="Number of starts; about 100 s each on two cores.")] = 20,
+    first_seed: FirstSeed = 1,
+    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = 120,
+    jobs: Jobs = 2,
+    as_json: Json = False,
+    rows_file: Annotated[
+        Path | None, Option("--rows", metavar="FILE", help="Write each draw's accuracies there, as JSON.")
+    ] = None,
+    home: HomeFolder = None,
+) -> int:
+    with home_folder(home) as folder:
+        episodes = [
+            Episode(arm, "tuned" if arm == "tuned" else "drawn", seed, steps, str(folder), BLIND_FACTOR)
+            for seed in range(first_seed, first_seed + draws)
+            for arm in ARMS
+        ]
+        found = run_all(episodes, jobs)
+    if rows_file:
+        rows_file.write_text(json.dumps(rows(found), indent=1) + "\n")
+    if as_json:
+        print(json.dumps(figures(found)))
+    else:
+        lines = [
+            (f"{row['seed']:.0f}", *(f"{row[arm]:.3f}" for arm in ARMS), f"{row['interventions']:.0f}")
+            for row in rows(found)
+        ]
+        print_table(figures(found), ("seed", *ARMS, "interventions"), lines)
+    return 0
 
 
-class Starts:
-    """The bench behind the entry point `starts`."""
-
-    summary = "final held-out accuracy from drawn starts: swarm, no controller, a blind schedule, a plateau rule"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench starts",
-            description=self.summary,
-            epilog="example: oven-controller bench starts --draws 20 --json",
-        )
-        parser.add_argument("--draws", type=int, default=20, help="how many starts (20; about 100 s each on two cores)")
-        parser.add_argument(
-            "--first-seed", type=int, default=1, help="seed of the first draw (1); the others follow it"
-        )
-        parser.add_argument("--steps", type=int, default=120, help="gradient steps of each run (120)")
-        parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument("--rows", type=Path, metavar="FILE", help="write each draw's accuracies there, as JSON")
-        parser.add_argument("--home", help="keep runs and warm-up cache here; a temporary folder otherwise")
-        options = parser.parse_args(args)
-        with tempfile.TemporaryDirectory() as scratch:
-            home = options.home or scratch
-            seeds = range(options.first_seed, options.first_seed + options.draws)
-            episodes = [
-                Episode(arm, "tuned" if arm == "tuned" else "drawn", seed, options.steps, str(Path(home).absolute()),
-                        BLIND_FACTOR)
-                for seed in seeds
-                for arm in ARMS
-            ]  # fmt: skip
-            results = with_progress(episodes, options.jobs)
-        if options.rows:
-            options.rows.write_text(json.dumps(rows(results), indent=1) + "\n")
-        if options.json:
-            print(json.dumps(figures(results)))
-        else:
-            _show(figures(results), rows(results))
-        return 0
-
-
-def with_progress(episodes: Sequence[Episode], jobs: int) -> list[Result]:
-    results = []
-    with progress("runs", len(episodes)) as advance:
-        for result in measure(episodes, jobs):
-            results.append(result)
-            advance(1, f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}")
-    return results
-
-
-def _show(found: dict[str, object], draws: Sequence[dict[str, float]]) -> None:
-    console = Console()
-    table = Table("seed", *ARMS, "interventions")
-    for row in draws:
-        table.add_row(f"{row['seed']:.0f}", *(f"{row[arm]:.3f}" for arm in ARMS), f"{row['interventions']:.0f}")
-    console.print(table)
-    for name, value in found.items():
-        console.print(f"{name}: {value}")
-
-
-BENCH = Starts()
+BENCH = Bench(
+    "starts",
+    bench,
+    "final held-out accuracy from drawn starts: swarm, no controller, a blind schedule, a plateau rule",
+    "--draws 20 --json",
+)

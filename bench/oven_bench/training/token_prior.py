@@ -14,8 +14,6 @@ about as good as the graph, or better. INCONCLUSIVE otherwise, and below five se
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import random
 import sys
@@ -23,15 +21,18 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import torch
+from typer import Option
 
+from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.statistics import Word, paired, word
 from oven_controller import plugins
+from oven_controller.errors import ConfigError
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
 VOCABULARY, LENGTH, BATCH = 1024, 128, 8
@@ -214,31 +215,32 @@ def verdict(against: Mapping[str, Word], seeds: int) -> Word:
     return "NO EFFECT" if controls & {"NO EFFECT", "HARMS"} else "INCONCLUSIVE"
 
 
-class TokenPriorBench:
-    """The bench behind the entry point `token-prior`."""
-
-    summary = "a model's start scaled by a graph's token scores, against shuffled scores, frequency and a unigram"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench token-prior",
-            description=self.summary,
-            epilog="example: oven-controller bench token-prior --seeds 5 --json",
-        )
-        parser.add_argument("--seeds", type=int, help=f"paired seeds ({FULL.seeds}; with --quick {QUICK.seeds})")
-        parser.add_argument("--steps", type=int, help=f"steps of each run ({FULL.steps}; with --quick {QUICK.steps})")
-        parser.add_argument("--quick", action="store_true", help="a few steps on a few files, to see that it runs")
-        parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
-        options = parser.parse_args(args)
-        base = QUICK if options.quick else FULL
-        seeds = base.seeds if options.seeds is None else options.seeds
-        steps = base.steps if options.steps is None else options.steps
-        if seeds < 1 or steps < 1:
-            parser.error("--seeds and --steps must be at least 1")
-        size = Size(base.files, seeds, steps, base.width, base.layers)
-        found = measure(size, lambda line: print(line, file=sys.stderr, flush=True))
-        print(json.dumps(found, indent=None if options.json else 2))
-        return 0
+def bench(
+    seeds: Annotated[
+        int | None, Option(help="Paired seeds.", show_default=f"{FULL.seeds}; {QUICK.seeds} with --quick")
+    ] = None,
+    steps: Annotated[
+        int | None, Option(help="Steps of each run.", show_default=f"{FULL.steps}; {QUICK.steps} with --quick")
+    ] = None,
+    quick: Annotated[bool, Option("--quick", help="A few steps on a few files, to see that it runs.")] = False,
+    as_json: Json = False,
+) -> int:
+    base = QUICK if quick else FULL
+    size = replace(
+        base,
+        seeds=base.seeds if seeds is None else seeds,
+        steps=base.steps if steps is None else steps,
+    )
+    if size.seeds < 1 or size.steps < 1:
+        raise ConfigError(f"--seeds {size.seeds} and --steps {size.steps} must be at least 1")
+    found = measure(size, lambda line: print(line, file=sys.stderr, flush=True))
+    print_object(found, as_json)
+    return 0
 
 
-BENCH = TokenPriorBench()
+BENCH = Bench(
+    "token-prior",
+    bench,
+    "a model's start scaled by a graph's token scores, against shuffled scores, frequency and a unigram",
+    "--seeds 5 --json",
+)

@@ -1,17 +1,16 @@
-"""The bus as the rest of the project sees it: publish, subscribe, request, append to the log, read the log.
+"""The bus as the rest of the project sees it: connect, publish, subscribe, request, and the log.
 
 A thin edge over nats-py that settles three things once: connecting fails fast and says why (nats-py alone retries bad
-credentials in silence), appending reports what the log did, and reading survives a server that went away.
+credentials in silence), and in oven_controller.bus.log appending reports what the log did, and reading survives a
+server that went away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -19,64 +18,43 @@ from nats.aio.subscription import DEFAULT_SUB_PENDING_MSGS_LIMIT
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
-from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.micro.request import ERROR_HEADER
 
 from oven_controller.bus import watchdog
-from oven_controller.bus.nats_client import BusClient, Heard, final
-from oven_controller.bus.read_queue import LOOK_S, Arrivals
+from oven_controller.bus.log import LogClient
+from oven_controller.bus.nats_client import BusClient, InlineMessage, final
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, reason
-from oven_controller.protocol.events import MESSAGE_ID, SIGNATURE, Event
-from oven_controller.protocol.names import log_stream
+from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials, inbox_prefix
+from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer
-from oven_controller.telemetry import tracing
 
 CONNECT_S = 3.0
-HEARD_S = 0.5
+LISTENER_S = 0.5
 """The server says at once that no one listens; who listens need not answer."""
-SILENT_S = 3.0
-"""A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
-BEATS = 5
-"""After so many heartbeats, a second apart, with no event between, a reader asks how long the log is; after so many
-more it makes a new consumer if it still has not read as far."""
-ACK_S = 2.0
-"""How long an append waits for the log's word."""
-_WRONG_LAST_SEQUENCE = 10071
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
-    """What is to be appended to the log. With a message id, a copy within the log's duplicate window is not stored;
-    without one (empty) it is."""
-
-    subject: str
-    data: bytes
-    message_id: str
-
-
-class AlreadyLoggedError(BusError):
-    """The subject holds a message already (another replica was first)."""
-
-
-class Bus:
+class Bus(LogClient):
     """A connection. Make one with `async with Bus.connect(url, credentials) as bus`."""
 
-    def __init__(self, client: BusClient, name: str, signer: Signer | None = None) -> None:
-        self.client = client
+    def __init__(
+        self,
+        client: BusClient,
+        name: str,
+        signer: Signer | None = None,
+        url: str = "",
+        changed: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(client, signer)
         self.name = name
-        self.signer = signer
-        """Signs what is appended; who may sign what is for the readers to judge."""
         self.errors: list[str] = []
-        self.losses = 0
-        """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
-        plain subscriber is lost to it, and anyone who needs it asks `history`."""
-        self.giving_up: asyncio.Task[None] | None = None
-        self.closed = asyncio.Event()
-        """Set when it is closed for good: by `close`, or by an error after which nats-py does not try again."""
+        """The newest of what nats-py and the server complained of, at most 50."""
+        self._url = url
+        self._changed = changed or (lambda: None)
+        self._made = False
+        self._refusal: BusError | None = None  # trying again does not mend it
+        self._giving_up: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -116,52 +94,14 @@ class Bus:
         """Like `connect`, for who closes or aborts it themselves. `reconnect` False: a connection that is lost stays
         lost, and its owner makes another."""
         who = credentials.name if credentials else name or "anonymous"
-        client = BusClient()
-        bus = cls(client, who, Signer(credentials) if credentials else None)
-        problems = bus.errors
-        failures: list[BusError] = []  # those that trying again does not mend
-        connected = False
-        trust = trust or tls.from_environment()
-        tell = changed or (lambda: None)
-
-        async def note(error: Exception) -> None:
-            problems.append(reason(error))
-            del problems[:-50]
-            if (failure := final(error, url, who)) is not None:
-                failures[:] = [failure]
-                if connected and bus.giving_up is None:
-                    bus.giving_up = asyncio.create_task(give_up())
-            elif not client.is_connected:  # an attempt that failed, which nats-py would leave open
-                watchdog.abort(client)
-
-        async def give_up() -> None:
-            """Refused when it reconnects (its key was revoked): nats-py alone would try for ever, in silence."""
-            if client._reconnection_task is not None:
-                client._reconnection_task.cancel()
-            bus.closed.set()
-            tell()
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(1):
-                    await client.close()
-
-        async def lost() -> None:  # before it is made anew, so nothing is heard between the loss and its count
-            bus.losses += 1
-            tell()
-
-        async def back() -> None:
-            tell()
-
-        async def gone() -> None:
-            bus.closed.set()
-            tell()
-
+        bus = cls(BusClient(), who, Signer(credentials) if credentials else None, url, changed)
         options: dict[str, Any] = {
             "servers": [server.strip() for server in url.split(",")],
             "name": name or who,
-            "error_cb": note,
-            "disconnected_cb": lost,
-            "reconnected_cb": back,
-            "closed_cb": gone,
+            "error_cb": bus._on_error,
+            "disconnected_cb": bus._on_loss,
+            "reconnected_cb": bus._on_return,
+            "closed_cb": bus._on_close,
             "inbox_prefix": inbox_prefix(who),
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
@@ -171,37 +111,69 @@ class Bus:
         }
         if credentials:
             options["nkeys_seed_str"] = credentials.seed.decode()
-        if trust is not None:
-            options["tls"] = trust
-        connecting = asyncio.create_task(client.connect(**options))
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        if (context := trust or tls.from_environment()) is not None:
+            options["tls"] = context
+        await bus._first_connection(options, timeout_s)
+        bus.client.options["allow_reconnect"] = reconnect  # not before: the first connection is tried more than once
+        if reconnect:  # else its owner watches it
+            bus._watch = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{who}")
+        return bus
+
+    async def _first_connection(self, options: Mapping[str, Any], timeout_s: float) -> None:
+        """Raises RefusedError or BusError, and leaves nothing open then."""
+        loop = asyncio.get_running_loop()
+        connecting = asyncio.create_task(self.client.connect(**options))
+        deadline = loop.time() + timeout_s
         try:
-            while not connecting.done() and asyncio.get_running_loop().time() < deadline:
-                if failures:
-                    break  # it would be tried again for ever, in silence
+            # After a refusal it would be tried again for ever, in silence.
+            while not connecting.done() and self._refusal is None and loop.time() < deadline:
                 await asyncio.wait({connecting}, timeout=0.05)
         except asyncio.CancelledError:
             await end(connecting, within_s=1)
-            await bus.abort()
+            await self.abort()
             raise
-        if connecting.done() and connecting.exception() is None:
-            connected = True
-            client.options["allow_reconnect"] = reconnect  # not before: the first connection is tried more than once
-            if reconnect:  # else its owner watches it
-                bus._watch = asyncio.create_task(watchdog.watch(client), name=f"watch-{who}")
-            return bus
         ended = connecting.exception() if connecting.done() else None
-        why = reason(ended) if ended else (problems[-1] if problems else "no answer")
-        if isinstance(ended, Exception) and (failure := final(ended, url, who)) is not None:
-            failures.append(failure)
+        if connecting.done() and ended is None:
+            self._made = True
+            return
+        why = reason(ended) if ended else (self.errors[-1] if self.errors else "no answer")
+        if self._refusal is None and isinstance(ended, Exception):
+            self._refusal = final(ended, self._url, self.name)
         await end(connecting, within_s=1)
-        await bus.abort()
-        if failures:
-            raise failures[0]
-        raise BusError(
-            f"no NATS server answers at {url} within {timeout_s:g} s ({why}); "
+        await self.abort()
+        raise self._refusal or BusError(
+            f"no NATS server answers at {self._url} within {timeout_s:g} s ({why}); "
             "is the stack up? `oven-controller runs` lists what runs"
         )
+
+    async def _on_error(self, error: Exception) -> None:
+        self.errors.append(reason(error))
+        del self.errors[:-50]
+        if (refusal := final(error, self._url, self.name)) is not None:
+            self._refusal = refusal
+            if self._made and self._giving_up is None:
+                self._giving_up = asyncio.create_task(self._give_up())
+        elif not self.client.is_connected:  # an attempt that failed, which nats-py would leave open
+            watchdog.abort(self.client)
+
+    async def _give_up(self) -> None:
+        """Refused when it reconnects (its key was revoked): nats-py alone would try for ever, in silence."""
+        self.client.stop_reconnecting()
+        await self._on_close()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(1):
+                await self.client.close()
+
+    async def _on_loss(self) -> None:  # before it is made anew, so nothing is heard between the loss and its count
+        self.losses += 1
+        self._changed()
+
+    async def _on_return(self) -> None:
+        self._changed()
+
+    async def _on_close(self) -> None:
+        self.closed.set()
+        self._changed()
 
     async def close(self) -> None:
         """Flush and close; a server that is gone does not hold it up."""
@@ -221,7 +193,7 @@ class Bus:
         socket, no task."""
         if self._watch is not None:
             self._watch.cancel()
-        self.client._pending, self.client._pending_data_size = [], 0  # `close` would wait until it is written
+        self.client.discard_unsent()  # `close` would wait until it is written
         watchdog.abort(self.client)
         await self._end()
 
@@ -233,26 +205,14 @@ class Bus:
         await asyncio.wait({closing}, timeout=1)
         if not closing.done():
             watchdog.abort(client)
-        tasks = [closing, client._reading_task, client._flusher_task, client._ping_interval_task]
-        tasks += [client._reconnection_task, *(sub._wait_for_msgs_task for sub in client._subs.values())]
-        await end(*(task for task in tasks if task and task is not asyncio.current_task()), within_s=1)
+        tasks = [closing, *client.background_tasks()]
+        await end(*(task for task in tasks if task is not asyncio.current_task()), within_s=1)
         self.closed.set()
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection now; a lost one is made anew."""
         return self.client.is_connected
-
-    @property
-    def jetstream(self) -> JetStreamContext:
-        return self.client.jetstream(timeout=2)
-
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Core publish: no answer, and no error if no one listens. While the server is away it is kept, up to 32 MiB,
-        and sent when it is back. Raises BusError beyond that, or when the connection is closed for good."""
-        try:
-            await self.client.publish(subject, data, headers=headers)
-        except (NatsError, OSError) as error:
-            raise BusError(f"{subject} was not published: {error}") from error
 
     async def subscribe(
         self,
@@ -269,11 +229,11 @@ class Bus:
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
-    async def hear(self, subject: str, take: Callable[[Heard], object]) -> None:
+    async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> None:
         """Subscribe with the least between: `take` is called by the connection's reader, for each message in order, so
         it must be quick and not raise."""
         try:
-            await self.client.hear(subject, take)
+            await self.client.subscribe_inline(subject, take)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
@@ -298,10 +258,10 @@ class Bus:
             raise BusError(f"{subject} refused the request: {fault}")
         return bytes(answer.data)
 
-    async def heard(self, subject: str) -> bool:
+    async def has_listener(self, subject: str) -> bool:
         """Whether somebody listens on a subject: an empty request is sent, and what is answered does not matter."""
         try:
-            await self.client.request(subject, b"", timeout=HEARD_S)
+            await self.client.request(subject, b"", timeout=LISTENER_S)
         except NoRespondersError:
             return False
         except NatsTimeout:
@@ -309,172 +269,3 @@ class Bus:
         except (NatsError, OSError):
             return False
         return True
-
-    async def append(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        message_id: str = "",
-        once: bool = False,
-        over: int = 0,
-        traceparent: str = "",
-        signature: str | None = None,
-    ) -> int:
-        """Append to the log, signed if this connection has credentials, and return the sequence. `once`: only if the
-        subject is still empty, or holds nothing newer than sequence `over` (AlreadyLoggedError otherwise), however long
-        ago the other copy came. `signature`: its author's own, for who passes it on; empty: it has none. Raises
-        BusError when the log did not take it."""
-        headers = self._stamped(subject, data, message_id, traceparent, signature)
-        if once:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(over)
-        return await self._confirmed(subject, data, headers)
-
-    async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
-        """Append all of them, next to each other and in order, or none; return the last one's sequence. At most 1,000.
-
-        An atomic batch (nats-architecture-and-design, ADR-50) by the name `batch`, which no other that is under way may
-        have. One message that the log has already makes it refuse all of them. Raises BusError when it did not take
-        them, or did not say so: then it may have.
-        """
-        last = len(entries)
-        contexts = traceparents or [""] * last
-        for number, (entry, context) in enumerate(zip(entries, contexts, strict=True), 1):
-            headers = self._stamped(entry.subject, entry.data, entry.message_id, context)
-            headers["Nats-Batch-Id"], headers["Nats-Batch-Sequence"] = batch, str(number)
-            if number == last:
-                headers["Nats-Batch-Commit"] = "1"
-                return await self._confirmed(entry.subject, entry.data, headers, last)
-            await self.publish(entry.subject, entry.data, headers)
-        raise ValueError("a batch of no messages")
-
-    async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send it and wait for the log's word: the sequence. `batch`: it ends one of so many. Raises AlreadyLoggedError
-        and BusError."""
-        try:
-            answer = json.loads(await self.client.asked(subject, data, headers, ACK_S))
-        except NoRespondersError as error:
-            raise BusError(
-                f"no log takes {subject}: the server's JetStream is off, e.g. because its disk is full, or the run's "
-                "streams are not there; nats-server.log says which"
-            ) from error
-        except (TimeoutError, NatsError, OSError, ValueError) as error:
-            raise BusError(f"the log did not confirm {subject}: {reason(error)}") from error
-        try:
-            refusal = answer.get("error")
-            if refusal is None:
-                if batch and answer.get("count") != batch:
-                    raise BusError("this nats-server does not know atomic batches; 2.12 and newer do")
-                return int(answer["seq"])
-            code, words = refusal.get("err_code"), refusal.get("description")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # something came in an answer's place
-            raise BusError(f"the log did not confirm {subject}: what it answered is none") from error
-        if code == _WRONG_LAST_SEQUENCE:
-            raise AlreadyLoggedError(f"{subject} is in the log already")
-        raise BusError(f"the log refused {subject}: {words} ({code})")
-
-    def _stamped(
-        self, subject: str, data: bytes, message_id: str, traceparent: str, signature: str | None = None
-    ) -> dict[str, str]:
-        """The headers of whatever goes into the log: its trace context, its message id and its signature."""
-        headers = tracing.headers(traceparent) or {}
-        if message_id:
-            headers[MESSAGE_ID] = message_id
-        if signature is None and self.signer is not None:
-            signature = self.signer.sign(subject, message_id, data)
-        if signature:
-            headers[SIGNATURE] = signature
-        return headers
-
-    async def head(self, run: str) -> int:
-        """The log's last sequence."""
-        try:
-            info = await self.jetstream.stream_info(log_stream(run))
-        except (TimeoutError, NatsError, OSError) as error:
-            raise BusError(f"the log of run {run!r} cannot be read: {reason(error)}") from error
-        return int(info.state.last_seq)
-
-    async def read(
-        self, run: str, *, after: int = 0, until: int | None = None, subjects: list[str] | None = None
-    ) -> AsyncGenerator[Event]:
-        """Events in the log's order from `after` (exclusive), live at the head; ends after sequence `until` if given.
-
-        A push consumer without acknowledgements. A gap in its count, a connection that was lost (the consumer does not
-        outlive its server), three silent seconds (it sends a heartbeat each second), or heartbeats alone while the log
-        holds more (in a cluster whose leader is lost or half cut off a consumer can stand still: nats-server issue
-        5679), make a new one from the last event on: nothing is skipped and nothing comes twice.
-        """
-        last, tried = after, 0
-        while until is None or last < until:
-            await self._connected()
-            inbox, losses, silent_s = self.client.new_inbox(), self.losses, 0.0
-            arrived = Arrivals()
-            subscription = await self.client.hear(inbox, arrived.put)
-            try:
-                consumer, waiting = await self._consumer(run, inbox, last, subjects)
-                if until is not None and not waiting:
-                    return  # nothing that the filter lets through: no message would ever say so
-                expected, beats, head = 1, 0, 0
-                while until is None or last < until:
-                    message = await arrived.next()
-                    if message is None:
-                        silent_s += LOOK_S
-                        if silent_s >= SILENT_S or self.losses != losses or self.client.is_closed:
-                            break
-                        continue
-                    silent_s = 0.0
-                    if not message.reply.startswith("$JS.ACK."):
-                        # A heartbeat names the consumer's last delivery: a lost tail shows here.
-                        delivered = (message.headers or {}).get("Nats-Last-Consumer")
-                        if delivered is not None and int(delivered) >= expected:
-                            break
-                        beats += 1
-                        if beats % BEATS == 0:
-                            if head > max(last, tried):
-                                tried = head if subjects else 0  # behind a filter there may be nothing to read up to it
-                                break
-                            with contextlib.suppress(BusError):
-                                head = await self.head(run)
-                        continue
-                    beats = head = 0
-                    meta = Msg.Metadata._from_reply(message.reply)
-                    if meta.sequence.consumer != expected:
-                        break
-                    expected += 1
-                    last = meta.sequence.stream
-                    if until is not None and last > until:
-                        return
-                    context = tracing.carried(message.headers)
-                    stored = meta.timestamp
-                    yield Event.carried(last, message.subject, message.data, stored, message.headers, context)
-                    if until is not None and meta.num_pending == 0:
-                        return
-                with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
-                    await self.jetstream.delete_consumer(log_stream(run), consumer)
-            except (TimeoutError, BusError, NatsError, OSError):
-                await asyncio.sleep(0.25)
-            finally:
-                with contextlib.suppress(NatsError, OSError):
-                    await subscription.unsubscribe()
-
-    async def _connected(self) -> None:
-        while not self.client.is_connected:
-            if self.client.is_closed or self.closed.is_set():
-                raise BusError("the connection was closed while the log was read")
-            await asyncio.sleep(0.05)
-
-    async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> tuple[str, int]:
-        """Make a consumer; its name, and how many messages wait for it."""
-        config = ConsumerConfig(
-            deliver_subject=inbox,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=after + 1,
-            ack_policy=AckPolicy.NONE,
-            idle_heartbeat=1.0,
-            inactive_threshold=10.0,
-            mem_storage=True,
-            num_replicas=1,
-            filter_subjects=subjects,
-        )
-        info = await self.jetstream.add_consumer(log_stream(run), config)
-        return str(info.name), info.num_pending or 0

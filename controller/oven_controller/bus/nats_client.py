@@ -1,4 +1,8 @@
-"""What nats-py leaves open about a first connection: a tls:// address that means it, and failures that are final."""
+"""nats-py's client with its gaps closed: TLS, cancellation, final failures, and messages without a task between.
+
+Beside `watchdog`, this is the only module that touches nats-py's private attributes; pyproject.toml holds nats-py to
+the minor version that it was written for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from nats.aio.transport import TcpTransport
 from nats.errors import AuthorizationError, ConnectionClosedError, NoRespondersError
 from nats.errors import Error as NatsError
 
-from oven_controller.cancellation import heeded
+from oven_controller.cancellation import preserve_cancellation
 from oven_controller.errors import BusError, RefusedError
 
 if TYPE_CHECKING:
@@ -34,8 +38,8 @@ class _NoTlsError(NatsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A message as it came."""
+class InlineMessage:
+    """A message as it came, for a subscriber that the connection's reader calls itself."""
 
     subject: str
     reply: str
@@ -46,9 +50,9 @@ class Heard:
 class BusClient(Client):
     """nats-py with three things settled: a tls:// address means it (anyone who stands between could otherwise say that
     there is no TLS), a task that is told to end while it waits here ends, and what is said and heard at every step
-    takes fewer turns of the event loop: `asked`, `hear`, and what was published in one turn is written at its end, at
-    once and without the flusher. A turn costs tens of microseconds, in six processes, and their cores are the
-    training's."""
+    takes fewer turns of the event loop: `request_ack`, `subscribe_inline`, and what was published in one turn is
+    written at its end, at once and without the flusher. A turn costs tens of microseconds, in six processes, and their
+    cores are the training's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,21 +60,21 @@ class BusClient(Client):
         self._answers_sid = 0
         self._count = 0
         self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
-        self._hearing: dict[int, Callable[[Heard], object]] = {}
+        self._inline: dict[int, Callable[[InlineMessage], object]] = {}
         self._writing = False
 
-    async def hear(self, subject: str, take: Callable[[Heard], object]) -> Subscription:
+    async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> Subscription:
         """Subscribe; `take` is called by the reader itself, without a queue and a task between, so it must be quick and
         not raise."""
 
         async def early(message: Msg) -> None:  # that came before `take` was known
-            take(Heard(message.subject, message.reply, message.data, message.headers))
+            take(InlineMessage(message.subject, message.reply, message.data, message.headers))
 
         subscription = await self.subscribe(subject, cb=early)
-        self._hearing[subscription._id] = take
+        self._inline[subscription._id] = take
         return subscription
 
-    async def asked(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
+    async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
         """The answer's body, handed over by the reader itself, without a queue and a task. Raises TimeoutError,
         NoRespondersError and other NatsError."""
         if not self.is_connected:
@@ -91,16 +95,30 @@ class BusClient(Client):
             timer.cancel()
             self._waiting.pop(inbox.encode(), None)
 
+    def stop_reconnecting(self) -> None:
+        """nats-py alone tries again for ever."""
+        if self._reconnection_task is not None:
+            self._reconnection_task.cancel()
+
+    def discard_unsent(self) -> None:
+        """What was published and has not been written yet is dropped."""
+        self._pending, self._pending_data_size = [], 0
+
+    def background_tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that nats-py keeps for this connection and its subscriptions."""
+        own = [self._reading_task, self._flusher_task, self._ping_interval_task, self._reconnection_task]
+        return [task for task in (*own, *(sub._wait_for_msgs_task for sub in self._subs.values())) if task]
+
     async def connect(self, *args: Any, **options: Any) -> None:
-        with heeded():
+        with preserve_cancellation():
             await super().connect(*args, **options)
 
     async def request(self, *args: Any, **options: Any) -> Msg:
-        with heeded():
+        with preserve_cancellation():
             return await super().request(*args, **options)
 
     async def flush(self, *args: Any, **options: Any) -> None:
-        with heeded():
+        with preserve_cancellation():
             await super().flush(*args, **options)
 
     async def _process_pong(self) -> None:
@@ -110,7 +128,7 @@ class BusClient(Client):
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         if force_flush or self._quick() is None:
-            with heeded():
+            with preserve_cancellation():
                 return await super()._flush_pending(force_flush)
         if not self._writing:
             self._writing = True
@@ -137,11 +155,11 @@ class BusClient(Client):
             transport.writelines(pending)  # type: ignore[no-untyped-call]
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (take := self._hearing.get(sid)) is not None:
+        if (take := self._inline.get(sid)) is not None:
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
             told = await self._process_headers(headers) if headers else None
-            take(Heard(subject.decode(), reply.decode(), bytes(data), told))
+            take(InlineMessage(subject.decode(), reply.decode(), bytes(data), told))
             return None
         if sid != self._answers_sid or not sid:
             return await super()._process_msg(sid, subject, reply, data, headers)
@@ -156,7 +174,7 @@ class BusClient(Client):
         return None
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        self._hearing.pop(sid, None)
+        self._inline.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -171,8 +189,13 @@ def _late(answer: asyncio.Future[bytes]) -> None:
         answer.set_exception(TimeoutError("no answer"))
 
 
+def delivery(reply: str) -> Msg.Metadata:
+    """Where a consumer's message is in its stream and in the consumer's own count, by its reply subject."""
+    return Msg.Metadata._from_reply(reply)
+
+
 def reply_subject(request: Request) -> str:
-    """Where a micro service's request wants its answer; nats-py keeps it to itself."""
+    """The subject to which a micro service's request wants its answer."""
     return request._msg.reply
 
 

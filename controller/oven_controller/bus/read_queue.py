@@ -1,11 +1,11 @@
-"""What waits between a connection and who reads the log from it."""
+"""Bounded queue between a subscription and one reader of the log."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-from oven_controller.bus.nats_client import Heard
+from oven_controller.bus.nats_client import InlineMessage
 
 AHEAD = 65_536
 """Messages that wait for a reader of the log."""
@@ -15,21 +15,21 @@ LOOK_S = 0.5
 """How long a reader waits before it looks whether the connection was lost meanwhile."""
 
 
-class Arrivals:
-    """What the connection has for one reader of the log. Beyond AHEAD it is dropped, which the reader sees as a gap."""
+class ReadQueue:
+    """Messages for one reader of the log. Beyond AHEAD they are dropped, which the reader sees as a gap."""
 
     def __init__(self) -> None:
-        self._messages: deque[Heard] = deque()
+        self._messages: deque[InlineMessage] = deque()
         self._news: asyncio.Future[None] | None = None
         self._taken = 0
 
-    def put(self, message: Heard) -> None:
+    def put(self, message: InlineMessage) -> None:
         if len(self._messages) < AHEAD:
             self._messages.append(message)
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    async def next(self) -> Heard | None:
+    async def next(self) -> InlineMessage | None:
         """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so no one waits for what
         is there; but now and then the connection has its turn."""
         self._taken += 1

@@ -1,1 +1,1 @@
-"""The command line: one small file a group. Heavy imports stand inside the commands, so that --help is quick."""
+"""The command line: one small file per group of commands, which import what is heavy inside."""

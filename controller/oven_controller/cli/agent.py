@@ -1,4 +1,4 @@
-"""`agent run | new | list`: agents beside those that a stack starts."""
+"""`agent run | new | list`: agents that join a running stack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class {title}(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         # A receipt resets the window: what was measured before a change describes another configuration.
-        losses = window.series("loss", after=window.settled_after(), last=20)
+        losses = window.series("loss", after=window.last_change_tick(), last=20)
         if len(losses) < 20:
             return None
         before, now = sum(losses[:10]) / 10, sum(losses[10:]) / 10
@@ -87,7 +87,7 @@ def run_agent(
     from oven_controller.protocol import names
     from oven_controller.runs.folder import Home
     from oven_controller.settings.agent_options import assigned, numbers
-    from oven_controller.settings.model import agent_spec
+    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.checks import load_agents
     from oven_controller.stack.plan import Plan
@@ -142,7 +142,7 @@ def list_agents(
 ) -> None:
     """List the agents that are installed, with what each does; with NAME, one agent's options.
 
-    Example: oven-controller agent list lr
+    Example: oven-controller agent list learning_rate
     """
     import json
     import shutil
@@ -154,6 +154,8 @@ def list_agents(
     columns = max(shutil.get_terminal_size().columns, NAME_COLUMNS + 24)
     for agent in found:
         print(_wrapped(agent["name"], agent["does"], columns))
+        for heading, text in agent["sections"].items() if name else ():
+            print(_wrapped(f"  {heading}", text, columns))
         for option in agent["options"] if name else ():
             print(_wrapped(f"  {option['name']}", f"{option['default']!r}: {option['meaning']}", columns))
 
@@ -176,14 +178,15 @@ def _described(name: str) -> dict[str, Any]:
     import json
 
     from oven_controller import plugins
-    from oven_controller.settings.model import agent_spec
+    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.checks import load_agents
 
     spec = agent_spec(name)
     if spec.installed:
         return _plain(name, plugins.load("agents", "agent", name))
+    told: dict[str, Any]
     (told,) = json.loads(load_agents([spec], "--options"))
-    return {"name": told["name"], "does": spec.target, "options": told["options"]}
+    return told | {"does": spec.target}
 
 
 def _installed() -> list[dict[str, Any]]:
@@ -194,14 +197,14 @@ def _installed() -> list[dict[str, Any]]:
         try:
             found.append(_plain(name, point.load(), point.value))
         except Exception as error:  # one that is broken must not hide the others
-            found.append({"name": name, "does": f"cannot be imported: {error}", "options": []})
+            found.append({"name": name, "does": f"cannot be imported: {error}", "sections": {}, "options": []})
     return found
 
 
 def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
     from oven_controller.settings.agent_options import described
 
-    return {"name": name, "does": _summary(agent) or otherwise, "options": described(name, agent)["options"]}
+    return described(name, agent) | {"does": _summary(agent) or otherwise}
 
 
 def _summary(agent: Any) -> str:

@@ -1,4 +1,7 @@
-"""`backtest`: an agent over a recorded run; the agents' side is plugged in by the entry point of oven.commands."""
+"""`backtest`: one agent over a recorded run.
+
+The agents' side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def backtest(
     from oven_controller import plugins
     from oven_controller.importing.command import hints
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import rules_set
+    from oven_controller.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
     main = plugins.load("commands", "command", "backtest")

@@ -1,4 +1,4 @@
-"""`calibration`: how good the probabilities were that agents gave, over any number of runs."""
+"""`calibration`: scores of the probabilities that agents stated, over any number of runs."""
 
 from __future__ import annotations
 

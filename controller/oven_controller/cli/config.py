@@ -1,4 +1,4 @@
-"""`config show`: the settings as a run would get them, and where each comes from."""
+"""`config show`: the settings that a run would get, and the origin of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_controller.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oven_controller.settings.origins import Origin
+    from oven_controller.settings.layers import Origin
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,8 @@ def show(
     """
     from oven_controller.errors import ConfigError
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import ATTACHED, resolve
+    from oven_controller.settings.model import ATTACHED
+    from oven_controller.settings.resolution import resolve
 
     earlier = None
     if run is not None:

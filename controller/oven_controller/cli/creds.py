@@ -1,4 +1,4 @@
-"""`creds`: keys for those who take part from elsewhere, or for all of a run on one's own server."""
+"""`creds`: keys for participants on other machines, or for a whole run on an external server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_controller.cli import completing
 from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
-    from oven_controller.server.embedded import Certificate
+    from oven_controller.security.certificates import Certificate
 
 ServerAt = Annotated[
     Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
@@ -150,8 +150,8 @@ def server(
     from oven_controller import plugins
     from oven_controller.errors import ConfigError
     from oven_controller.protocol import names
+    from oven_controller.protocol.permissions import Role
     from oven_controller.security import tls
-    from oven_controller.security.credentials import Role
     from oven_controller.server.embedded import ServerFolder
 
     names.checked("run", run)
@@ -204,7 +204,7 @@ def _given(
     certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
 ) -> tuple[Certificate | None, Path | None]:
     from oven_controller.errors import ConfigError
-    from oven_controller.server.embedded import Certificate
+    from oven_controller.security.certificates import Certificate
 
     if certificate is None and key is None:
         if authority is not None or hosts:

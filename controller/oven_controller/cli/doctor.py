@@ -1,4 +1,4 @@
-"""`doctor`: is this machine ready for a run?"""
+"""`doctor`: checks whether this machine is ready for a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`gym`: does the controller help? The learner's side is plugged in by the entry point of oven.commands."""
+"""`gym`: measures whether the controller helps.
+
+The bench's side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import`: a run made of what a training logged, to watch, and to try agents on."""
+"""`import`: makes a run of another training's logs, to watch it and to try agents on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kg`: the prior service's graph, asked without a stack; each question is plugged in by an entry point of oven.kg."""
+"""`kg`: questions to the prior service's graph, without a stack; each is an entry point of oven.kg."""
 
 from __future__ import annotations
 

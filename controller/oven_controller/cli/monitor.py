@@ -1,4 +1,4 @@
-"""`monitor`: the run in the terminal, drawn by whatever is plugged in as the process `monitor`."""
+"""`monitor`: the run in the terminal, drawn by the process of that name."""
 
 from __future__ import annotations
 

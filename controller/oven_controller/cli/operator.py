@@ -1,4 +1,4 @@
-"""A person's word to a run that is up: hold, resume, stop, approve, veto, set, mute, unmute, trust, distrust, autonomy.
+"""Operator commands to a running run: hold, resume, stop, approve, veto, set, mute, trust, autonomy.
 
 Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
 (no answer within `LOGGED_S`).

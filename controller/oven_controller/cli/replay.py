@@ -1,4 +1,4 @@
-"""`replay`: do a log's decisions follow from it, what did the mesh know, and what would other rules have decided?"""
+"""`replay`: verifies that decisions follow from the log, and decides it again with other rules."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def replay(
     import asyncio
 
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import rules_in
+    from oven_controller.settings.resolution import rules_in
 
     folder = Home().find(one_run(run, run_))
     if config is not None:
@@ -174,16 +174,16 @@ def _started(run: str, started: bool) -> None:
 
 
 def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
-    from oven_controller.log.mesh_report import standing
+    from oven_controller.log.mesh_report import report_of
 
     first = dataclasses.asdict(report.first) if report.first else None
     found = vars(report) | {"first": first, "same": report.same, "signatures": signatures.plain()}
-    return found if until is None else found | {"standing": standing(again.mesh)}
+    return found if until is None else found | {"standing": report_of(again.mesh)}
 
 
 def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     from oven_controller.log import mesh_report
-    from oven_controller.mesh.code_hash import code_hash
+    from oven_controller.mesh.code_hash import mesh_code_hash
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decided = f"{report.decisions} decisions ({report.adopted} adopted)"
@@ -191,25 +191,25 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
     out = [f"{report.run}{upto}: {report.events} events, {decided}: {verdict}"]
     if report.counters:
         out.append("ignored: " + ", ".join(f"{kind} {count}" for kind, count in sorted(report.counters.items())))
-    for what in ("different", "missing", "unexpected"):
-        if subjects := getattr(report, what):
-            out.append(f"{what}: {len(subjects)}, first {subjects[0]}")
+    parted = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
+    out += [f"{what}: {len(subjects)}, first {subjects[0]}" for what, subjects in parted.items() if subjects]
     if report.first is not None:
         out += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
-    if not report.same and report.mesh_code and report.mesh_code != code_hash():
+    if report.mesh_code and report.mesh_code != mesh_code_hash():
+        remedy = "" if report.same else ": replay it with the version that its RunStarted names"
         out.append(
             f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this one is "
-            f"{code_hash()[:12]}): replay it with the version that its RunStarted names"
+            f"{mesh_code_hash()[:12]}){remedy}"
         )
     out += signatures.lines()
-    return out if until is None else out + mesh_report.lines(mesh_report.standing(again.mesh))
+    return out if until is None else out + mesh_report.lines(mesh_report.report_of(again.mesh))
 
 
 async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool) -> None:
     from oven_controller.log.counterfactual import OpenLoop
     from oven_controller.log.replay import refuse_another_version
     from oven_controller.runs import log_reader
-    from oven_controller.settings.model import with_rules
+    from oven_controller.settings.resolution import with_rules
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0

@@ -1,5 +1,7 @@
-"""`review`: all agents over one finished run, from its own logs or from a run's; the agents' side is plugged in by the
-entry point of oven.commands."""
+"""`review`: all agents over one finished run, from a training's own logs or from a run's.
+
+The agents' side is an entry point of oven.commands.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def review(
     """
     from oven_controller import plugins
     from oven_controller.importing.knobs import asked
-    from oven_controller.settings.model import rules_set
+    from oven_controller.settings.resolution import rules_set
 
     _writable(html)
     if source is None:
@@ -136,7 +138,7 @@ def _changed(
     the question."""
     from oven_controller.importing.knobs import ASSUMED, Knob
     from oven_controller.runs.folder import IMPORTED
-    from oven_controller.settings.model import with_rules
+    from oven_controller.settings.resolution import with_rules
 
     names = {Path(agent).stem for agent in agents}
 
@@ -230,7 +232,7 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
     import asyncio
 
-    from oven_controller.runs import log_reader
+    from oven_controller.runs import log_reader, log_sources
     from oven_controller.security.signing import Keyring
 
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
@@ -238,6 +240,6 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
             return asyncio.run(log_reader.whole_log(folder, exact=True))
-        return map(Keyring(pin).judge, log_reader.exported(folder))
+        return map(Keyring(pin).judge, log_sources.exported(folder))
 
     return events

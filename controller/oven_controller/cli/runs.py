@@ -1,4 +1,4 @@
-"""`runs`, `status` and `down`: which runs there are, removing some, how one is doing, and ending it."""
+"""`runs`, `status` and `down`: list, remove, inspect and end runs."""
 
 from __future__ import annotations
 

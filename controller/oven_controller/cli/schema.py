@@ -1,4 +1,4 @@
-"""`schema`: the messages for those who write in another language."""
+"""`schema`: the JSON Schema of the messages, for clients in other languages."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import typer
 from oven_controller.cli import completing
 
 if TYPE_CHECKING:
-    from oven_controller.settings.model import Resolved
+    from oven_controller.settings.resolution import Resolved
 
 Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
@@ -136,7 +136,8 @@ def _resolve(
 ) -> Resolved:
     from oven_controller.errors import ConfigError
     from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import ATTACHED, resolve
+    from oven_controller.settings.model import ATTACHED
+    from oven_controller.settings.resolution import resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:

@@ -1,4 +1,4 @@
-"""The whole of an import: a source recognised, read, and left as a run; or nothing at all."""
+"""One import from end to end: the source is recognised, read and left as a run, or nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A history as a table: CSV with a header, or JSON objects, one a line. What W&B, Lightning and many loops export."""
+"""Reader of tables: CSV with a header, or JSON objects, one per line.
+
+W&B, Lightning and many training loops export these.
+"""
 
 from __future__ import annotations
 

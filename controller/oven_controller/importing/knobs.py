@@ -1,4 +1,4 @@
-"""Actuators that a log does not know of, announced so that agents which move them can answer: `--knob NAME[=VALUE]`.
+"""Actuators (`--knob NAME[=VALUE]`) for a log that names none, so that agents can answer on them.
 
 Bounds and kinds are those that an attached run announces for the same value. Nothing can turn them any more.
 """
@@ -27,7 +27,7 @@ ASSUMED = (SCALE, ROLLBACK, "data.skip")
 them begin at a known value."""
 
 
-_KNOWN = {name: spec for name, spec in ACTUATORS.items() if spec.effect != "ends_or_holds"}
+KNOWN = {name: spec for name, spec in ACTUATORS.items() if spec.effect != "ends_or_holds"}
 """What agents can still answer about in a run that is over."""
 _VALUES = {
     SCALE: 1.0,
@@ -53,7 +53,7 @@ class Knob:
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
         """What is announced of it in a run with these metrics. Raises ConfigError where its value has to be given."""
-        known = _KNOWN[self.name]
+        known = KNOWN[self.name]
         if known.kind == "action":
             if self.given:
                 raise ConfigError(
@@ -129,9 +129,9 @@ def asked(texts: Iterable[str]) -> list[Knob]:
     found: dict[str, Knob] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_KNOWN)}"
+        if name not in KNOWN:
+            near = difflib.get_close_matches(name, KNOWN, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(KNOWN)}"
             raise ConfigError(f"--knob {name or repr(text)} is not a knob that agents know; {hint}")
         found[name] = Knob(name, value)
         if name not in _COMPONENTS:

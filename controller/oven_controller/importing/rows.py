@@ -1,4 +1,4 @@
-"""What was logged, as measurements of steps: named as `attach` names them, numbers only, one row a step.
+"""Logged figures as measurements: named as `attach` names them, numbers only, one row per step.
 
 Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. What counts
 (step, epoch, tokens so far) or sums a whole training up is not a gauge, and left out. What a person renames goes before

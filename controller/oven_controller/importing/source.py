@@ -1,4 +1,4 @@
-"""What a reader is, and which of them reads what a person named."""
+"""The protocol of readers, and the choice of the one that reads what a person named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorBoard event files, read by TensorBoard's own loader (extra `[import]`), one event at a time.
+"""Reader of TensorBoard event files by TensorBoard's own loader (extra `[import]`), one by one.
 
 Not by its EventAccumulator, which holds all of them, sorts each tag apart, and forgets what a restart overwrote. The
 loader that TensorBoard calls legacy yields events as they were written; the other one rewrites each first, at three

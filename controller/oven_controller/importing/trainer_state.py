@@ -1,4 +1,4 @@
-"""Hugging Face's `trainer_state.json`, which every checkpoint of a Trainer has: what it logged, and nothing of when.
+"""Reader of Hugging Face's `trainer_state.json`, which every checkpoint has: figures without times.
 
 On a resume the Trainer continues from its checkpoint's history, so steps never go back in it.
 """

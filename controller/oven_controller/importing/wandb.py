@@ -1,4 +1,4 @@
-"""A Weights & Biases run file, as an offline run leaves it: wandb's own records, read by its package (in no extra).
+"""Reader of Weights & Biases run files of offline runs, by wandb's own package (in no extra).
 
 Metrics stand where their x-axis says, as the run defined it (`define_metric`): at the value that the axis has in their
 row, else at its newest. An axis that counts no steps (epochs, tokens, seconds) cannot place anything among steps; what

@@ -1,4 +1,4 @@
-"""Rows into a run: the log that an attached learner would have left, unsigned, in `observe`.
+"""Writer of the run that is made of rows: the unsigned log of an attached learner, in `observe`.
 
 A row is measured once and kept on disk until the last has been read, because RunStarted stands first in a log and names
 every metric. So memory does not grow with the number of steps.
@@ -21,15 +21,16 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
+from oven_controller.atomic_write import atomic_file
 from oven_controller.importing.knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import IMPORTED, RunFolder, whole
+from oven_controller.runs.folder import IMPORTED, RunFolder
 
 _LENGTH = struct.Struct("<I")
 
@@ -94,8 +95,8 @@ def log_line(event: Event) -> str:
 
 def write(folder: RunFolder, rows: Rows, knobs: Iterable[Knob] = (), detail: str = "") -> None:
     """Their log, in the run's folder. Anyone who made the folder removes it when this raises."""
-    with whole(folder.export) as out:
-        out.writelines(f"{log_line(event)}\n" for event in rows.events(folder.run, knobs, detail))
+    with atomic_file(folder.export) as out:
+        out.writelines(log_line(event).encode() + b"\n" for event in rows.events(folder.run, knobs, detail))
 
 
 def _spool(rows: Iterable[Row], spool: IO[bytes]) -> Written:
@@ -183,7 +184,7 @@ def _started(incarnation: int, tick: int, step: int, found: Written, actuators: 
         actuators=actuators,
         metrics=tuple(gauge(name) for name in sorted(found.metrics)),
         rules=Rules(autonomy="observe"),
-        mesh_code=code_hash(),
+        mesh_code=mesh_code_hash(),
         versions=_versions(),
     )
 

@@ -1,4 +1,4 @@
-"""What would have been decided: a mesh over a recorded run with something changed, and where it parts from the log.
+"""Open-loop counterfactuals: a changed mesh over a recorded run, and where it parts from the log.
 
 Open loop: the metrics are those of the recording whatever is decided, so only the first divergence is sure; what comes
 after it rests on a run that would not have gone that way. Receipts count for decisions that this mesh made as well, and

@@ -1,4 +1,4 @@
-"""A run's log in memory, closed loop: what the learner says goes in, and what is decided comes back.
+"""Closed loop in memory: learner messages go in, and decisions come back.
 
 The mesh is the real one. Participants hear what an agent's process hears, and what they say is in the log in an
 order that follows from the log alone. No clock, no I/O: the same messages give the same log, byte for byte, and

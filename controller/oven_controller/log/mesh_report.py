@@ -1,4 +1,4 @@
-"""What the mesh knew at a tick: settings, agents, reputations, open ballots, and what was on its way."""
+"""Report of what the mesh knew at a tick: settings, agents, open ballots, decisions in flight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_controller.mesh.machine import Mesh
 from oven_controller.mesh.values import show
 
 
-def standing(mesh: Mesh) -> dict[str, Any]:
+def report_of(mesh: Mesh) -> dict[str, Any]:
     """As plain data, for people and for `--json`."""
     state = mesh.state
     return {

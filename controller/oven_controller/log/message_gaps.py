@@ -1,4 +1,4 @@
-"""What a log lacks of its learner's messages, by their numbers: n counts up by one in each incarnation."""
+"""Gaps in the numbering of learner messages: n counts up by one in each incarnation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's log teaches the knowledge graph: each scored outcome, with what was done, and for which symptoms.
+"""Outcome reports for the knowledge graph: each scored outcome with its change and its symptoms.
 
 Pure: the same log gives the same reports, and reading it again from any place gives the same ones again, for each is
 named by its run and decision.
@@ -13,16 +13,8 @@ from pydantic import ValidationError
 from oven_controller.mesh.requirements import spelt
 from oven_controller.mesh.values import direction
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
-    Decision,
-    Outcome,
-    OutcomeReport,
-    Phase,
-    Receipt,
-    RunStarted,
-    Symptom,
-    Vote,
-)
+from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
+from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""

@@ -1,4 +1,4 @@
-"""Does a log's history follow from its inputs? Every ballot, decision and closed step computed again, byte for byte."""
+"""Replay: every ballot, decision and closed step computed again from the log, and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run looks like so far: a fold over its log, without I/O. The headless lines and `status` are drawn from it."""
+"""Summary of a run so far: a pure fold over its log, from which `status` and `up`'s lines are drawn."""
 
 from __future__ import annotations
 
@@ -90,12 +90,7 @@ class RunView:
         self.last_time = event.time
         match event.body:
             case RunStarted() as body:
-                if self.started is not None and self.started.training != body.training:
-                    self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
-                self.started, self.ended, self.held = body, None, ""
-                self.step, self.tick = body.step, max(self.tick, body.tick)
-                self.knobs = {spec.name: spec.value for spec in body.actuators}
-                self._shadows()
+                self._start(body)
             case RunEnded() as body:
                 self.ended, self.step, self.tick = body, body.step, max(self.tick, body.tick)
                 self._measured(body.metrics)
@@ -104,39 +99,16 @@ class RunView:
                 self.observations += 1
                 self._measured(body.metrics)
             case AgentStatus() as body:
-                agent = self.agents.setdefault(event.author, AgentView())
-                agent.live, agent.heard_tick = body.state != "left", self.tick
-                if body.state == "cannot_fire":
-                    agent.cannot_fire = body.reason
-                elif body.state == "joined":
-                    agent.cannot_fire, agent.own_shadow = "", body.shadow
-                    self._shadows()
+                self._take_status(event.author, body)
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
                 agent.last_vote, agent.heard_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
             case Decision() as body:
-                self.adopted += body.verdict == "adopted"
-                self.rejected += body.verdict == "rejected"
-                self.withheld += body.verdict == "withheld"
-                if body.verdict != "rejected":  # whatever passed takes the place of older advice
-                    self.advised.pop(body.actuator, None)
-                if body.verdict == "advised":
-                    self.advised[body.actuator] = body
-                for line in body.tally:
-                    agent = self.agents.setdefault(line.agent, AgentView())
-                    if line.stance != "silent":
-                        agent.newcomer = line.newcomer
-                    agent.backed += body.verdict == "adopted" and line.stance in ("propose", "for") and not line.shadow
-            case Receipt() as body if not body.decision_id:
-                self._answered(body)
+                self._take_decision(body)
             case Receipt() as body:
-                self.receipts[body.status] = self.receipts.get(body.status, 0) + 1
-                if body.status in ("applied", "noop"):
-                    self.knobs[body.actuator] = body.after
-                if body.actuator == "run.hold" and body.status == "applied":
-                    self.held = "a decision holds the run"
+                self._take_receipt(body)
             case Outcome() as body:
                 self.outcomes += body.scored
             case OperatorCommand() as body:
@@ -151,6 +123,48 @@ class RunView:
     def lapsed(self, decision: Decision) -> bool:
         """Whether advice came too long ago to be approved."""
         return self.tick > decision.expires_at_tick
+
+    def _start(self, started: RunStarted) -> None:
+        if self.started is not None and self.started.training != started.training:
+            self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
+        self.started, self.ended, self.held = started, None, ""
+        self.step, self.tick = started.step, max(self.tick, started.tick)
+        self.knobs = {spec.name: spec.value for spec in started.actuators}
+        self._shadows()
+
+    def _take_status(self, author: str, status: AgentStatus) -> None:
+        agent = self.agents.setdefault(author, AgentView())
+        agent.live, agent.heard_tick = status.state != "left", self.tick
+        if status.state == "cannot_fire":
+            agent.cannot_fire = status.reason
+        elif status.state == "joined":
+            agent.cannot_fire, agent.own_shadow = "", status.shadow
+            self._shadows()
+
+    def _take_decision(self, decision: Decision) -> None:
+        adopted = decision.verdict == "adopted"
+        self.adopted += adopted
+        self.rejected += decision.verdict == "rejected"
+        self.withheld += decision.verdict == "withheld"
+        if decision.verdict != "rejected":  # whatever passed takes the place of older advice
+            self.advised.pop(decision.actuator, None)
+        if decision.verdict == "advised":
+            self.advised[decision.actuator] = decision
+        for line in decision.tally:
+            agent = self.agents.setdefault(line.agent, AgentView())
+            if line.stance != "silent":
+                agent.newcomer = line.newcomer
+            agent.backed += adopted and line.stance in ("propose", "for") and not line.shadow
+
+    def _take_receipt(self, receipt: Receipt) -> None:
+        if not receipt.decision_id:
+            self._answered(receipt)
+            return
+        self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
+        if receipt.status in ("applied", "noop"):
+            self.knobs[receipt.actuator] = receipt.after
+        if receipt.actuator == "run.hold" and receipt.status == "applied":
+            self.held = "a decision holds the run"
 
     def _answered(self, receipt: Receipt) -> None:
         """The learner's word on a hold, a resume or a stop; its own holds have no operator behind them."""

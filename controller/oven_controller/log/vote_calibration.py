@@ -1,4 +1,4 @@
-"""Whether agents know what they are worth: the probabilities that they gave, against the outcome of the changes.
+"""Calibration of agents' votes: the probabilities that they stated against the changes' outcomes.
 
 The event is what a confidence is the probability of, that a change beat doing nothing: its gain is above the mean of
 the withheld controls where there are any, else above 0. A target that stopped being finite is a failure, one that is

@@ -1,4 +1,4 @@
-"""What a change did to a metric, from the measurements on either side: the gain and its standard error."""
+"""Effect of a change on a metric, from measurements on either side: the gain and its standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision's voters staked on it: who took which side, how sure, and what was promised of which metric."""
+"""Stakes of the voters in a decision: side, confidence, and the promised change of a metric."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.judging_metric import judge
+from oven_controller.mesh.judging_metric import judging_metric
 from oven_controller.mesh.state import State
-from oven_controller.mesh.value_merge import Voice, heaviest, sides_of
+from oven_controller.mesh.value_merge import WeightedVote, heaviest, sides_of
 from oven_controller.protocol.messages import ActuatorSpec, TallyLine
 
 LONGEST = 10
@@ -48,21 +48,21 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
     stake: theirs was not tried. A horizon below `rules.outcome_ticks` is taken as that, so that harm has time to show.
     """
     before = state.effective.get(spec.name)
-    voices = [
-        Voice(line.agent, ballot.casts[line.agent].value, line.weight, line)
+    votes = [
+        WeightedVote(line.agent, ballot.casts[line.agent].value, line.weight, line)
         for line in lines
         if line.stance in ("propose", "for")
     ]
-    _, side = heaviest(sides_of(spec, before, voices))
-    proposers = [voice.line for voice in side if voice.line.stance == "propose" and not voice.line.shadow]
+    _, side = heaviest(sides_of(spec, before, votes))
+    proposers = [cast.line for cast in side if cast.line.stance == "propose" and not cast.line.shadow]
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
     vote = ballot.casts[lead.agent].vote if lead else None
-    metric = judge(state, spec.name, vote.target if vote else "")
+    metric = judging_metric(state, spec.name, vote.target if vote else "")
     if metric is None:
         return None
     own = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
     least = state.rules.outcome_ticks
-    staked = {voice.agent for voice in side} | {line.agent for line in lines if line.stance == "against"}
+    staked = {cast.agent for cast in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,

@@ -1,4 +1,4 @@
-"""What a tally that passed still has to respect. Each guardrail answers with a sentence that has its numbers."""
+"""Guardrails: limits on a tally that passed. Each answers with a sentence that has its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clear harm, and who is charged for it: all who carried changes since the target was last well, confounded or not.
+"""Clear harm, charged to all who carried changes since the target was last well, confounded or not.
 
 An outcome says nothing where the next change cuts its window short, or where nothing was measured before. Anyone who
 turned knobs fast enough could so do any harm without being scored. So beside the outcomes a target's level when it was

@@ -1,4 +1,4 @@
-"""Which metric a decision is judged by. An agent may choose among those that the run says are better up or down.
+"""The metric that a decision is judged by: agents choose among those with a direction.
 
 A gauge without a direction judges nothing: the agent would choose the direction too, and could name one that its own
 knob moves by construction (`learning_rate`), so that it could not be wrong. An actuator that moves its own metric
@@ -20,7 +20,7 @@ def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
     return dict(list(found.items())[:METRICS])
 
 
-def judge(state: State, actuator: str, target: str) -> MetricSpec | None:
+def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
     """The metric that a change of `actuator` for the sake of `target` is judged by: the target, if it can judge it,
     else the held-out metric that stands for the whole (the fewest parts in its name, then the first announced), so that
     naming none is not a way out. None: there is none, and no outcome; nor has an action that moves no metric."""
@@ -35,9 +35,9 @@ def judge(state: State, actuator: str, target: str) -> MetricSpec | None:
     return min(held_out, key=lambda metric: metric.name.count("/"), default=None)
 
 
-def unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
+def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
     """Why this proposal cannot stand: it moves its own metric, and nothing held out could judge it."""
-    if not state.spec(vote.actuator).moves_own_metric or judge(state, vote.actuator, vote.target) is not None:
+    if not state.spec(vote.actuator).moves_own_metric or judging_metric(state, vote.actuator, vote.target) is not None:
         return None
     return Refusal(
         (author, vote.actuator, "yardstick"),

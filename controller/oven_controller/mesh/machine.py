@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from oven_controller.mesh import guardrails, operator_commands, plans, tally
 from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined, wish
 from oven_controller.mesh.forecast import Forecast, forecast
-from oven_controller.mesh.judging_metric import unjudged
+from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
 from oven_controller.mesh.values import clip, direction
@@ -101,31 +101,31 @@ class Mesh:
         elif kind in OUTPUTS:
             self._read_back(event)
         else:
-            self._take(event.body, event.author)
+            self._on_message(event.body, event.author)
             self._settle()
         return self._emitted
 
-    def _take(self, body: Message, author: str) -> None:
+    def _on_message(self, body: Message, author: str) -> None:
         state = self.state
         if isinstance(body, LearnerMessage):
             if isinstance(body, RunStarted | Observation) and body.tick > _LAST_TICK:
                 state.counters["malformed.tick"] += 1
             elif state.is_new(body):
-                self._take_from_learner(body)
+                self._on_learner_message(body)
         elif not names.NAME.fullmatch(author):
             state.counters["malformed.author"] += 1
         elif isinstance(body, AgentStatus):
             state.note(author, body)
         elif isinstance(body, Vote):
-            self._take_vote(author, body)
+            self._on_vote(author, body)
         elif isinstance(body, OperatorCommand):
             if body.id in state.commands:
                 state.counters["operator.repeated"] += 1
             else:
                 state.commands[body.id] = (author, body)
-                self._obey(author, body)
+                self._on_command(author, body)
 
-    def _take_from_learner(self, body: LearnerMessage) -> None:
+    def _on_learner_message(self, body: LearnerMessage) -> None:
         state = self.state
         if isinstance(body, Observation):
             if body.tick < state.tick:
@@ -158,7 +158,7 @@ class Mesh:
             elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
 
-    def _take_vote(self, author: str, vote: Vote) -> None:
+    def _on_vote(self, author: str, vote: Vote) -> None:
         state, agent = self.state, self.state.hear(author)
         ballot = self.ballots.get(vote.actuator)
         if not state.started or state.ended:
@@ -170,7 +170,7 @@ class Mesh:
         value: Value = None
         if vote.stance == "propose":
             found = examined(author, vote, agent, state.specs)
-            refusal = found if isinstance(found, Refusal) else unjudged(author, vote, state)
+            refusal = found if isinstance(found, Refusal) else refuse_unjudged(author, vote, state)
             if refusal is not None:
                 self._refuse(vote, refusal)
                 return
@@ -210,7 +210,7 @@ class Mesh:
             return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
         return None
 
-    def _obey(self, author: str, command: OperatorCommand) -> None:
+    def _on_command(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""
         word = operator_commands.heard(state, self.ballots, author, command)
         if word is None:
@@ -320,7 +320,7 @@ class Mesh:
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         way = direction(before, value)
-        if verdict != "rejected" and (stands := self.outcomes.standing(actuator, way)):
+        if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
             verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         return plans.Ruled(
             verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed

@@ -1,4 +1,4 @@
-"""What the run measured lately, of every metric that could judge a decision. Bounded, however long the run."""
+"""Recent measurements of every metric that could judge a decision; bounded, however long the run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What an operator's command does in the mesh: approve, veto, set, mute, unmute, trust, distrust, autonomy. Each is
-answered, once.
+"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each is answered once.
 
 An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), never the
 announced bounds. `hold`, `resume` and `stop` are the learner's: they need no mesh, and its receipt answers them.
@@ -100,10 +99,10 @@ def _veto(state: State, ballots: Mapping[str, Ballot], who: str, command: Operat
             return Word(True, f"ballot {ballot.opened.id} on {actuator} is rejected", closes=actuator, why=why)
     advised = _advised(state, command)
     if advised is None:
-        remedy = "; `oven-controller set` sets the value back, or another" if wanted in state.fates else ""
+        remedy = "; `oven-controller set` sets the value back, or another" if wanted in state.closed_because else ""
         return Word(False, _nothing_open(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
-    state.fates[advised.id] = f"was {why}"
+    state.closed_because[advised.id] = f"was {why}"
     return Word(True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) cannot be approved any more")
 
 
@@ -179,7 +178,7 @@ def _advised(state: State, command: OperatorCommand) -> Decision | None:
 
 def _nothing_open(state: State, command: OperatorCommand, action: str) -> str:
     wanted = clip(command.of or command.actuator, 128)
-    if fate := state.fates.get(wanted):
+    if fate := state.closed_because.get(wanted):
         return f"decision {wanted} {fate}: there is nothing left to {action}"
     waiting = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]
     what = "advised decision" if action == "approve" else "open ballot and no advised decision"

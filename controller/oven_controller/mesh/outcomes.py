@@ -1,4 +1,4 @@
-"""The outcome of decisions: windows on the metric that judges each, closed as `Outcome`s that move reputations.
+"""Outcomes: windows on the metric that judges each decision; when they close, reputations move.
 
 A window opens with the receipt of an applied decision, or at `apply_at_tick` for a withheld one, which is treated as
 if it had been applied. Before it: the measurements of the last H ticks, H being the forecast's horizon, but none from
@@ -37,7 +37,7 @@ from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.harm import Charge, Harm
-from oven_controller.mesh.judging_metric import directed, judge
+from oven_controller.mesh.judging_metric import directed, judging_metric
 from oven_controller.mesh.measurements import Measurements, sound
 from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State, held_out
@@ -140,7 +140,7 @@ class Outcomes:
             self._expected[decision.id] = decision, forecast
         return decision
 
-    def standing(self, actuator: str, way: str) -> str:
+    def control_blocks(self, actuator: str, way: str) -> str:
         """Why this actuator may not move this way now: a control would end. Empty if none stands."""
         for window in chain(self._withheld, self._open.values()):
             if window.withheld and window.key[:2] == (actuator, way):
@@ -198,7 +198,7 @@ class Outcomes:
             line.agent: "against" for line in lines if line.stance == "against" and line.weight > 0
         }
         leading = ballot.casts.get(ballot.opened.opened_by)
-        metric = judge(self._state, ballot.opened.actuator, leading.vote.target if leading else "")
+        metric = judging_metric(self._state, ballot.opened.actuator, leading.vote.target if leading else "")
         if metric is not None:
             sign, horizon = 1 if metric.better == "up" else -1, self._state.rules.outcome_ticks
             self._answer_for(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)

@@ -1,4 +1,4 @@
-"""How an outcome moves the reputations of those who voted on the decision.
+"""Reputations: how an outcome moves those of the agents that voted on the decision.
 
 1. **Success** y in 0..1, each voter's own. What the gain has to beat is the mean of the withheld controls if there are
    any, and half of what the voter itself promised if not; in either case by two standard errors. From there a straight

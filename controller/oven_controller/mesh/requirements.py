@@ -1,4 +1,4 @@
-"""What a change needs of a run before it may be decided, and how a change is spelt. One reading for mesh and agents."""
+"""A change's requirements of the run, and the spelling of changes: one reading for mesh and agents."""
 
 from __future__ import annotations
 

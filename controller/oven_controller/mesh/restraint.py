@@ -1,4 +1,4 @@
-"""What one agent may fill the log with, and how often one actuator may be turned to and fro.
+"""Limits on how much one agent may log, and on how often one actuator may be turned to and fro.
 
 Two limits on votes: so many count in a tick, and so many ballots may be open that one agent opened. And a wait: an
 agent whose ballot failed at the vote opens none on that actuator for a cool-down, twice that after the next failure,

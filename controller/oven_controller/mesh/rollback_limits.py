@@ -1,4 +1,4 @@
-"""The run's rollbacks: where each led, whether it did harm, and whether held-out quality got any better since.
+"""The run's rollbacks: where each led, whether it did harm, and held-out quality since.
 
 A rollback that is repeated without a gain is a loop: the run trains the same steps again and again, and ends where it
 began. So no more than MOST lead to one place, or past it, until a held-out reading is better than all before it; and

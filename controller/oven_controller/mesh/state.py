@@ -1,4 +1,4 @@
-"""What the mesh knows of a run: its actuators and their effective values, its agents, its clock, what is in flight."""
+"""The mesh's state of a run: actuators and their effective values, agents, clock, decisions in flight."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class State:
     adopted: int = 0  # against the budget: what an operator set is not in it
     decided_tick: dict[str, int] = field(default_factory=dict)  # actuator → since when it cools down
     advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest, as long as it may be approved
-    fates: dict[str, str] = field(default_factory=dict)  # decision → why there is nothing left to approve or veto
+    closed_because: dict[str, str] = field(default_factory=dict)  # decision → why nothing is left to approve or veto
     autonomy: dict[str, Autonomy] = field(default_factory=dict)  # what operators set; "" for every other actuator
     muted: set[str] = field(default_factory=set)
     incarnation: int = 0
@@ -143,7 +143,7 @@ class State:
         if self.started and message.training != self.training:
             self.returns, self.adopted, self.decided_tick, self.restraint = Returns(), 0, {}, Restraint()
             for older in self.advised.values():
-                self.fates[older.id] = f"lapsed when training {message.training} began"
+                self.closed_because[older.id] = f"lapsed when training {message.training} began"
             self.advised = {}
         self.training, self.turned_down = message.training, {}
         self.started, self.ended, self.observed = True, False, False
@@ -259,7 +259,7 @@ class State:
         older = self.advised.pop(actuator, None)
         if older is not None:
             taken = older.id == decision.of
-            self.fates[older.id] = f"{'was approved as' if taken else 'gave way to'} decision {decision.id}"
+            self.closed_because[older.id] = f"{'was approved as' if taken else 'gave way to'} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
         elif decision.verdict == "adopted":
@@ -269,4 +269,4 @@ class State:
             if self.spec(actuator).intervenes:
                 self.adopted += not decision.command or bool(decision.of)
             moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
-            self.fates[decision.id] = f"was adopted at tick {decision.tick} ({moved})"
+            self.closed_because[decision.id] = f"was adopted at tick {decision.tick} ({moved})"

@@ -1,4 +1,4 @@
-"""From votes to a verdict: weights, sides, the weighted median, veto, majority, quorum, and a sentence that says so.
+"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that says so.
 
 Sums are exact (`math.fsum`) and values are sorted before they merge, so neither the order of the votes nor the names of
 the agents can change a result.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oven_controller.mesh.ballots import Ballot, wish
 from oven_controller.mesh.trust import Standing
-from oven_controller.mesh.value_merge import TIE, Voice, heaviest, merged, sides_of
+from oven_controller.mesh.value_merge import TIE, WeightedVote, heaviest, merged, sides_of
 from oven_controller.mesh.values import clip, direction, rounded, show
 from oven_controller.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_controller.protocol.rules import Rules
@@ -48,7 +48,7 @@ def count(
     agent's vote counts for; `without` names those whose proposal is part of a plan that was refused
     elsewhere (oven_controller.mesh.plans), which count no more than an abstention.
 
-    A voice without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
+    A vote without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
     `rules.least_reputation` has its weight, and makes no veto and no quorum. Where no one but newcomers is for it, they
     are counted as if they were trusted, and what passes then is for a person to approve.
     """
@@ -61,8 +61,8 @@ def count(
     if newcomers:
         lines = tuple(_as_trusted(line) if line.agent not in without else line for line in lines)
     counted = [line for line in lines if not line.shadow and line.agent not in without]
-    voices = [
-        Voice(
+    votes = [
+        WeightedVote(
             line.agent,
             ballot.casts[line.agent].value,
             line.weight,
@@ -81,39 +81,39 @@ def count(
     sure_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
     vetoes = [line for line in sure_against if _reputable(line, rules)]
     veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
-    if not voices:
-        return rejected(f"nobody is for it any more: {_plea(ballot, before, lines, against)}")
-    sides = sides_of(spec, before, voices)
+    if not votes:
+        return rejected(f"nobody is for it any more: {_summary(ballot, before, lines, against)}")
+    sides = sides_of(spec, before, votes)
     name, side = heaviest(sides)
-    plea = _plea(ballot, before, [voice.line for voice in side], against, [v.line for v in voices if v not in side])
+    summary = _summary(ballot, before, [vote.line for vote in side], against, [v.line for v in votes if v not in side])
     if veto is not None:
         why = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
         limit = f"{veto.confidence:.3g}, a veto from {rules.veto_confidence:.3g} on"
-        told = f"{plea}; vetoed by {veto.agent} at confidence {limit}{why}"
+        told = f"{summary}; vetoed by {veto.agent} at confidence {limit}{why}"
         return Tally(False, opening, direction(before, opening), lines, told, veto=veto.agent)
-    doubted = [line for line in (*(voice.line for voice in side), *sure_against) if not _reputable(line, rules)]
-    plea += _doubts(doubted, rules)
-    total = math.fsum([voice.weight for voice in voices] + [line.weight for line in against])
-    share = math.fsum(voice.weight for voice in side) / total if total > 0 else 0.0
+    doubted = [line for line in (*(vote.line for vote in side), *sure_against) if not _reputable(line, rules)]
+    summary += _doubts(doubted, rules)
+    total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
+    share = math.fsum(vote.weight for vote in side) / total if total > 0 else 0.0
     if total <= 0:
-        return rejected(f"{plea}; no weight behind it: every confidence or reputation is 0")
+        return rejected(f"{summary}; no weight behind it: every confidence or reputation is 0")
     if name == "away" or share < rules.majority - TIE:
         part = f"{share:.3g} of the weight {total:.3g} stands together, {rules.majority:.3g} of it is needed"
-        return rejected(f"{plea}; split: {part}")
+        return rejected(f"{summary}; split: {part}")
     value = merged(spec, side)
-    agreeing = [voice for voice in side if _agrees(voice.line, rules)]
-    sure = max((voice.line.confidence for voice in agreeing if voice.specialist), default=None)
+    agreeing = [vote for vote in side if _agrees(vote.line, rules)]
+    sure = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
     alone = sure is not None and sure >= rules.specialist_confidence
     if not alone and len(agreeing) < rules.agreeing:
         have = "no specialist" if sure is None else f"its specialist at confidence {sure:.3g}"
         need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
-        return rejected(f"{plea}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
+        return rejected(f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
     quorum = (
         f"specialist quorum {rules.specialist_confidence:.3g}"
         if alone
         else f"{len(agreeing)} of {rules.agreeing} needed agree"
     )
-    return Tally(True, value, direction(before, value), lines, f"{plea}; {quorum}", newcomers)
+    return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
 
 
 def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
@@ -169,7 +169,7 @@ def _weight(reputation: float, confidence: float) -> float:
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
-    """Whose voice makes no quorum and no veto, and why."""
+    """Whose vote makes no quorum and no veto, and why."""
     if not lines:
         return ""
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
@@ -177,7 +177,7 @@ def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
     return f"; no quorum and no veto below a reputation of {rules.least_reputation:.3g}: {shown}{more}"
 
 
-def _plea(
+def _summary(
     ballot: Ballot,
     before: Value,
     side: Sequence[TallyLine],

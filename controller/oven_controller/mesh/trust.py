@@ -1,4 +1,4 @@
-"""Whose word counts on which actuator: by a grant of the run's settings or of an operator, or by outcomes.
+"""Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
 
 An agent that no one granted anything is a newcomer. Its votes are in the tally without weight: they carry no ballot,
 veto none and split none; one that agrees with a trusted agent completes a quorum. What newcomers alone are for is

@@ -1,4 +1,4 @@
-"""Which votes pull the same way, and where they meet: the weighted median on the actuator's own scale."""
+"""Sides of a ballot and their merged value: the weighted median on the actuator's own scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class WeightedVote:
     agent: str
     value: Value
     weight: float
@@ -22,27 +22,27 @@ class Voice:
     specialist: bool = False  # a proposal of the actuator's own specialist
 
 
-def sides_of(spec: ActuatorSpec, before: Value, voices: list[Voice]) -> dict[str, list[Voice]]:
+def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
     """Who pulls the same way: up or down for a scalar, each value of a choice, one side for an action."""
-    sides: dict[str, list[Voice]] = {}
-    centre = _centre(spec, voices) if spec.kind == "simplex" else {}
-    for voice in voices:
+    sides: dict[str, list[WeightedVote]] = {}
+    centre = _centre(spec, votes) if spec.kind == "simplex" else {}
+    for vote in votes:
         side: str
         if spec.kind == "scalar":
-            side = direction(before, voice.value)
+            side = direction(before, vote.value)
         elif spec.kind == "choice":
-            side = f"={voice.value}"
+            side = f"={vote.value}"
         elif spec.kind == "simplex":
-            side = _pull(shares(before), shares(voice.value), centre)
+            side = _pull(shares(before), shares(vote.value), centre)
         else:
             side = "set"
-        sides.setdefault(side, []).append(voice)
+        sides.setdefault(side, []).append(vote)
     return sides
 
 
-def heaviest(sides: dict[str, list[Voice]]) -> tuple[str, list[Voice]]:
+def heaviest(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[WeightedVote]]:
     """The side with the most weight, and of equals the last by name."""
-    return max(sides.items(), key=lambda item: (math.fsum(voice.weight for voice in item[1]), item[0]))
+    return max(sides.items(), key=lambda item: (math.fsum(vote.weight for vote in item[1]), item[0]))
 
 
 def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
@@ -55,7 +55,7 @@ def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, f
     return "towards" if dot > 0 else "away"
 
 
-def merged(spec: ActuatorSpec, side: list[Voice]) -> Value:
+def merged(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
@@ -63,9 +63,9 @@ def merged(spec: ActuatorSpec, side: list[Voice]) -> Value:
         if outside(spec, mean) is None:
             return mean
         # Component medians, renormalised, may leave the bounds; the nearest proposal never does.
-        given = [shares(voice.value) for voice in side if voice.weight > 0]
+        given = [shares(vote.value) for vote in side if vote.weight > 0]
         return min(given, key=lambda value: (variation(value, mean), tuple(value.values())))
-    pairs = [(found, voice.weight) for voice in side if (found := number(voice.value)) is not None]
+    pairs = [(found, vote.weight) for vote in side if (found := number(vote.value)) is not None]
     if not any(weight > 0 for _, weight in pairs):
         return None  # an action whose supporters gave no argument
     value = rounded(weighted_median(pairs, spec.scale, lower=spec.kind == "action"))
@@ -73,15 +73,15 @@ def merged(spec: ActuatorSpec, side: list[Voice]) -> Value:
     return min(max(value, lowest), highest)
 
 
-def _centre(spec: ActuatorSpec, voices: list[Voice]) -> dict[str, float]:
-    if not any(voice.weight > 0 for voice in voices):
+def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
+    if not any(vote.weight > 0 for vote in votes):
         return {}
     medians = {
-        name: weighted_median([(shares(voice.value)[name], voice.weight) for voice in voices]) for name in spec.choices
+        name: weighted_median([(shares(vote.value)[name], vote.weight) for vote in votes]) for name in spec.choices
     }
     total = math.fsum(medians.values())
     if total <= 0:  # each wants another component: no middle that means anything
-        heaviest = max(voices, key=lambda voice: (voice.weight, tuple(shares(voice.value).values())))
+        heaviest = max(votes, key=lambda vote: (vote.weight, tuple(shares(vote.value).values())))
         return shares(heaviest.value)
     return {name: share / total for name, share in medians.items()}
 

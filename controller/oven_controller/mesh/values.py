@@ -1,4 +1,4 @@
-"""What a value of each kind of actuator is: its shape, its bounds, its direction, and how a sentence shows it."""
+"""Values of each kind of actuator: shape, bounds, direction, and how a sentence shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Withheld controls: a passed decision that is left undone, so that there is something to hold the others against.
+"""Withheld controls: passed decisions that are left undone, as a baseline for the others.
 
 Which ones is drawn by the hash of the decision's id: the same on every replica, checkable by everybody, and nothing
 that a state has to remember. Actions are never withheld: they answer something that is wrong now (a rollback, a hold, a

@@ -1,1 +1,1 @@
-"""Processes: starting, guarding and supervising one, and what it does with signals and terminals."""
+"""Child processes: starting, guarding and supervising them, signals and terminals."""

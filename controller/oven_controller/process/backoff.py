@@ -1,4 +1,4 @@
-"""When a process that died is started again: exponential back-off, as arithmetic alone."""
+"""Exponential back-off for restarts of a process that died, as arithmetic alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One child process: started with its own log and a pipe that tells it when its parent is gone."""
+"""A child process with its own log and a pipe that tells it when its parent is gone."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         foreign: bool = False,
-        aside: bool = False,
+        restricted: bool = False,
         whole: bool = False,
     ) -> Child:
-        """`foreign`: it cannot watch a pipe. `aside`: such a one keeps off the trainer's cores. `whole`: all that it
-        started ends with such a one, what left its group as well."""
+        """`foreign`: it cannot watch a pipe. Of such a one, `restricted`: it keeps off the trainer's cores; `whole`:
+        all that it started ends with it, what left its group as well."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
@@ -56,7 +56,7 @@ class Child:
                 "-m",
                 "oven_controller.process.guard",
                 str(reader),
-                *(["aside"] if aside else []),
+                *(["restricted"] if restricted else []),
                 *(["whole"] if whole else []),
                 "--",
                 *command,

@@ -1,4 +1,4 @@
-"""Where the processes of the stack run: beside the training, not in its way. Nothing but the standard library.
+"""Cores and priority of the stack's processes, beside the training. Nothing but the standard library.
 
 On two cores, under a scheduler that packs what wakes onto busy ones, a training step took a tenth more time for a stack
 that might wake on every core than for one that kept to the other half (docs/experiments.md). A trainer that leaves its
@@ -27,48 +27,48 @@ _STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
-class Halves:
+class CoreSplit:
     """The cores that this process may use: those that are left to the trainer, and those that the stack keeps to."""
 
-    theirs: frozenset[int]
-    ours: frozenset[int]
+    training: frozenset[int]
+    stack: frozenset[int]
 
     @classmethod
-    def of(cls, cores: Collection[int]) -> Halves:
+    def of(cls, cores: Collection[int]) -> CoreSplit:
         """The stack's is the smaller half. A single core is everybody's."""
         ordered = sorted(cores)
         half = (len(ordered) + 1) // 2 if len(ordered) > 1 else 0
         return cls(frozenset(ordered[:half]), frozenset(ordered[half:]))
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Be scheduled after the training, and never in its place: six processes wake at each observation, and on a machine
     whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only). A sandbox
     that forbids it is not a reason not to start."""
-    if halves := keep_off():
-        follow(os.getpid(), halves)
+    if split := restrict_affinity():
+        follow(os.getpid(), split)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         if hasattr(os, "SCHED_BATCH"):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def keep_off() -> Halves | None:
+def restrict_affinity() -> CoreSplit | None:
     """Leave the trainer its half of the cores. None: that cannot be asked here (it is Linux's), or is forbidden."""
     if not hasattr(os, "sched_getaffinity"):
         return None
-    halves = Halves.of(os.sched_getaffinity(0))
+    split = CoreSplit.of(os.sched_getaffinity(0))
     try:
-        os.sched_setaffinity(0, halves.ours)
+        os.sched_setaffinity(0, split.stack)
     except OSError:
         return None
-    return halves
+    return split
 
 
-def follow(pid: int, halves: Halves) -> None:
+def follow(pid: int, split: CoreSplit) -> None:
     """Have a thread let that process, which has kept off, run on all cores for as long as the trainer's are idle."""
-    if halves.theirs and len(halves.ours) < ENOUGH:
-        threading.Thread(target=_follow, args=(pid, halves), name="oven-aside", daemon=True).start()
+    if split.training and len(split.stack) < ENOUGH:
+        threading.Thread(target=_follow, args=(pid, split), name="core-split", daemon=True).start()
 
 
 def spread(spread: bool, busy: float) -> bool:
@@ -91,16 +91,16 @@ def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
     return sum(count[0] for count in mine), sum(map(sum, mine))
 
 
-def _follow(pid: int, halves: Halves) -> None:
+def _follow(pid: int, split: CoreSplit) -> None:
     now = False
     with contextlib.suppress(OSError):  # the process is gone, or it may not be moved
         before = _STAT.read_text()
         while True:
             time.sleep(LOOK_S)
             after = _STAT.read_text()
-            then, now = now, spread(now, busy(before, after, halves.theirs))
+            then, now = now, spread(now, busy(before, after, split.training))
             before = after
             if now != then:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with contextlib.suppress(ProcessLookupError):
-                        os.sched_setaffinity(int(thread), halves.ours | (halves.theirs if now else frozenset()))
+                        os.sched_setaffinity(int(thread), split.stack | (split.training if now else frozenset()))

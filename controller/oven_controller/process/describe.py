@@ -1,4 +1,4 @@
-"""How processes and files are called on the terminal."""
+"""Words for the end of a process, and short paths, for the terminal."""
 
 from __future__ import annotations
 

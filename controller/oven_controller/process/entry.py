@@ -1,5 +1,4 @@
-"""`python -m oven_controller.process.entry NAME ARGS…`: one of our own processes, by its entry point in
-`oven.processes`.
+"""Entry of the project's own processes: `python -m oven_controller.process.entry NAME ARGS…`
 
 It ends when the stack that started it does, and what goes wrong on purpose is one line in its log, not a traceback.
 """
@@ -12,7 +11,7 @@ import sys
 from oven_controller import plugins
 from oven_controller.errors import OvenError
 from oven_controller.process.child import follow_parent
-from oven_controller.process.cpu_affinity import give_way
+from oven_controller.process.cpu_affinity import lower_priority
 
 OWNED = ("learner", "monitor")
 """What trains, and what somebody looks at. The others make way for them."""
@@ -21,7 +20,7 @@ OWNED = ("learner", "monitor")
 def main(argv: list[str]) -> int:
     follow_parent()
     if argv[:1] and argv[0] not in OWNED:
-        give_way()
+        lower_priority()
     try:
         process = plugins.load("processes", "process", argv[0])
         gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms

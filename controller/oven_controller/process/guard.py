@@ -1,9 +1,9 @@
-"""`python -m oven_controller.process.guard FD [aside] [whole] -- COMMAND…`: run a command that cannot watch a pipe.
+"""Guard of a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
 
 When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
 after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
-it stands beside every foreign process. `aside`: the command keeps off the trainer's cores. `whole`: nothing that it
-started outlives it, what left its group included (Linux: orphans become this process's children).
+it stands beside every foreign process. `restricted`: the command keeps off the trainer's cores. `whole`: nothing that
+it started outlives it, what left its group included (Linux: orphans become this process's children).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import types
 from collections.abc import Iterator
 
-from oven_controller.process.cpu_affinity import follow, keep_off
+from oven_controller.process.cpu_affinity import follow, restrict_affinity
 
 GRACE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -31,7 +31,7 @@ def main() -> int:
     at = sys.argv.index("--")
     fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
     whole = "whole" in sys.argv[2:at] and _adopts_orphans()
-    halves = keep_off() if "aside" in sys.argv[2:at] else None
+    split = restrict_affinity() if "restricted" in sys.argv[2:at] else None
     early: list[int] = []
     for number in HANDLED:
         signal.signal(number, lambda number, _frame: early.append(number))
@@ -62,15 +62,14 @@ def main() -> int:
     for missed in early:  # came while the command was being started
         forward(missed, None)
     with _for_this_thread_alone():
-        if halves:
-            follow(child.pid, halves)
+        if split:
+            follow(child.pid, split)
         threading.Thread(target=watch, daemon=True).start()
     code = _end_of(child.pid)
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
     if whole:
         _end_descendants()
-    if -code in CRASHES and (most := os.environ.get("OVEN_AGENTS_MEMORY_MB")):
-        _tell_of_memory(int(most))
+    _explain(code)
     return code if code >= 0 else 128 - code
 
 
@@ -105,8 +104,11 @@ def _end_descendants() -> None:
                 continue
 
 
-def _tell_of_memory(most: int) -> None:
-    """If what crashed may have met its limit, in MB."""
+def _explain(code: int) -> None:
+    """Say so where what crashed may have met its limit of memory."""
+    most = int(os.environ.get("OVEN_AGENTS_MEMORY_MB") or 0)
+    if not most or -code not in CRASHES:
+        return
     held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
     if held > most // 2:
         print(

@@ -1,5 +1,6 @@
-"""SIGINT, SIGTERM and SIGHUP (a closed terminal) to `up`: the first asks for a clean end, the second for one at
-once, and after that nothing that hangs keeps it.
+"""`up`'s signals: the first SIGINT, SIGTERM or SIGHUP ends the run in order, the second at once.
+
+After the second nothing that hangs keeps it.
 
 The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs: the loop itself may be what
 does, in a line that no one reads at the other end of a pipe, say.

@@ -1,4 +1,4 @@
-"""Keeping a process of the stack up: when it dies it is told, waited for a little, and started again.
+"""Supervision of a process: one that dies is reported, waited for a little, and started again.
 
 What a process knows is in the log (the mesh replays it, agents ask for its history, the server has it on disk; the
 prior service and committee members know nothing), so a new one continues where the old one was.

@@ -1,4 +1,4 @@
-"""A child that has the terminal to itself for a while: the monitor.
+"""A child that has the terminal in the foreground: the monitor.
 
 It leads its own process group, which is made the terminal's foreground group: Ctrl-C, while the terminal is not in
 raw mode (the child is still importing, or has crashed), reaches the child alone and not the stack. The other children

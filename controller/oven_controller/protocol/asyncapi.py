@@ -13,8 +13,8 @@ from pydantic.json_schema import models_json_schema
 
 from oven_controller.protocol import messages
 from oven_controller.protocol.messages import Message
+from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
-from oven_controller.security.credentials import Role, permissions
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",

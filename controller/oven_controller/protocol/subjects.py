@@ -3,7 +3,7 @@ the log.
 
 Everything else that has to know follows from these two tables: what a subject may carry
 (oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
-(oven_controller.security.credentials), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
+(oven_controller.protocol.permissions), both streams (oven_controller.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,21 @@ from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
     CommandAnswer,
+    Decision,
+    LogMessage,
+    Message,
+    Observation,
+    OperatorCommand,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+    Vote,
+)
+from oven_controller.protocol.requests import (
     Curriculum,
     CurriculumRequest,
-    Decision,
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
@@ -27,23 +39,13 @@ from oven_controller.protocol.messages import (
     HistoryRequest,
     Judgement,
     JudgeRequest,
-    LogMessage,
-    Message,
-    Observation,
-    OperatorCommand,
-    Outcome,
     OutcomeReport,
     OutcomeTaken,
     QueryAnswer,
-    Receipt,
-    RunEnded,
-    RunStarted,
     ScoreReply,
     ScoreRequest,
-    StepClosed,
     TokenPrior,
     TokenPriorRequest,
-    Vote,
 )
 
 Writer = Literal["learner", "mesh", "agent", "operator"]

@@ -1,4 +1,4 @@
-"""`history`: past events by request, for those who have no rights on the log's API (agents, monitors, operators)."""
+"""The history service: past events by request, for those without rights on the log's API."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.protocol.messages import HistoryBatch, HistoryRequest, LoggedEvent
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.requests import HistoryBatch, HistoryRequest, LoggedEvent
 
 log = logging.getLogger("oven.history")
 

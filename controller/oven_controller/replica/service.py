@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from pathlib import Path
 
-from oven_controller.bus.connection import AlreadyLoggedError, Bus
-from oven_controller.cancellation import end
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import AlreadyLoggedError
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, DivergedError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -27,6 +27,7 @@ from oven_controller.replica.history import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import MESH, Keyring
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.mesh")
 
@@ -47,8 +48,7 @@ def main(args: list[str]) -> int:
 
 async def _until_told(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    call_at_end(stop.set)
     async with (
         Bus.connect(url, _credentials("OVEN_CREDS"), name=replica) as bus,
         Bus.connect(url, _credentials("OVEN_HISTORY_CREDS"), name="history") as service_bus,
@@ -134,11 +134,11 @@ class _Replica:
 
 
 def _same_code(started: RunStarted) -> bool:
-    if started.mesh_code and started.mesh_code != code_hash():
+    if started.mesh_code and started.mesh_code != mesh_code_hash():
         log.error(
             "this replica's code (%s) is not what the run was started with (%s); it reads and publishes nothing. "
             "Run the version that RunStarted names: %s",
-            code_hash()[:12],
+            mesh_code_hash()[:12],
             started.mesh_code[:12],
             started.versions,
         )
@@ -196,11 +196,11 @@ class _Traces:
         # Without a ballot it is the refusal of a vote, and goes on from that.
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
-    def span(self, message: Message) -> tracing.Span:
+    def span(self, message: Message) -> Span:
         """The tally behind a decision."""
         if not isinstance(message, Decision):
             return tracing.OFF
-        attributes: dict[str, tracing.Attribute] = {
+        attributes: dict[str, Attribute] = {
             "oven.tick": message.tick,
             "oven.actuator": message.actuator,
             "oven.ballot_id": message.ballot,

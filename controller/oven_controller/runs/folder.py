@@ -1,4 +1,4 @@
-"""`$OVEN_HOME` (default `.oven/`): a folder per run, with all that belongs to it, and a cache shared between runs.
+"""`$OVEN_HOME` (default `.oven/`): one folder per run with all that belongs to it, and a shared cache.
 
     runs/<run>/run.json      what it is and where it runs      runs/<run>/logs/<process>.log
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
@@ -21,14 +21,15 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.permissions import Role
 from oven_controller.runs import spool
-from oven_controller.security.credentials import Role
 from oven_controller.security.signing import LEARNER, load_keys
 from oven_controller.server.embedded import KEYS, ServerFolder
 
@@ -106,7 +107,7 @@ class RunFolder:
         return True
 
     def write_info(self, info: RunInfo) -> None:
-        write_whole(self._info, info.model_dump_json(indent=1) + "\n")
+        write_atomic(self._info, info.model_dump_json(indent=1) + "\n")
 
     def earlier_settings(self) -> dict[str, Any]:
         """What the run was configured with last; nothing if it never came so far."""
@@ -320,23 +321,3 @@ class Home:
             f"the folder {self.path} cannot be used ({error.strerror}: {error.filename}); "
             "set OVEN_HOME to a folder that you may write to"
         )
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[TextIO]:
-    """A file to write in one go: all of it is there in the end, or none of it. A reader never sees half a file."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would take what room there is
-        raise
-
-
-def write_whole(path: Path, text: str) -> None:
-    with whole(path) as out:
-        out.write(text)

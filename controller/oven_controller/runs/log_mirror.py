@@ -1,4 +1,4 @@
-"""log.jsonl as it grows: the log's events, a line each, written beside the store while the run continues.
+"""log.jsonl as it grows: one line per event, written beside the store while the run continues.
 
 It is written by what follows the log anyway, flushed now and then and not forced to the disk: the store is the
 truth, and this is what is left should the store be lost. Where there is a file already, what is taken is held against

@@ -1,4 +1,4 @@
-"""Making a run's log whole: from its store, from log.jsonl where the store is gone, and from what its learner kept.
+"""Recovery of a run's whole log: from its store, from log.jsonl, and from what its learner kept.
 
 Appending a learner's last messages to a log that no mesh reads any more would leave decisions due that no one made, and
 a replay would miss them. So what the mesh would have said is computed and appended too, under the mesh's own key.
@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from oven_controller.bus import streams
-from oven_controller.bus.connection import AlreadyLoggedError, Bus
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.errors import BusError, ConfigError, ProcessError
-from oven_controller.mesh.code_hash import code_hash
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -23,7 +24,7 @@ from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import kind
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_mirror import Mirror
-from oven_controller.runs.log_reader import connected, exported
+from oven_controller.runs.log_sources import connected, exported
 from oven_controller.runs.spool import Spool, append, taken
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
@@ -222,7 +223,7 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
             forged[event.subject] = event.seq
         elif isinstance(event.body, RunStarted):
             version = event.body.mesh_code
-    if mesh.divergence or version not in ("", code_hash()):
+    if mesh.divergence or version not in ("", mesh_code_hash()):
         return [], {}
     return [(output, forged.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
 

@@ -1,4 +1,4 @@
-"""The stack's own reader of the log: hands each event on, and lets others wait for one."""
+"""The stack's own reader of the log, which hands each event on and lets others wait for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollback that takes a restart: what the learner leaves behind for anyone who starts it again.
+"""Rollbacks that take a restart: the learner's note for anyone who starts it again.
 
 A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
 takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
-from oven_controller.runs.folder import write_whole
 
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in
@@ -52,7 +52,7 @@ def path_in(folder: Path) -> Path:
 
 
 def write(folder: Path, relaunch: Relaunch) -> None:
-    write_whole(path_in(folder), relaunch.model_dump_json(indent=1) + "\n")
+    write_atomic(path_in(folder), relaunch.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Relaunch | None:

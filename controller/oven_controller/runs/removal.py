@@ -1,4 +1,4 @@
-"""Which runs are removed, what they hold on disk, and removing them."""
+"""Removal of runs: which ones, what they hold on disk, and removing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner said and its log never confirmed, kept in the run's folder until somebody appends it: spool.jsonl.
+"""spool.jsonl: learner messages that the log never confirmed, kept until they are appended.
 
 The learner's link holds the file, with a lock on it, for as long as it runs, and removes it once the log has
 everything. So a file that is there when no one holds it means that something is missing; its first line says how many

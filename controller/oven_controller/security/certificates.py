@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oven_controller.errors import ConfigError
 from oven_controller.security.credentials import write_secret
-from oven_controller.server.embedded import Certificate
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 DAYS = 825
 """Of the server's certificate; longer ones are refused by some clients."""
 AUTHORITY_DAYS = 3650
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a server shows of itself: PEM files, the key for its owner only."""
+
+    certificate: Path
+    key: Path
 
 
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
 from oven_controller.server.embedded import ServerFolder
 
@@ -59,8 +60,6 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         }
         home.mkdir(parents=True, exist_ok=True)
         path = home / "nats.conf"
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text(json.dumps(conf, indent=1))
+        write_atomic(path, json.dumps(conf, indent=1), private=True)
         written.append(path)
     return written

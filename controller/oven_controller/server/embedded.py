@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.process.child import Child
+from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials, Role, permissions, write_secret
+from oven_controller.security.certificates import Certificate
+from oven_controller.security.credentials import Credentials, write_secret
 from oven_controller.security.signing import LEARNER, MESH, Signer
 
 KEYS = "keys.json"
@@ -36,14 +37,6 @@ _PORTS = range(15_000, 32_000)
 _ports = itertools.islice(itertools.cycle(_PORTS), secrets.randbelow(len(_PORTS)), None)
 SUBSCRIPTIONS = 1024
 """Of one connection. The learner has one per group that a remote judge scores just now, agents a handful."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What a server shows of itself: PEM files, the key for its owner only."""
-
-    certificate: Path
-    key: Path
 
 
 class User(BaseModel):
@@ -207,7 +200,7 @@ class EmbeddedServer:
 
 
 async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
-    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True, aside=True)
+    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True, restricted=True)
     try:
         async with asyncio.timeout(READY_S):
             while not await _answers(port):

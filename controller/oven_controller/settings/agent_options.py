@@ -13,11 +13,14 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from oven_controller.errors import ConfigError, UnknownNameError
 
 Number: TypeAlias = int | float
+
+HEADINGS: Final = ("Signals", "Actions", "False alarms", "Limits")
+"""What the docstring of an agent's class says, in paragraphs that begin so: "Signals: …"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,18 @@ def options_of(agent: type) -> dict[str, Option]:
     return found
 
 
+def sections(agent: type) -> dict[str, str]:
+    """Heading → what the docstring of an agent's class says under it, in one line; without those that it lacks."""
+    found = {}
+    for paragraph in (inspect.getdoc(agent) or "").split("\n\n"):
+        heading, colon, text = " ".join(paragraph.split()).partition(": ")
+        if colon and heading in HEADINGS:
+            found[heading] = text
+    return found
+
+
 def described(name: str, agent: type) -> dict[str, Any]:
-    """An agent's options as plain data, for `agent list`."""
+    """An agent's options, and the sections of its docstring, as plain data, for `agent list`."""
     options = [
         {
             "name": option.name,
@@ -73,7 +86,7 @@ def described(name: str, agent: type) -> dict[str, Any]:
         }
         for option in options_of(agent).values()
     ]
-    return {"name": name, "options": options}
+    return {"name": name, "sections": sections(agent), "options": options}
 
 
 def checked(name: str, agent: type, given: Mapping[str, Any]) -> dict[str, Number]:

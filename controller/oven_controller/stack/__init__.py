@@ -1,1 +1,1 @@
-"""Processes: starting them, ending them, and the order in which that happens."""
+"""A run's stack: its processes, their start and end, and what `up` prints."""

@@ -1,4 +1,4 @@
-"""Letting an agent in or out while the stack is up: its key, and a server that has read who may connect."""
+"""Agents' keys while the stack is up: adding and revoking them, and having the server read them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from oven_controller import plugins
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.permissions import Role
 from oven_controller.runs.folder import RunFolder
-from oven_controller.security.credentials import Credentials, Role
+from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import ServerFolder
 
 TOLD_S = 5.0

@@ -1,4 +1,4 @@
-"""What `up` refuses, found out without starting anything: before a run's folder is made, and in a dry run."""
+"""Checks of `up`'s request before anything is started or made; a dry run makes them, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.server import embedded as servers
-from oven_controller.settings.model import ATTACHED, AgentSpec, Resolved, Settings, agent_specs, per_process
+from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
+from oven_controller.settings.model import ATTACHED, Settings
+from oven_controller.settings.resolution import Resolved
 from oven_controller.stack import server_exposure
 from oven_controller.stack.plan import Pool, own_command, pools
 

@@ -1,4 +1,4 @@
-"""Is this machine ready for a run? Each check looks at facts that it is handed and says what they mean.
+"""Checks of `doctor`: each looks at facts that it is handed and says what they mean for a run.
 
 `doctor_facts.py` collects the facts (it starts a server for a moment, imports nothing heavy, reads no key's value).
 """

@@ -1,4 +1,4 @@
-"""The facts that `doctor` judges: what is installed, what starts, what is free. Imports none of what it looks for."""
+"""The facts that `doctor` judges: packages, starts, free resources. None of the packages is imported."""
 
 from __future__ import annotations
 

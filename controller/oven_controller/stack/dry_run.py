@@ -1,4 +1,4 @@
-"""`--dry-run`: what would be started, and with which settings."""
+"""`--dry-run`: prints the processes that would start, and the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 from oven_controller import plugins
 from oven_controller.runs.folder import Home
 from oven_controller.server.embedded import binary
-from oven_controller.settings.model import agent_specs, per_process
+from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack.checks import Request, check, check_agents, check_server
 from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools

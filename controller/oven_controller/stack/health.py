@@ -1,4 +1,4 @@
-"""What is wrong with a running stack, in words for people: from its processes and from how its log continues."""
+"""Faults of a running stack in plain words, from its processes and the progress of its log."""
 
 from __future__ import annotations
 

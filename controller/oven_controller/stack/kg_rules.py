@@ -1,4 +1,4 @@
-"""What the prior service adds to a run's rules before the run starts.
+"""Rules that the prior service adds to a run's before it starts.
 
 From then on the rules stand in `RunStarted`: the mesh bars by the log alone, whether the service lives or not.
 """
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.requests import GraphInfo, GraphInfoRequest
 from oven_controller.protocol.rules import Rules
 
 _Rules = TypeVar("_Rules", bound=Rules)

@@ -1,4 +1,4 @@
-"""The run in lines: progress now and then, every decision, every receipt, and a summary at the end."""
+"""`up`'s lines: progress now and then, every decision, every receipt, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.settings.model import Resolved
+from oven_controller.settings.resolution import Resolved
 from oven_controller.text.plain_text import clean
 
 LINES_A_RUN = 24
@@ -98,17 +98,8 @@ class Headless:
                 why = f": {body.reason}" if body.reason else ""
                 change = f"{text(body.before)} → {text(body.after)}"
                 self._say(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{why}")
-            case AgentStatus(state="joined") if event.author in known:
-                pass  # it says so again when a run starts, and after every loss of its connection
-            case AgentStatus(state="cannot_fire") as body if self._unfit.get(event.author) == body.reason:
-                pass
-            case AgentStatus(state="notice") as body:
-                self._say(event, f"notice   {event.author}: {body.reason}")
-            case AgentStatus() as body if body.state in ("joined", "cannot_fire", "left"):
-                words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}[body.state]
-                why = f": {body.reason}" if body.reason else ""
-                self._say(event, f"agent    {event.author} {words}{why}")
-                self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
+            case AgentStatus() as body:
+                self._status(event, body, event.author in known)
             case OperatorCommand() as body:
                 self._say(event, f"operator {event.author}: {said(body)}")
             case CommandAnswer() as body:
@@ -121,6 +112,18 @@ class Headless:
                 self._say(event, f"learner  {body.reason} at step {body.step}{detail}")
             case _:
                 pass
+
+    def _status(self, event: Event, body: AgentStatus, known: bool) -> None:
+        words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}.get(body.state, "")
+        if body.state == "notice":
+            self._say(event, f"notice   {event.author}: {body.reason}")
+        if not words or (body.state == "joined" and known):
+            return  # it says so again when a run starts, and after every loss of its connection
+        if body.state == "cannot_fire" and self._unfit.get(event.author) == body.reason:
+            return
+        why = f": {body.reason}" if body.reason else ""
+        self._say(event, f"agent    {event.author} {words}{why}")
+        self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
 
     def _feed(self, event: Event) -> None:
         self.view.feed(event)

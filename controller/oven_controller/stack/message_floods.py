@@ -1,4 +1,4 @@
-"""Agents that say more than anybody could mean: told by the log, and let out.
+"""Floods of messages: agents that log far more than any would mean to are found, and lose their keys.
 
 The votes stream keeps a flood from delaying the others; it does not keep it out of the log, where every word stays.
 An agent may say FREE messages at once and PER_TICK for each tick of the run. Who exceeds that loses its key.

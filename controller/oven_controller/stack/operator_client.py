@@ -1,4 +1,4 @@
-"""An operator's command on its way: into the log, and back from there its outcome."""
+"""Client of an operator's commands: into the log, and back from there the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_reader import connected, history
+from oven_controller.runs.log_sources import connected, history
 from oven_controller.security.signing import Keyring, load_keys
 
 AGAIN_S = 0.1

@@ -1,4 +1,4 @@
-"""What `up` says, and who has the terminal: its lines, or the monitor."""
+"""`up`'s output: its lines, or the monitor, which then has the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes a run consists of, each with its command, environment and log. Nothing is started here."""
+"""Plan of a run's processes: command, environment and log of each. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_controller.runs import relaunch
 from oven_controller.runs.folder import RunFolder
 from oven_controller.security import tls
 from oven_controller.settings.agent_options import arguments
-from oven_controller.settings.model import AgentSpec
+from oven_controller.settings.agents import AgentSpec
 
 LEARNER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads cost 7 to 10 times on cores that are shared

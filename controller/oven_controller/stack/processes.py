@@ -1,4 +1,4 @@
-"""The processes of a run: started one after another, each when the one before is ready, and ended cleanly."""
+"""A run's processes: each is started when the one before is ready, and all are ended cleanly."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_controller.process.child import Child
 from oven_controller.process.describe import WRONG_SETTING, how, short
 from oven_controller.process.supervisor import Kept, Supervised
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import GraphInfoRequest, HistoryRequest
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.requests import GraphInfoRequest, HistoryRequest
 from oven_controller.runs.log_watch import Watch
 from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service
@@ -191,7 +191,7 @@ class Processes:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     async def _heard(self, subject: str) -> None:
-        while not await self._bus.heard(subject):
+        while not await self._bus.has_listener(subject):
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _bus_answers(self) -> None:

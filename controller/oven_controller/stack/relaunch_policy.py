@@ -1,4 +1,4 @@
-"""Whether a learner that has ended is started again, since a rollback asked for that; not for ever from one place."""
+"""Policy of relaunches for a rollback: a learner is not started again for ever from one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that others can reach: whom it lets in, and who can listen on the way."""
+"""Exposure of a server that others can reach: whom it lets in, and who can listen on the way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""`agent run`: an agent beside a stack, for as long as both last. It ends with the stack, or with a signal to this
-process, whatever its code is doing, and all that it started ends with it."""
+"""`agent run`: one agent beside a stack, until either ends.
+
+It ends with the stack, or with a signal to this process, whatever its code is doing, and all that it started ends
+with it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from uuid import uuid4
 
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.process.child import Child
 from oven_controller.protocol.messages import OperatorCommand
@@ -41,8 +44,7 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
             child.kill()
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, told)
+    call_at_end(told, signal.SIGHUP)
     copied = asyncio.Event()
     copying = asyncio.create_task(relay(service.log, offset, copied))
     trusting = asyncio.create_task(_trusted(folder, agent, trust))

@@ -1,4 +1,4 @@
-"""A log file on the terminal while it grows: how a script's output is seen although it goes to a file."""
+"""Follower of a log file that grows: a script's output on the terminal although it goes to a file."""
 
 from __future__ import annotations
 

@@ -8,11 +8,9 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-
-from nats.errors import Error as NatsError
 
 from oven_controller import plugins
 from oven_controller.bus import streams
@@ -23,31 +21,26 @@ from oven_controller.process import signals, terminal
 from oven_controller.process.child import Child
 from oven_controller.process.describe import how, short
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import RunEnded
-from oven_controller.runs import log_recovery, relaunch
+from oven_controller.runs import relaunch
 from oven_controller.runs.folder import Home, RunFolder, Status
 from oven_controller.runs.log_mirror import Mirror
 from oven_controller.runs.log_watch import Watch
-from oven_controller.runs.spool import Spool, append, look
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server import embedded as servers
-from oven_controller.settings.model import agent_specs, per_process
+from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods, server_exposure
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.checks import Request, check
 from oven_controller.stack.line_output import Headless, first_line
+from oven_controller.stack.log_keeper import LogKeeper
 from oven_controller.stack.output import Screen
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.processes import Processes, Stopped
 from oven_controller.stack.relaunch_policy import Relaunching
 from oven_controller.stack.tail import relay
 
-DRAIN_S = 5.0
-AWAY_S = 0.5
-LOOK_S = 1.0
-"""Between two looks at the run's folder: log.jsonl is no further behind, unless somebody kills this process."""
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """One key each; agents and committee members have one by name."""
 
@@ -91,16 +84,10 @@ class _Up:
         self.signal = 0
         self.script_offset = 0
         self.over = False
-        self.patience_s = DRAIN_S
-        self.restored = False
-        """Messages that the learner kept went into the log after its end."""
-        self.missing = ""
-        """What the log lacks in the end."""
-        self.kept_end: RunEnded | None = None
-        """The learner's last word, which waits to be appended."""
         self.processes: Processes | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
+        self.log = LogKeeper(folder, self.report, screen)
         self.floods = message_floods.Floods(self._let_out)
         self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
@@ -182,13 +169,13 @@ class _Up:
         code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as around:
-            await self._append_kept(bus)
+            await self.log.append_kept(bus)
             head = await bus.head(self.folder.run)
             mirror = around.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await around.enter_async_context(
                 Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._heard, mirror.take)
             )
-            keeping = asyncio.create_task(self._keep_log(mirror), name="keep-log")
+            keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             around.callback(keeping.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
@@ -211,10 +198,11 @@ class _Up:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end(processes, bus, watch)
-            await self._finish_log(bus, watch, mirror)
-        self._look_what_is_missing(processes.learner if code == 0 else None)
+            await self.log.finish(bus, watch, mirror)
+        own = processes.learner if code == 0 and not self.request.command else None
+        self.log.look_what_is_missing(own is not None and own.returncode == 0)
         noted = self._note(ended=self._status(code), children={})
-        return 3 if code == 0 and (self.missing or not noted) else code
+        return 3 if code == 0 and (self.log.missing or not noted) else code
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
         await processes.start_meshes(self.settings.meshes)
@@ -328,119 +316,12 @@ class _Up:
             self.out("ending the learner in order (once more to kill it)")
         await processes.end_learner()
         try:
-            await self._append_kept(bus)
+            await self.log.append_kept(bus)
         except OvenError as error:
             self.out(str(error))
-        await self._drain(bus, watch)  # what the learner said last, before the others say goodbye
+        await self.log.drain(bus, watch)  # what the learner said last, before the others say goodbye
         await processes.end_others()
-        await self._drain(bus, watch)
-
-    async def _drain(self, bus: Bus, watch: Watch) -> None:
-        """Until all that is in the log was read. A server that is being started again just now is waited for."""
-        async with self._patiently():
-            while True:
-                try:
-                    return await watch.reached(await bus.head(self.folder.run))
-                except BusError:
-                    await asyncio.sleep(0.1)
-
-    async def _append_kept(self, bus: Bus) -> None:
-        """Log what a learner kept when it ended without its server, which may be back within DRAIN_S. Raises
-        ConfigError for what another run's learner kept."""
-        spool = await asyncio.to_thread(Spool.take, self.folder.path, self.folder.run, wait_s=DRAIN_S)
-        if spool is None:
-            return
-        with contextlib.closing(spool):
-            async with self._patiently():
-                while not await self._logged(bus, spool):
-                    await asyncio.sleep(0.1)
-
-    @contextlib.asynccontextmanager
-    async def _patiently(self) -> AsyncIterator[None]:
-        """For what needs the server, which may come back: DRAIN_S at most, and once that has passed AWAY_S."""
-        try:
-            async with asyncio.timeout(self.patience_s):
-                yield
-        except TimeoutError:
-            self.patience_s = AWAY_S
-
-    async def _logged(self, bus: Bus, spool: Spool) -> bool:
-        """Whether there is no more to be done about it."""
-        try:
-            if not await streams.exists(bus.jetstream, self.folder.run):
-                return True  # the store is gone
-            await append(bus, self.folder.run, spool.left.messages)
-        except (BusError, NatsError, OSError):
-            return False
-        log_recovery.said(spool, self.out)
-        self.restored = self.restored or bool(spool.left.messages)
-        try:
-            spool.done()
-        except OSError as error:
-            self.out(f"{short(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
-        return True
-
-    async def _keep_log(self, mirror: Mirror) -> None:
-        """Have log.jsonl on the disk, and say what happens to it or to the store, once each."""
-        store, told = self.folder.server.folder / "store" / "jetstream", set[str]()
-
-        def tell(line: str) -> None:
-            if line not in told:
-                told.add(line)
-                self.out(line)
-
-        while True:
-            await asyncio.sleep(LOOK_S)
-            mirror.flush()
-            if mirror.fault:
-                tell(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
-            if self.server is not None and not store.exists():
-                tell(
-                    f"the store of the log is gone ({short(store)} was removed): what was logged so far is in "
-                    "log.jsonl, and what the learner says from now on is kept for it; end the run with "
-                    f"`oven-controller stop {self.folder.run}`"
-                )
-
-    async def _finish_log(self, bus: Bus, watch: Watch, mirror: Mirror) -> None:
-        """log.jsonl holds the whole log, as far as one can come by it."""
-        try:
-            async with asyncio.timeout(60):
-                await self._append_kept(bus)  # a server that took longer to come back
-                await self._drain(bus, watch)
-                if not await streams.exists(bus.jetstream, self.folder.run):
-                    mirror.close()
-                    for event in log_recovery.without_store(self.folder, self.out):
-                        self.report.event(event)
-                    return
-                if self.restored or mirror.fault:
-                    mirror.close()
-                    await log_recovery.finish(bus, self.folder, self.out, late=self.restored)
-                    return
-                await log_recovery.fill(bus, self.folder.run, mirror)
-                mirror.finish()
-                log_recovery.compared(self.folder, mirror, self.out)
-                log_recovery.note(self.folder, mirrored=False)
-        except (OvenError, TimeoutError, NatsError, OSError) as error:
-            self.out(
-                f"the log could not be exported ({error}); `oven-controller log {self.folder.run}` reads the store"
-            )
-
-    def _look_what_is_missing(self, learner: Child | None) -> None:
-        """What the log lacks, for the exit code and the summary. `learner`: one that ended as it should."""
-        view = self.report.view
-        try:
-            self.missing = self.folder.missing()
-            self.kept_end = look(self.folder.path, self.folder.run).end
-        except OvenError as error:
-            self.missing = str(error)
-        own = learner is not None and learner.returncode == 0 and not self.request.command
-        if not self.missing and own and view.started is not None and view.ended is None:
-            self.missing = "the log lacks the learner's end"
-        if not self.missing and self.report.numbering.missing:
-            self.missing = (
-                f"the log lacks {self.report.numbering.missing} messages of the learner; "
-                f"`oven-controller replay {self.folder.run} --verify` says which"
-            )
+        await self.log.drain(bus, watch)
 
     def summary(self) -> None:
         if not self.report.view.seq:
@@ -448,17 +329,17 @@ class _Up:
             return
         for line in self.report.summary():
             self.out(line)
-        if self.missing:
-            self.out(self.missing)
+        if self.log.missing:
+            self.out(self.log.missing)
         where = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         self.out(f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`")
 
     def _status(self, code: int) -> Status:
         if code != 0:
             return "stopped" if code == 130 else "failed"
-        if (ended := self.report.view.ended or self.kept_end) is not None:
+        if (ended := self.report.view.ended or self.log.kept_end) is not None:
             return ended.reason
-        return "failed" if self.missing else "stopped"
+        return "failed" if self.log.missing else "stopped"
 
     def _heard(self, event: Event) -> None:
         self.report.event(event)

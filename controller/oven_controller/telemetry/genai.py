@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -58,7 +59,7 @@ def trace(call: Call, parent: str = "") -> None:
     """Its span, named `<operation> <model>`, below the context `parent`. Does nothing while telemetry is off."""
     if not tracing.on():
         return
-    attributes: dict[str, tracing.Attribute] = {
+    attributes: dict[str, Attribute] = {
         OPERATION: call.operation,
         PROVIDER: call.provider,
         REQUEST_MODEL: call.request_model,

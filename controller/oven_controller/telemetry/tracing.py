@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING
 
 from oven_controller.errors import ConfigError
+from oven_controller.telemetry.span import HEADER, Attribute, Kind, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -22,40 +23,9 @@ if TYPE_CHECKING:
     from oven_controller.telemetry.otlp import Tracing
 
 VARIABLE = "OVEN_OTLP"
-HEADER = "traceparent"
 FLUSH_S = 2.0
 """How long an end waits for a collector that answers slowly."""
 CONTEXTS_KEPT = 1024
-
-Kind = Literal["internal", "client", "producer", "consumer"]
-Attribute = str | bool | int | float | tuple[str, ...]
-
-
-class Span:
-    """A span that is under way; a `with` block ends it, and marks it as failed when the block raises.
-
-    This class itself is what there is while telemetry is off: it does nothing, and its context is empty.
-    """
-
-    __slots__ = ()
-
-    @property
-    def traceparent(self) -> str:
-        """The context for the next message's header; empty while telemetry is off."""
-        return ""
-
-    def note(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes. Never a text that a person or a model wrote: spans leave the machine."""
-
-    def end(self, error_type: str = "") -> None:
-        """A span that is never ended is never sent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.end(kind.__name__ if kind else "")
-
 
 OFF = Span()
 _active: Tracing | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, GraphQuery, Phase, Symptom
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, Symptom
 from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint

@@ -15,7 +15,7 @@ import typer
 
 from oven_controller.errors import ConfigError
 from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol.messages import CurriculumRequest, OutcomeReport, TokenPriorRequest
+from oven_controller.protocol.requests import CurriculumRequest, OutcomeReport, TokenPriorRequest
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from oven_controller.protocol.messages import GraphInfo
+from oven_controller.protocol.requests import GraphInfo
 from oven_kg.graph.records import Edge, Node, Records, Source
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from oven_controller.protocol.messages import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
+from oven_controller.protocol.requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
 from oven_kg.graph.knowledge import Knowledge
 
 CONFIDENCE: Final = 1.645

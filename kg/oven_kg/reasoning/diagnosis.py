@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from oven_controller.mesh.requirements import met
-from oven_controller.protocol.messages import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
+from oven_controller.protocol.requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge, Node
 from oven_kg.reasoning.evidence_paths import path

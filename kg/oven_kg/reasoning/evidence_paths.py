@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
-from oven_controller.protocol.messages import EvidencePath
+from oven_controller.protocol.requests import EvidencePath
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from oven_controller.mesh.requirements import covers
-from oven_controller.protocol.messages import EvidencePath, Judgement, JudgeRequest
+from oven_controller.protocol.requests import EvidencePath, Judgement, JudgeRequest
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Node
 from oven_kg.reasoning.diagnosis import arguments, posterior, severities, unmet, weigh

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from oven_controller.errors import UnknownNameError
-from oven_controller.protocol.messages import GraphQuery, QueryAnswer, QueryRow
+from oven_controller.protocol.requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.graph.knowledge import Knowledge
 
 RESTART: Final = 0.15

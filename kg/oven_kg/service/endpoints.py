@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.values import clip
-from oven_controller.protocol.messages import (
+from oven_controller.protocol.messages import Message
+from oven_controller.protocol.requests import (
     CurriculumRequest,
     DiagnoseRequest,
     GraphInfoRequest,
     GraphQuery,
     JudgeRequest,
-    Message,
     OutcomeReport,
     OutcomeTaken,
     TokenPriorRequest,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import ValidationError
@@ -15,16 +16,13 @@ from pydantic import ValidationError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, OvenError
 from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol import names
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import HistoryBatch, HistoryRequest
+from oven_controller.protocol.requests import OutcomeReport
+from oven_controller.runs.log_sources import batches
 from oven_controller.security.signing import Keyring
 from oven_kg.service.endpoints import Answers
 
 log = logging.getLogger("oven.kg")
 
-BATCH: Final = 1024
-"""Events asked for at once."""
 EVERY_S: Final = 5.0
 """How old a fact may be: an outcome is rare, and no one waits for what it taught."""
 
@@ -34,23 +32,23 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
     reports, keyring, after, away = OutcomeReports(run), Keyring(pin), 0, False
     while True:
         try:
-            batch = HistoryBatch.model_validate_json(
-                await bus.request(names.Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire())
-            )
+            async for batch in batches(bus, run, after):
+                found = [reports.hear(keyring.judge(event)) for event in batch]
+                _learn(answers, [report for report in found if report is not None])
+                after = batch[-1].seq
+            away = False
         except (BusError, ValidationError) as error:
             if not away:
                 log.warning("no history, and so nothing new to learn: %s", error)
             away = True
-            await asyncio.sleep(every_s)
-            continue
-        away = False
-        found = [reports.hear(keyring.judge(Event.from_logged(entry))) for entry in batch.events]
-        if told := [report for report in found if report is not None]:
-            try:
-                taken = answers.take(*told)
-                log.info("%d outcomes known, posteriors %s", taken.outcomes, taken.posteriors[:12])
-            except OvenError as error:
-                log.error("what was learnt is known here, and could not be kept: %s", error)
-        after = batch.events[-1].seq if batch.events else after
-        if not batch.events or after >= batch.head:
-            await asyncio.sleep(every_s)
+        await asyncio.sleep(every_s)
+
+
+def _learn(answers: Answers, reports: Sequence[OutcomeReport]) -> None:
+    if not reports:
+        return
+    try:
+        taken = answers.take(*reports)
+        log.info("%d outcomes known, posteriors %s", taken.outcomes, taken.posteriors[:12])
+    except OvenError as error:
+        log.error("what was learnt is known here, and could not be kept: %s", error)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import OutcomeReport, OutcomeTaken
+from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers
@@ -45,10 +44,6 @@ def write(path: Path, posteriors: Posteriors) -> None:
     """In one piece: who reads it sees the one before or this one. Raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(posteriors.body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
+        write_atomic(path, posteriors.body, private=True)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,7 +23,7 @@ from nats.micro.service import ServiceConfig
 
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.nats_client import reply_subject
-from oven_controller.cancellation import end
+from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
 from oven_controller.protocol import names
@@ -71,8 +70,7 @@ async def _until_told(
     answers: Answers, url: str, credentials: Credentials | None, run: str = "", pin: str | None = None
 ) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    call_at_end(stop.set)
     async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))

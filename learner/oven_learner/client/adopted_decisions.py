@@ -16,9 +16,9 @@ from typing import Protocol
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, difference
-from oven_learner.client.pending_receipt import Owed, final, refuted
+from oven_learner.client.pending_receipt import PendingReceipt, final, refuted
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback
+from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
@@ -39,7 +39,7 @@ class Run(Protocol):
     def restart(self) -> str: ...
 
 
-class Adopted:
+class AdoptedDecisions:
     """One client's. On every rank alike: each method is called on all of them at the same steps."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Adopted:
         """Why the ranks must not train on: what was done came out differently on them. Empty while they may."""
         self._run, self._actuators, self._ranks, self._snapshots, self._say = run, actuators, ranks, snapshots, say
         self._waiting: list[Decision] = []
-        self._owed: list[Owed] = []
+        self._owed: list[PendingReceipt] = []
         self._made: dict[str, Value] = {}  # decision of a plan → what its setting was before it, at this boundary
 
     def take(self, decision: Decision) -> None:
@@ -135,7 +135,7 @@ class Adopted:
             self._answer(decision, expired)
             return expired
         applied = self._agreed(decision, self._applied(decision))
-        owed = Owed(decision, applied, began_ns, self._run.tick, self._run.step)
+        owed = PendingReceipt(decision, applied, began_ns, self._run.tick, self._run.step)
         proof = self._actuators.proof(decision.actuator)
         if proof is not None and applied.status == "applied" and not (proof.sure and (self.at_once or self._run.held)):
             proof.begin(applied.before)
@@ -176,7 +176,7 @@ class Adopted:
             return Applied("rejected", reason=why)
         if decision.snapshot_first and self._snapshots is not None:
             try:
-                self._snapshots.before(self._run.tick)
+                self._snapshots.ensure(self._run.tick)
             except Exception as error:
                 why = f"no snapshot could be taken before it: {reason(error)}"
                 return Applied("rejected", reason=why)
@@ -203,7 +203,7 @@ class Adopted:
     def _moves_weights(self, name: str) -> bool:
         return name in self._actuators and self._actuators.spec(name).moves_weights
 
-    def _pay(self, owed: Owed, applied: Applied) -> None:
+    def _pay(self, owed: PendingReceipt, applied: Applied) -> None:
         name = owed.decision.actuator
         log.info("%s %s: %s → %s %s", applied.status, name, applied.before, applied.after, applied.reason)
         self._say(applied, name, decision_id=owed.decision.id, began_ns=owed.began_ns, tick=owed.tick, step=owed.step)

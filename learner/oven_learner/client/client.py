@@ -22,15 +22,14 @@ from oven_controller.protocol.messages import (
 )
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators, Applied, difference
-from oven_learner.client.adopted_decisions import Adopted
-from oven_learner.client.hold_and_stop import LOCAL, OBEYED, Course
-from oven_learner.client.inbox import Listening, News
-from oven_learner.link.bus_link import Link, Reading
-from oven_learner.link.outbox import Make
-from oven_learner.link.resume_state import Past
+from oven_learner.client.adopted_decisions import AdoptedDecisions
+from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
+from oven_learner.client.inbox import Inbox, Orders
+from oven_learner.link.base import Link, Make, PendingObservation
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Rollback, Snapshot
+from oven_learner.rollback.base import Rollback, Snapshot
 
 log = logging.getLogger("oven.learner")
 
@@ -96,12 +95,12 @@ class OvenClient:
         announced = {spec.name for spec in metrics}
         self._unmeasured = {name: why for name, why in (unmeasured or {}).items() if name not in announced}
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
-        self._listening = Listening(link, self._ranks, lockstep=lockstep)
+        self._inbox = Inbox(link, self._ranks, lockstep=lockstep)
         self._incarnation = 1
         self._n = 0
         self._step = 0
         self._started_at = 0.0
-        self._adopted = Adopted(self, actuators, self._ranks, snapshots, self._said)
+        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self._publish_receipt)
         self._commands: set[str] = set()
         self._closed = False
         actuators.action(HOLD, self._hold, effect="ends_or_holds")
@@ -113,7 +112,7 @@ class OvenClient:
             if snapshots.undoes:
                 actuators.action(UNDO, self._undo, effect="moves_weights")
 
-    def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> Past:
+    def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore what earlier incarnations of the same training had set; where the log
         says nothing of an actuator, what `values` of a checkpoint say. Raises OvenError."""
         for name in self._rules.autonomy_of:
@@ -154,14 +153,14 @@ class OvenClient:
         self._adopted.known = set(past.decided)
         for decision in past.unanswered:
             unknown = Applied("unknown", reason="the learner restarted before it answered")
-            self._said(unknown, decision.actuator, decision_id=decision.id)
+            self._publish_receipt(unknown, decision.actuator, decision_id=decision.id)
         # Nobody knows whether the operator still wants it: a run that was stopped, and is resumed, must not stop again.
         for command_id, command in past.commands.items():
             if not command_id.startswith(LOCAL):  # those count anew in each incarnation
                 self._commands.add(command_id)
             if command is not None:
                 reason = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
-                self._said(Applied("unknown", reason=reason), OBEYED[command.action], command=command_id)
+                self._publish_receipt(Applied("unknown", reason=reason), OBEYED[command.action], command=command_id)
         self._link.begin()
         self._snapshot()
         return past
@@ -179,7 +178,9 @@ class OvenClient:
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        self._put(Reading(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True)
+        self._enqueue(
+            PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
+        )
 
     def poll(self) -> None:
         """Take decisions and commands and apply what is due, between two optimizer steps.
@@ -187,23 +188,23 @@ class OvenClient:
         While the run is held it stays in here and continues listening. In lockstep it waits for the tick to close.
         Other ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
-        self._obey(self._listening.hear(self._spent, self.tick, self._commands))
+        self._obey(self._inbox.collect(self._spent, self.tick, self._commands))
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
-            self._obey(self._listening.hear(self._spent))
+            self._obey(self._inbox.collect(self._spent))
         if not self.stopping:
             self._snapshot()
 
     def request_stop(self, reason: str) -> None:
         """Ask for a clean end after the running step. Safe from a signal handler, and on any rank: all of them stop
         at the same step, within two steps or seconds."""
-        self._listening.ask("stop", reason)
+        self._inbox.ask("stop", reason)
 
     def hold(self, reason: str) -> None:
         """Hold the run at the next `poll`, for a reason of the learner's own, until an operator resumes it. The log has
         it as a receipt of `run.hold` that answers no decision. Every rank says so; rank 0's word goes."""
-        self._listening.ask("hold", reason)
+        self._inbox.ask("hold", reason)
 
     def close(
         self,
@@ -218,7 +219,7 @@ class OvenClient:
             return True
         self._closed = True
         self._settled()
-        rest = self._listening.rest()
+        rest = self._inbox.rest()
         for order in rest:
             if not isinstance(order, OperatorCommand):
                 self._adopted.take(order)
@@ -235,7 +236,7 @@ class OvenClient:
                 tick=self.tick,
                 step=self._step,
                 metrics=dict(metrics or {}),
-                lockstep_timeouts=self._listening.timeouts,
+                lockstep_timeouts=self._inbox.timeouts,
             )
         )
         sent = self._link.close(timeout_s)
@@ -272,9 +273,9 @@ class OvenClient:
         else:
             self.close("failed", detail=f"{kind.__name__}: {error}"[:500])
 
-    def _open(self) -> Past:
+    def _open(self) -> ResumeState:
         """Rank 0 connects; its failure is every rank's, so that none waits for the others."""
-        past: Past | OvenError
+        past: ResumeState | OvenError
         try:
             past = self._link.open()
         except OvenError as error:
@@ -294,11 +295,11 @@ class OvenClient:
         if self._snapshots is None:
             return
         try:
-            self._snapshots.regular(self.tick)
+            self._snapshots.take_if_due(self.tick)
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
-    def _obey(self, news: News | None) -> None:
+    def _obey(self, news: Orders | None) -> None:
         """On every rank alike."""
         for order in news.orders if news else ():
             if isinstance(order, OperatorCommand):
@@ -314,7 +315,7 @@ class OvenClient:
         """Obey, once, and say so in a receipt that names the command."""
         if command.id in self._commands or command.action not in OBEYED:
             return
-        course, applied = Course(self.held, self.stopping).after(command)
+        course, applied = RunState(self.held, self.stopping).after(command)
         self.held, self.stopping = course.held, course.stopping
         level, who = (logging.WARNING, "learner") if command.id.startswith(LOCAL) else (logging.INFO, "operator")
         log.log(level, "%s: %s, %s (%s)", who, command.action, applied.status, applied.reason)
@@ -325,7 +326,7 @@ class OvenClient:
             return
         self._commands.add(command.id)
         if command.action == "hold" or not command.id.startswith(LOCAL):  # what asks for a stop here ends in RunEnded
-            self._said(applied, OBEYED[command.action], command=command.id)
+            self._publish_receipt(applied, OBEYED[command.action], command=command.id)
 
     def _hold(self, _: float | None) -> None:
         self.held = "a decision holds the run"
@@ -335,7 +336,7 @@ class OvenClient:
 
     def _checkpoint(self, _: float | None) -> float:
         if self._snapshots is not None:
-            self._snapshots.now(self.tick)
+            self._snapshots.take(self.tick)
         if self._save is not None:
             self._save()
         return float(self._step)
@@ -348,13 +349,13 @@ class OvenClient:
                 f"tick {to} is ahead: this run is at tick {self.tick}; give a tick from 0 to {self.tick}, or no value "
                 "for the newest snapshot"
             )
-        return self._moved(lambda: snapshots.back(to, self.tick))
+        return self._restore(lambda: snapshots.restore(to, self.tick))
 
     def _undo(self, _: float | None) -> Any:
         assert self._snapshots is not None
-        return self._moved(self._snapshots.undo)
+        return self._restore(self._snapshots.undo)
 
-    def _moved(self, restored: Callable[[], Snapshot]) -> Any:
+    def _restore(self, restored: Callable[[], Snapshot]) -> Any:
         """Steps before and after."""
         before = self._step
         settings: dict[str, Value] = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
@@ -369,7 +370,7 @@ class OvenClient:
         self._step = snapshot.step
         return float(before), float(snapshot.step)
 
-    def _said(
+    def _publish_receipt(
         self,
         applied: Applied,
         actuator: str,
@@ -396,7 +397,7 @@ class OvenClient:
             step=self._step if step is None else step,
             reason=applied.reason,
         )
-        self._put(Answer(receipt, began_ns or ended_ns, ended_ns))
+        self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))
 
     def _settled(self) -> None:
         try:
@@ -405,9 +406,9 @@ class OvenClient:
             log.exception("what was on its way from the device did not arrive; the log lacks it")
 
     def _send(self, message: RunStarted | RunEnded) -> None:
-        self._put(partial(_as_it_is, message))
+        self._enqueue(partial(_as_it_is, message))
 
-    def _put(self, make: Make, droppable: bool = False) -> None:
+    def _enqueue(self, make: Make, droppable: bool = False) -> None:
         """Onto the link. A rank that raised here would leave the others waiting for it."""
         try:
             self._link.send(make, droppable=droppable)

@@ -15,13 +15,13 @@ LOCAL = "local-"
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunState:
     """Why the run is held, and why training should stop after this step; empty where it is not, and should not."""
 
     held: str = ""
     stopping: str = ""
 
-    def after(self, command: OperatorCommand) -> tuple[Course, Applied]:
+    def after(self, command: OperatorCommand) -> tuple[RunState, Applied]:
         """The course from now on, and what the receipt says of the change."""
         why = command.reason or "an operator asked for it"
         match command.action:
@@ -38,7 +38,7 @@ class Course:
         return replace(self, stopping=why), Applied("applied", reason=f"it stops after this step: {why}")
 
 
-def told(orders: Iterable[object], answered: Container[str]) -> bool:
+def has_unanswered_command(orders: Iterable[object], answered: Container[str]) -> bool:
     """Whether a command is among them that the learner has to obey, and has not answered yet. It needs no mesh, so in
     lockstep it does not wait for one to close the tick."""
     commands = (order for order in orders if isinstance(order, OperatorCommand) and order.action in OBEYED)

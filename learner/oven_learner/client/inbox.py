@@ -11,8 +11,8 @@ from functools import partial
 from typing import Literal
 
 from oven_controller.protocol.messages import Decision, OperatorCommand, StepClosed
-from oven_learner.client.hold_and_stop import LOCAL, told
-from oven_learner.link.bus_link import Link
+from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
+from oven_learner.link.base import Link
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")
@@ -26,7 +26,7 @@ Order = Decision | OperatorCommand
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Orders:
     """What rank 0 heard before a step, for all ranks."""
 
     orders: tuple[Order, ...]
@@ -34,7 +34,7 @@ class News:
     """The time budget is."""
 
 
-class Listening:
+class Inbox:
     """Rank 0 reads the link, and in lockstep it alone waits; the others hear from it."""
 
     def __init__(self, link: Link, ranks: Ranks, *, lockstep: bool = False) -> None:
@@ -51,21 +51,23 @@ class Listening:
         if action == "stop" or self._ranks.leader:
             self._asked.append(OperatorCommand(id=f"{LOCAL}{next(self._numbers)}", action=action, reason=reason))
 
-    def hear(self, spent: Callable[[], bool], tick: int | None = None, answered: Container[str] = ()) -> News | None:
+    def collect(
+        self, spent: Callable[[], bool], tick: int | None = None, answered: Container[str] = ()
+    ) -> Orders | None:
         """A collective: rank 0's word goes, the end of the time budget included, or one would stop alone. Whatever
         happens to rank 0 while it listens, the others hear of the step from it. None: nothing new.
 
         In lockstep it waits for `tick` to close, unless there is a command that is not `answered`.
         """
         asks = bool(self._asked) and not self._ranks.leader
-        return self._ranks.hear(partial(self._news, spent, tick, answered), asks=asks)
+        return self._ranks.broadcast_if_any(partial(self._news, spent, tick, answered), asks=asks)
 
     def rest(self) -> list[Order]:
         """What came too late to be heard."""
         self._listen(None, ())
         return self._fresh
 
-    def _news(self, spent: Callable[[], bool], tick: int | None, answered: Container[str]) -> News | None:
+    def _news(self, spent: Callable[[], bool], tick: int | None, answered: Container[str]) -> Orders | None:
         if (asker := self._ranks.asker) is not None:
             self._ranks.asker = None
             self.ask("stop", f"rank {asker} was asked to end")
@@ -73,7 +75,7 @@ class Listening:
         over = spent()
         asked, self._asked = self._asked, []
         fresh, self._fresh = self._fresh, []
-        return News((*asked, *fresh), over) if asked or fresh or over else None
+        return Orders((*asked, *fresh), over) if asked or fresh or over else None
 
     def _listen(self, tick: int | None, answered: Container[str]) -> None:
         """What was taken from the link before it failed is heard all the same."""
@@ -86,18 +88,18 @@ class Listening:
 
     def _await(self, tick: int, answered: Container[str]) -> None:
         limit = time.monotonic() + self._patience
-        while self._closed_tick < tick and time.monotonic() < limit and not self._told(answered):
+        while self._closed_tick < tick and time.monotonic() < limit and not self._has_unanswered_command(answered):
             time.sleep(0.0005)
             self._drain()
         if self._closed_tick >= tick:
             self._patience = LOCKSTEP_S
-        elif not self._told(answered):
+        elif not self._has_unanswered_command(answered):
             self.timeouts += 1
             log.warning("tick %d did not close in %g s; the run is not repeatable", tick, self._patience)
             self._patience = AFTER_TIMEOUT_S
 
-    def _told(self, answered: Container[str]) -> bool:
-        return told([*self._asked, *self._fresh], answered)
+    def _has_unanswered_command(self, answered: Container[str]) -> bool:
+        return has_unanswered_command([*self._asked, *self._fresh], answered)
 
     def _drain(self) -> None:
         while (body := self._link.receive()) is not None:

@@ -9,7 +9,7 @@ from oven_learner.actuators import Actuators, Applied, Proof
 
 
 @dataclass(slots=True)
-class Owed:
+class PendingReceipt:
     """What was done at a tick and a step, and by which proof it will show; without one it waits for its turn alone."""
 
     decision: Decision
@@ -20,7 +20,7 @@ class Owed:
     proof: Proof | None = None
 
 
-def final(owed: Owed, actuators: Actuators) -> Applied:
+def final(owed: PendingReceipt, actuators: Actuators) -> Applied:
     """What can be said of it once no more steps will come."""
     verdict = owed.proof.verdict(ended=True) if owed.proof is not None else ""
     if verdict == "":
@@ -30,6 +30,6 @@ def final(owed: Owed, actuators: Actuators) -> Applied:
     return refuted(owed, actuators, verdict)
 
 
-def refuted(owed: Owed, actuators: Actuators, why: str) -> Applied:
+def refuted(owed: PendingReceipt, actuators: Actuators, why: str) -> Applied:
     """It did not take: what is in force is in the receipt."""
     return replace(owed.applied, status="rejected", after=actuators.read(owed.decision.actuator), reason=why)

@@ -1,1 +1,1 @@
-"""The adapter for Hugging Face's Trainer and TRL's trainers, one hook a file."""
+"""The adapter for Hugging Face's Trainer and TRL's trainers."""

@@ -151,7 +151,7 @@ class TrainerCheckpoints:
         if self._began is None or not folder.is_dir():
             return None
         torch.save(self._state(), folder / _beside(ranks.rank()))
-        ranks.together()  # others may still be writing their parts
+        ranks.barrier()  # others may still be writing their parts
         if ranks.rank() == 0:
             checkpoint_record.finish(
                 folder,

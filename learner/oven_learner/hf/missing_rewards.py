@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.hf.step_hooks import StepEnd, StepHook
 
 UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
 INFINITE = MetricSpec(
@@ -18,17 +19,16 @@ SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
 1.16). Another trainer's method of that name may return anything: A2PO's returns one number per completion."""
 
 
-class RewardFaults:
-    """Wraps the trainer's own call and reads what it returns; `take` once per step. Trainers not in SCORED have
-    none."""
+class RewardFaults(StepHook):
+    """Wraps the trainer's own call and reads what it returns. Trainers not in SCORED have none."""
 
     def __init__(self, trainer: Any) -> None:
         self._seen: dict[str, float] = {}
         self._trainer = trainer
         scored = any(cls.__name__ in SCORED for cls in type(trainer).__mro__)
         calculate = getattr(trainer, "_calculate_rewards", None) if scored else None
-        self.announced = (UNSCORED, INFINITE) if calculate else ()
-        if calculate:
+        self._counts = calculate is not None
+        if calculate is not None:
 
             def counted(*args: Any, **kwargs: Any) -> Any:
                 rewards = calculate(*args, **kwargs)  # (all completions, functions)
@@ -38,10 +38,13 @@ class RewardFaults:
 
             trainer._calculate_rewards = counted
 
-    def take(self) -> dict[str, float]:
-        """Of the generation that this step made; nothing where it made none."""
-        seen, self._seen = self._seen, {}
-        return seen
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (UNSCORED, INFINITE) if self._counts else ()
+
+    def end_step(self, step: StepEnd) -> None:
+        """Adds the counts of the generation that this step made; nothing where it made none."""
+        step.known.update(self._seen)
+        self._seen = {}
 
     def _count(self, rewards: torch.Tensor) -> None:
         unscored = rewards.isnan().all(dim=1).sum()

@@ -9,30 +9,34 @@ from __future__ import annotations
 from transformers import Trainer
 
 from oven_controller.protocol.messages import MetricSpec
-from oven_learner.hf.knobs.mixture import Mixture, MixtureSampler
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.ranks import Ranks
 
 REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")
 
 
-class Repeated:
+class Repeated(StepHook):
     """Counts a step's rows when it has trained on them: the loader draws ahead, and a skip throws away what it drew. A
     rollback in place leaves the data where they are, and rows that were read; one by restart takes back both."""
 
-    announced = (REPEATED,)
+    def __init__(self, trainer: Trainer, mixture: Mixture) -> None:
+        self._trainer, self._mixture = trainer, mixture
+        self._prompts = 0
+        """Rows in a chunk; 0 where none is counted."""
+        self._chunk = 0
 
-    def __init__(self, mixture: Mixture, sampler: MixtureSampler, chunk: int) -> None:
-        self._mixture, self._sampler, self._chunk = mixture, sampler, chunk
+    def begin(self, ranks: Ranks) -> None:
+        """The loader is made. A step of such a trainer is a chunk."""
+        sampler, trainer = self._mixture.sampler, self._trainer
+        self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
+        self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
-    @classmethod
-    def of(cls, trainer: Trainer, mixture: Mixture | None) -> Repeated | None:
-        """Once the loader is made, and the mixture is where it was. A step of such a trainer is a chunk."""
-        sampler = mixture.sampler if mixture is not None else None
-        if mixture is None or sampler is None or sampler.answered:
-            return None
-        return cls(mixture, sampler, 0 if trainer.args.ignore_data_skip else trainer.state.global_step)
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (REPEATED,) if self._prompts else ()
 
-    def take(self) -> dict[str, float]:
-        """Once per step, at its end."""
-        rows = self._mixture.rows(self._chunk, self._sampler.prompts)
-        self._chunk += 1
-        return {REPEATED.name: self._mixture.read.repeated(rows)}
+    def end_step(self, step: StepEnd) -> None:
+        if self._prompts:
+            rows = self._mixture.rows(self._chunk, self._prompts)
+            self._chunk += 1
+            step.known[REPEATED.name] = self._mixture.read.repeated(rows)

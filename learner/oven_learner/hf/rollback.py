@@ -9,14 +9,15 @@ from collections.abc import Callable
 from transformers import Trainer
 
 from oven_controller.runs import relaunch
-from oven_learner.hf import snapshot
+from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Rollback, Snapshots
+from oven_learner.rollback.base import Rollback
+from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.rollback.on_disk import OnDisk, Resumable
 
 
-def to_go_back_to(
+def choose_rollback(
     trainer: Trainer,
     checkpoints: TrainerCheckpoints,
     ranks: Ranks,
@@ -30,11 +31,11 @@ def to_go_back_to(
     without an optimizer. `resumable`: checkpoints are taken beside copies too, for a process that is killed. `ask` has
     the trainer save after this step; `trained`: gradient steps of the run so far."""
     copies = None
-    if snapshot.fits(trainer, KEPT + 2):
+    if trainer_snapshot.fits(trainer, KEPT + 2):
         # In lockstep what is gone back to must not depend on the clock.
         copies = Snapshots(
-            lambda: snapshot.take(trainer),
-            lambda kept: snapshot.restore(trainer, kept),
+            lambda: trainer_snapshot.take(trainer),
+            lambda kept: trainer_snapshot.restore(trainer, kept),
             credit=math.inf if lockstep else CREDIT_S,
             share=ranks.same,
         )
@@ -47,7 +48,7 @@ def to_go_back_to(
         checkpoints.run,
         checkpoints.run_folder,
         training=checkpoints.training,
-        size=snapshot.size(trainer),
+        size=trainer_snapshot.size(trainer),
         fresh=checkpoints.origin.fresh,
         ask=ask,
         progress=lambda: (trainer.state.global_step, trained()),

@@ -10,6 +10,7 @@ import torch
 from transformers import Trainer
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers.reference import has_reference
 
@@ -50,7 +51,7 @@ OF = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
 """Trainer → what TRL measures in every step, beside what any trainer does."""
 
 
-class StepMetrics:
+class StepMetrics(StepHook):
     """Wraps the trainer's own calls and reads what they return; the trainer behaves as before."""
 
     def __init__(self, trainer: Trainer) -> None:
@@ -58,8 +59,12 @@ class StepMetrics:
         self._loss: torch.Tensor | None = None
         self._grad_norm: Any = None
         self._read: dict[str, int] = {}
+        self._ranks = Ranks()
         self._wrap(trainer, "training_step", self._on_loss)
         self._wrap(trainer.accelerator, "clip_grad_norm_", self._on_grad_norm)
+
+    def begin(self, ranks: Ranks) -> None:
+        self._ranks = ranks
 
     def announced(self) -> tuple[MetricSpec, ...]:
         trainer, found = self._trainer, list(ANY_TRAINER)
@@ -105,17 +110,16 @@ class StepMetrics:
         if self._trainer.model.training:
             self._read.clear()
 
-    def numbers(self, ranks: Ranks) -> dict[str, torch.Tensor]:
-        """What this step measured on the device, as scalars there; called once, when gradients are clipped, on every
-        rank. The loss is the mean over the ranks, as in the trainer's own log."""
-        loss = ranks.mean_on_device(self._loss) if self._loss is not None else None
+    def before_update(self) -> dict[str, torch.Tensor]:
+        """Loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
+        loss = self._ranks.mean_on_device(self._loss) if self._loss is not None else None
         found = {"loss": loss, "grad_norm": self._grad_norm}
         self._loss = self._grad_norm = None
         return {name: _scalar(value) for name, value in found.items() if value is not None}
 
-    def take(self) -> dict[str, float]:
-        """What TRL has measured in this step and read itself; called once, at its end."""
-        metrics: dict[str, float] = {}
+    def end_step(self, step: StepEnd) -> None:
+        """Adds what TRL has measured in this step and read itself."""
+        metrics = step.known
         # TRL keeps a list per metric until the next log: what this step added is this step's.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
             read = self._read.get(name, 0)
@@ -127,7 +131,6 @@ class StepMetrics:
             if fresh:
                 metrics[name] = sum(fresh) / len(fresh)
         metrics.pop("num_tokens", None)
-        return metrics
 
     def _on_loss(self, loss: torch.Tensor) -> None:
         self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()

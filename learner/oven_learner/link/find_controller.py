@@ -14,9 +14,9 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import LEARNER, Signer, load_keys
 from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import tracing
-from oven_learner.link.bus_link import POLL_S, Link
+from oven_learner.link.base import Link
 from oven_learner.link.mode import Mode
-from oven_learner.link.process_link import ApartLink
+from oven_learner.link.process_link import POLL_S, ProcessLink
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Connection:
         poll_s = 0.001 if self.lockstep else POLL_S
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
         mine = folder if folder.is_dir() and folder.name == self.run else None
-        return ApartLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER), folder=mine)
+        return ProcessLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER), folder=mine)
 
 
 def seek(

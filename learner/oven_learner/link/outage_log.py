@@ -1,4 +1,4 @@
-"""What keeps the log from taking messages, for the process's own log: said once each, not at every attempt."""
+"""Rate-limited logging of bus outages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ log = logging.getLogger("oven.learner")
 SAY_AGAIN_S = 60.0
 
 
-class Trouble:
-    """One outage after the other. A reason is said again after a minute."""
+class OutageLog:
+    """Logs what keeps the log from taking messages: each reason once, and again after a minute."""
 
     def __init__(self) -> None:
         self._began = self._said_at = 0.0
         self._said: set[str] = set()
 
-    def note(self, error: BaseException, waiting: int) -> None:
+    def record(self, error: BaseException, waiting: int) -> None:
+        """An attempt failed, while so many messages wait."""
         now, why = time.monotonic(), reason(error)
         self._began = self._began or now
         if why not in self._said or now >= self._said_at + SAY_AGAIN_S:
@@ -29,7 +30,8 @@ class Trouble:
             trace = None if isinstance(error, OvenError) else error  # a fault of our own
             log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
 
-    def over(self, dropped: int) -> None:
+    def recovered(self, dropped: int) -> None:
+        """The log takes messages again, if it did not; so many observations were dropped altogether."""
         if self._began:
             since = time.monotonic() - self._began
             log.warning("the log takes messages again after %.1f s; %d observations were dropped", since, dropped)

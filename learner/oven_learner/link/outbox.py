@@ -1,7 +1,6 @@
 """What the learner has said and the log has not confirmed: in order, bounded, and handed over a few at a time.
 
-Another thread calls `put` and nothing else, an append. All the rest is the link thread's. A message is made there
-as soon as it is seen, so that what waits is bytes, whose size is known.
+A message is made as soon as it is seen, so that what waits is bytes, whose size is known.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_controller.bus.connection import Entry
-from oven_controller.protocol.messages import LearnerMessage
-from oven_controller.telemetry import tracing
+from oven_controller.bus.log import Entry
+from oven_controller.telemetry.span import Span
+from oven_learner.link.base import Make
 
 log = logging.getLogger("oven.learner")
-
-Make = Callable[[], LearnerMessage]
 
 KEPT_BYTES = 64 << 20
 """Of observations while the bus is away, with what Python adds; beyond that the oldest are dropped and counted.
@@ -25,35 +22,35 @@ Receipts and run events never are."""
 OVERHEAD_BYTES = 320
 """What one waiting message costs beside its own bytes (tracemalloc, CPython 3.11: 295)."""
 UNMADE = 100_000
-"""Observations that the link thread has not even looked at, when it is starved; beyond that the oldest are dropped."""
+"""Observations that were not even looked at, when who makes them is starved; beyond that the oldest are dropped."""
 AT_ONCE = 16
-"""Messages that are made before other threads get the interpreter again: some 0.3 ms."""
+"""Messages that are made before others have their turn again: some 0.3 ms."""
 TAKEN = 256
 TAKEN_BYTES = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
-class Letter(Entry):
+class QueuedMessage(Entry):
     """A message on its way to the log. `span` tells of it in a trace; None while no one traces."""
 
     incarnation: int
     n: int
-    span: Callable[[], tracing.Span] | None
+    span: Callable[[], Span] | None
 
 
-Waiting = tuple[int, str, bytes, str, int, int, Callable[[], tracing.Span] | None]
-"""Its place in the order, then a letter's fields. A bare tuple of atoms, for Python's garbage collector lets go of
-those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
+Waiting = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
+"""Its place in the order, then the fields of the message. A bare tuple of atoms, for Python's garbage collector lets go
+of those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
 
 
 class Outbox:
     """Three queues in one order: what is not made yet, observations, and what is never dropped. `flying` has what was
     handed over last; it may be in the log already, so it is never dropped, and is handed over again until `settle`."""
 
-    def __init__(self, write: Callable[[Make], Letter], kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, write: Callable[[Make], QueuedMessage], kept_bytes: int = KEPT_BYTES) -> None:
         """`write` makes a message; one that it raises for is logged and left out, or it would are in the way."""
         self.dropped = 0
-        self.flying: list[Letter] = []
+        self.flying: list[QueuedMessage] = []
         self._write = write
         self._kept_bytes = kept_bytes
         self._new: deque[tuple[Make, bool]] = deque()
@@ -63,7 +60,7 @@ class Outbox:
         self._places = 0
 
     def __len__(self) -> int:
-        """What is not known to be in the log. Read from another thread it may be one too many, and none too few."""
+        """How many are not known to be in the log."""
         return len(self._new) + len(self._observations) + len(self._lasting) + len(self.flying)
 
     def put(self, make: Make, droppable: bool) -> None:
@@ -85,13 +82,13 @@ class Outbox:
             self._new.popleft()
         return AT_ONCE
 
-    def take(self) -> list[Letter]:
+    def take(self) -> list[QueuedMessage]:
         """The oldest, at most TAKEN messages and about TAKEN_BYTES; the same ones until they are settled."""
         if not self.flying:
-            taken: list[Letter] = []
+            taken: list[QueuedMessage] = []
             size = 0
             while len(taken) < TAKEN and size < TAKEN_BYTES and (queue := self._oldest()):
-                taken.append(Letter(*queue[0][1:]))
+                taken.append(QueuedMessage(*queue[0][1:]))
                 self.flying = taken
                 cost = _cost(queue.popleft())
                 size += cost
@@ -101,15 +98,15 @@ class Outbox:
 
     def settle(self, n: int) -> None:
         """The log has everything of this incarnation up to `n`."""
-        self.flying = [letter for letter in self.flying if letter.n > n]
+        self.flying = [message for message in self.flying if message.n > n]
 
-    def rest(self) -> Iterator[Letter]:
+    def rest(self) -> Iterator[QueuedMessage]:
         """Everything, in its order. The outbox is empty then: this is for who gives up sending."""
         while self.collect():
             pass
-        while letters := self.take():
+        while messages := self.take():
             self.flying = []
-            yield from letters
+            yield from messages
 
     def _oldest(self) -> deque[Waiting] | None:
         if self._observations and self._lasting:
@@ -118,14 +115,20 @@ class Outbox:
 
     def _sort(self, make: Make, droppable: bool) -> None:
         try:
-            letter = self._write(make)
+            message = self._write(make)
         except Exception as error:
             log.error("a message could not be made and is left out: %s", error)
             return
         self._places += 1
         waiting = (
-            self._places, letter.subject, letter.data, letter.message_id, letter.incarnation, letter.n, letter.span
-        )  # fmt: skip
+            self._places,
+            message.subject,
+            message.data,
+            message.message_id,
+            message.incarnation,
+            message.n,
+            message.span,
+        )
         if not droppable:
             self._lasting.append(waiting)
             return

@@ -12,7 +12,7 @@ FORGET = 0.25
 """Weight of the newest interval in the mean of them."""
 
 
-class Rhythm:
+class PollSchedule:
     """A look may cost the training thread the interpreter for a moment; a message that waits for a look costs its
     decision as much. So few looks, just when a message is due. No clock of its own."""
 

@@ -22,7 +22,7 @@ from oven_controller.security.signing import LEARNER, Keyring
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ResumeState:
     """What the log says of the run's earlier incarnations."""
 
     incarnation: int = 0
@@ -42,7 +42,7 @@ class Past:
     """That of the last announcement; empty where there was none."""
 
 
-def check_signer(bus: Bus, run: str, past: Past) -> None:
+def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
     """Raises ConfigError: no one believes a learner that continues with a signed run under another key."""
     if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
         raise ConfigError(
@@ -50,7 +50,9 @@ def check_signer(bus: Bus, run: str, past: Past) -> None:
         )
 
 
-async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None) -> Past:
+async def read_resume_state(
+    bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None
+) -> ResumeState:
     """Fold the log of earlier incarnations. Raises BusError when the run has no log."""
     on = Subjects(run)
     head = await bus.head(run)
@@ -83,7 +85,7 @@ async def read_past(bus: Bus, run: str, keyring: Keyring, progressed: Callable[[
                     commands[body.command] = None
                 if body.status == "applied":
                     values.setdefault(trainings.get(body.incarnation, training), {})[body.actuator] = body.after
-    return Past(
+    return ResumeState(
         incarnation,
         tick,
         head,

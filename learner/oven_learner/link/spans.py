@@ -8,6 +8,7 @@ from functools import partial
 
 from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
 from oven_controller.telemetry import tracing
+from oven_controller.telemetry.span import Attribute, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,10 +24,10 @@ class Answer:
         return self.receipt
 
 
-def of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], tracing.Span] | None:
+def of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
     """An observation begins a trace; a receipt ends the one that its decision came with."""
     if isinstance(message, Observation):
-        attributes: dict[str, tracing.Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
+        attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")
     if not isinstance(make, Answer):
         return None

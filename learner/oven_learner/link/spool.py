@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_controller.bus.connection import Entry
+from oven_controller.bus.log import Entry
 from oven_controller.errors import OvenError
 from oven_controller.runs.spool import Kept, Spool
 from oven_controller.security.credentials import Credentials

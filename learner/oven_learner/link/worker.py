@@ -1,5 +1,5 @@
-"""The process at the other end of `process_link.ApartLink`: a `BusLink` whose messages come from a pipe and go into
-one."""
+"""The process at the other end of `process_link.ProcessLink`: messages come to it from a pipe, and go into the log;
+what the log says goes into a pipe."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import logging
 import select
 import signal
 import sys
-import threading
 import time
 from typing import Any
 
 from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
 from oven_controller.errors import BusError, OvenError
-from oven_controller.process.cpu_affinity import give_way
+from oven_controller.process.cpu_affinity import lower_priority
 from oven_controller.protocol.messages import LogMessage, Observation
 from oven_controller.runs.spool import Spool, append
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
 from oven_learner.link import spool
-from oven_learner.link.bus_link import BusLink, Reading
+from oven_learner.link.base import PendingObservation
+from oven_learner.link.bus_session import BusSession
+from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
+from oven_learner.link.log_reader import LogReader
+from oven_learner.link.log_writer import LogWriter
+from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
-from oven_learner.link.process_link import GRACE_S, Closing, Known, Mission, News, Parcel, Status
-from oven_learner.link.resume_state import Past
 
 log = logging.getLogger("oven.learner")
 
@@ -38,94 +41,110 @@ def main(args: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends when the learner does, not before
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    inlet, outlet, news, flag = Inlet(int(args[0])), Outlet(int(args[1])), Outlet(int(args[2])), Flag(int(args[3]))
+    inlet, outlet, items, flag = Inlet(int(args[0])), Outlet(int(args[1])), Outlet(int(args[2])), Flag(int(args[3]))
     while not (said := inlet.take()):
         select.select([inlet.fd], [], [])
         if inlet.ended:
             return 0
-    mission: Mission = said.pop(0)
-    tracing.start("learner", mission.run)
+    config: WorkerConfig = said.pop(0)
+    tracing.start("learner", config.run)
     try:
-        return Hosted(mission, inlet, outlet, news, flag, said).run()
+        return Worker(config, inlet, outlet, items, flag, said).run()
     finally:
         tracing.shutdown()
 
 
-class Hosted(BusLink):
-    """Its training thread is at the other end of the pipe."""
+class Worker:
+    """A writer and a reader of the log, whose training thread is at the other end of the pipe."""
 
     def __init__(
-        self, mission: Mission, inlet: Inlet, outlet: Outlet, news: Outlet, flag: Flag, said: list[Any]
+        self, config: WorkerConfig, inlet: Inlet, outlet: Outlet, items: Outlet, flag: Flag, said: list[Any]
     ) -> None:
-        super().__init__(
-            mission.url, mission.run, mission.credentials, poll_s=mission.poll_s, keyring=Keyring(mission.pin),
-            secret=mission.secret,
-        )  # fmt: skip
-        self._mission, self._inlet, self._outlet, self._news = mission, inlet, outlet, news
+        """`said`: what came through the pipe with the configuration."""
+        self._config, self._inlet, self._outlet, self._items = config, inlet, outlet, items
         self._flag, self._said = flag, said
+        contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
+        self._writer = LogWriter(run, config.secret, contexts, outages)
+        self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._hand_over)
+        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages)
+        self._opened = self._given_up = self._alone = False
+        self._sending: asyncio.Task[None] | None = None
         self._arrived: asyncio.Event | None = None
-        self._alone = False
-        self._taken = self._elsewhere = 0
+        self._taken = 0
         self._status, self._status_at = Status(), 0.0
         self._spool: Spool | None = None
         self._kept = 0
 
-    @property
-    def dropped(self) -> int:
-        return super().dropped + self._elsewhere
-
     def run(self) -> int:
         """Until the learner closes it or is gone. The exit code."""
         try:
-            self._spool = spool.taken(self._mission.folder, self._mission.run)
-            self.open()
-        except OvenError as error:
-            spool.let_go(self._spool)
-            self._tell(error)
-        else:
-            self._thread.join()
-            if self._failure is not None and not self._closing.is_set():
-                return 1
-            self._kept = spool.keep(self._spool, list(self._outbox.rest()), self._credentials)
+            self._spool = spool.taken(self._config.folder, self._config.run)
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if not self._opened:
+                if not isinstance(error, OvenError):
+                    raise
+                spool.let_go(self._spool)
+                self._tell(error)
+            elif not self._given_up:
+                log.error("the link to the bus ended (%s); training continues on its last settings", error)
+                if not self._writer.closing:
+                    return 1
+        finally:
+            tracing.flush()
+        if self._opened:
+            self._kept = spool.keep(self._spool, self._writer.rest(), self._config.credentials)
             self._tell(self._state(over=True))
         deadline = time.monotonic() + GRACE_S
         while not self._flushed() and time.monotonic() < deadline:
-            time.sleep(self._poll_s)
+            time.sleep(self._config.poll_s)
         return 0
 
-    async def _begin(self, bus: Bus) -> Past:
-        mission = self._mission
+    async def _serve(self) -> None:
+        bus = await self._session.open(self._begin)
+        self._opened = True
+        self._sending = asyncio.create_task(self._session.run(bus))
+        collecting = asyncio.create_task(self._collect())
+        try:
+            await self._sending
+        finally:
+            await end(collecting)
+
+    async def _begin(self, bus: Bus) -> None:
+        """What the log has to be told and asked first."""
+        config = self._config
         if self._spool is not None:
             if self._spool.left.messages:
                 log.warning("%s goes into the log first: %s", self._spool.path, self._spool.left.words())
-                await append(bus, mission.run, self._spool.left.messages)
+                await append(bus, config.run, self._spool.left.messages)
             spool.begin(self._spool)
-        if not mission.replaces:
-            past = await super()._begin(bus)
+        if not config.replaces:
+            past = await self._reader.catch_up(bus)
+            self._writer.last_sent = past.last_seq
             self._tell(past)
-            return past
-        self._last_read, self._last_sent, self._logged = mission.seen, mission.said, mission.logged
-        self._announced = True  # by the process before this one
-        head = await bus.head(mission.run)
-        if head:
-            async for event in bus.read(mission.run, until=head, subjects=[self._on.run]):
-                self._keyring.judge(event)  # it learns who signs
-        async for message in self._mine(bus):
+            return
+        self._writer.last_sent, self._writer.logged = config.sent, config.logged
+        await self._reader.continue_from(bus, config.seen)
+        async for message in self._writer.own_messages(bus):
             self._taken = message.n
-            self._logged += isinstance(message, Observation)
-        self._tell(Known(self._taken, self._logged))
-        return Past(last_seq=mission.seen)
+            self._writer.logged += isinstance(message, Observation)
+        self._tell(Resumed(self._taken, self._writer.logged))
 
-    async def _spoken(self) -> None:
+    async def _collect(self) -> None:
+        """Take over what the learner says. This continues while the bus is away, so that memory stays bounded."""
+        while True:
+            await (asyncio.sleep(0) if self._writer.collect() else self._heard())
+
+    async def _heard(self) -> None:
         """Woken by the pipe: it is not the training thread that writes to it."""
         loop = asyncio.get_running_loop()
         if self._arrived is None:
             self._arrived = asyncio.Event()
             loop.add_reader(self._inlet.fd, self._arrived.set)
-        pressed = not self._flushed() or self._closing.is_set()
-        late = self.unsent or self._state() != self._status
+        pressed = not self._flushed() or self._writer.closing
+        late = self._writer.unsent or self._state() != self._status
         try:
-            async with asyncio.timeout(self._poll_s if pressed else STATUS_S if late else None):
+            async with asyncio.timeout(self._config.poll_s if pressed else STATUS_S if late else None):
                 if not self._said:
                     await self._arrived.wait()
         except TimeoutError:
@@ -141,26 +160,29 @@ class Hosted(BusLink):
         self._report()
 
     def _take(self, said: Any) -> None:
-        if isinstance(said, Parcel):
-            self._taken, self._elsewhere = said.n, said.lost
-            self._outbox.put(said.make, droppable=False)
+        if isinstance(said, Frame):
+            self._taken, self._writer.lost = said.n, said.lost
+            self._writer.put(said.make)
         elif isinstance(said, tuple):
-            self._taken, self._elsewhere, *atoms = said
-            self._outbox.put(Reading(*atoms), droppable=True)
-        elif said == "begin":
-            self._listen.set()
+            self._taken, self._writer.lost, *atoms = said
+            self._writer.put(PendingObservation(*atoms), droppable=True)
+        elif said == BEGIN:
+            self._reader.begin()
         elif isinstance(said, Closing):
             self._end_within(said.within_s)
 
     def _end_within(self, limit_s: float) -> None:
         """What is left is sent until then."""
-        self._closing.set()
-        timer = threading.Timer(limit_s, self._give_up)
-        timer.daemon = True
-        timer.start()
+        self._writer.closing = True
+        asyncio.get_running_loop().call_later(limit_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._sending is not None:
+            self._sending.cancel()
 
     def _hand_over(self, seq: int, body: LogMessage) -> None:
-        self._news.post(packed(News(seq, body)))
+        self._items.post(packed(LogItem(seq, body)))
         self._flag.raise_()
 
     def _report(self) -> None:
@@ -170,27 +192,27 @@ class Hosted(BusLink):
             self._tell(state)
 
     def _state(self, over: bool = False) -> Status:
-        waiting = self.unsent + self._kept
-        return Status(self._taken, waiting, super().dropped, self._last_sent, self._logged, over, self._kept)
+        writer, waiting = self._writer, self._writer.unsent + self._kept
+        return Status(self._taken, waiting, writer.dropped, writer.last_sent, writer.logged, over, self._kept)
 
     def _tell(self, said: object) -> None:
         try:
-            parcel = packed(said)
+            frame = packed(said)
         except Exception as error:
             if not isinstance(said, OvenError):
                 raise
-            parcel = packed(BusError(f"{said} ({error})"))
-        self._outlet.post(parcel)
+            frame = packed(BusError(f"{said} ({error})"))
+        self._outlet.post(frame)
 
     def _flushed(self) -> bool:
         """Whether the learner was told all that it has to hear."""
-        if not self._news.idle:
-            self._news.flush()
+        if not self._items.idle:
+            self._items.flush()
             self._flag.raise_()  # there may be more than at the last look
-        return self._outlet.flush() and self._news.idle
+        return self._outlet.flush() and self._items.idle
 
 
 if __name__ == "__main__":
-    give_way()
+    lower_priority()
     gc.freeze()  # what was imported stays
     sys.exit(main(sys.argv[1:]))

@@ -43,6 +43,7 @@ class Distillation(Channel):
         self.beta, self._temperature = beta, temperature
 
     def check(self) -> None:
+        """Raises ConfigError where there is no teacher."""
         if not has_reference(self._trainer):
             raise ConfigError(
                 "channel.distill has no teacher: add one, Teachers(trainer).add(name, model, tokenizer), swap to it, "
@@ -50,6 +51,7 @@ class Distillation(Channel):
             )
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The divergence summed over the completions' tokens, and their number."""
         trainer = self._trainer
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
         completion = inputs["completion_ids"], inputs["completion_mask"]

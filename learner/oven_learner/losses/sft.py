@@ -35,6 +35,7 @@ class Supervised(Channel):
         self.column = column
 
     def bind(self, trainer: Any) -> None:
+        """Looks at the trainer's dataset. Raises ConfigError where it has no such column of texts."""
         super().bind(trainer)
         if trainer.args.remove_unused_columns:
             raise ConfigError(
@@ -50,9 +51,11 @@ class Supervised(Channel):
             self._text(row)
 
     def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The reference of each row, a text or None."""
         return {CARRIED: [self._text(row) for row in rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood summed over the references' tokens, and their number."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
         first: dict[tuple[str, tuple[int, ...]], int] = {}
         times: dict[int, int] = {}  # row → how many rows are the same

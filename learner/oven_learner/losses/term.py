@@ -35,6 +35,7 @@ class Channel(ABC):
 
     @property
     def weight(self) -> float:
+        """How much the term counts in the next step's loss."""
         return self._weight
 
     def set_weight(self, weight: float) -> None:
@@ -62,6 +63,7 @@ class Channel(ABC):
         """The sum of the term over the tokens of this micro-batch, with its gradient, and their number: two scalars."""
 
     def announce(self, actuators: Actuators) -> None:
+        """Registers the weight as the actuator `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -72,6 +74,7 @@ class Channel(ABC):
         )
 
     def announced(self) -> tuple[MetricSpec, ...]:
+        """The metrics that the trainer logs of it: the term and its weight."""
         return (
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
             MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),

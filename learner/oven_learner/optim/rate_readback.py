@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oven_controller.errors import reason
+from oven_learner.actuators import Actuators
 from oven_learner.optim.hooks import before_update
-from oven_learner.optim.learning_rate import LearningRateScale, equal
+from oven_learner.optim.lr_scale import LearningRateScale, equal
 
 log = logging.getLogger("oven.learner")
 
@@ -56,6 +57,20 @@ class RateReadback:
                 before_update(scale.optimizer, lambda first: self.before_step() if first else None),
                 scale.optimizer.register_step_post_hook(lambda *_: self.moved()),
             ]
+
+    def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
+        """`optimizer.lr_scale`. Raises ConfigError when the scale that a checkpoint brought lies outside the bounds."""
+        actuators.scalar(
+            "optimizer.lr_scale",
+            self.read,
+            self.write,
+            low=bounds[0],
+            high=bounds[1],
+            scale="log",
+            unit="× the schedule",
+            risky=True,
+            proof=self,
+        )
 
     @property
     def lr_scale(self) -> float:

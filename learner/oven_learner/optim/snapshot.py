@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.optim.lr_scale import LearningRateScale
 
 LIMIT_BYTES = 512 * 1024 * 1024
 """Of all snapshots together. A larger model has none in memory."""

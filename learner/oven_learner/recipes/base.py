@@ -1,12 +1,14 @@
-"""What a recipe is: an entry point of the group `oven.recipes`. Importing one needs no torch; training with it does."""
+"""A recipe: an entry point of the group `oven.recipes`. Importing one needs no torch; training with it does."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import BaseModel
+from oven_controller.settings import resolution
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,18 @@ class Order:
     resume: bool = False
 
 
-class Recipe(Protocol):
-    name: str
-    default_start: str
-    settings_model: type[BaseModel]
+class Recipe(resolution.Recipe, Protocol):
+    """Names, settings and starts, which the stack asks for, and the training."""
 
-    def parse_start(self, text: str, seed: int, options: Any) -> Any:
-        """The start called `text`, under these options (a `settings_model`). It has `name`, `label` (empty unless it
-        is a drill) and `describe()`.
-
-        Raises ValueError with the nearest names.
-        """
+    @property
+    def name(self) -> str:
+        """The recipe's name in the log, and among the entry points."""
 
     def train(self, order: Order) -> None:
         """Train to the end, attached to the controller that the environment names."""
+
+
+def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
+    """The error for a start that there is not; it names the nearest of `starts`."""
+    near = difflib.get_close_matches(text, starts, n=3, cutoff=0.4) or starts
+    return ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")

@@ -1,32 +1,93 @@
-"""A recipe's run in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
+"""A recipe's training in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from transformers import Trainer
+from transformers import PrinterCallback
 
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.attach import attach
-from oven_learner.recipes.base import Order
+from oven_learner.hf.callback import Attachment
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.recipes.base import Order, Recipe
+from oven_learner.rewards import Committee
+from oven_learner.teachers import Teachers
+
+TRAINER_ARGUMENTS: dict[str, Any] = {
+    "logging_steps": 1,
+    "logging_nan_inf_filter": False,  # else a NaN loss is reported as 0
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+"""What every recipe's trainer is given: it logs each step as it is, and prints and saves nothing by itself."""
 
 
-def end_at_once_on_sigterm() -> None:
-    """Until there is something to end cleanly."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that is ready to start: `attach` it, and call `trainer.train()`."""
+
+    trainer: Any
+    """Of transformers or TRL."""
+    evaluate: Callable[[], dict[str, float]]
+    """Measures what is held out."""
+    evaluate_every: int
+    """Optimizer steps."""
+    metrics: tuple[MetricSpec, ...]
+    """What the recipe adds to the metrics that `attach` finds."""
+    lr_bounds: tuple[float, float]
+    beta_bounds: tuple[float, float] = USER_BOUNDS
+    mixture: Mixture | None = None
+    teachers: Teachers | None = None
+    committee: Committee | None = None
+
+    def __post_init__(self) -> None:
+        self.trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
+
+    def attach(self, **options: Any) -> Attachment:
+        """Attaches the trainer; `options` are further ones of `oven.attach`."""
+        return attach(
+            self.trainer,
+            evaluate=self.evaluate,
+            evaluate_every=self.evaluate_every,
+            metrics=self.metrics,
+            lr_bounds=self.lr_bounds,
+            beta_bounds=self.beta_bounds,
+            mixture=self.mixture,
+            teachers=self.teachers,
+            committee=self.committee,
+            **options,
+        )
 
 
-def run(trainer: Trainer, order: Order, **options: Any) -> None:
-    """Train to the end; `options` are those of `attach`."""
-    attachment = attach(trainer, seconds=order.seconds, **options)
-    attachment.resumable = True
+Build = Callable[[Any, Any, int, Path, Path], Job]
+"""From settings, start, seed, the folder for checkpoints and the cache."""
+
+
+def train(recipe: Recipe, order: Order, build: Build) -> None:
+    """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
+    attachment: Attachment | None = None
 
     def end(number: int, _: types.FrameType | None) -> None:
-        if attachment.client is None:
+        if attachment is None or attachment.client is None:
             sys.exit(0)
         attachment.client.request_stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, end)
-    trainer.train(resume_from_checkpoint=order.resume or None)
+    steps = {"max_steps": order.steps} if order.steps else {}
+    settings = recipe.settings_model.model_validate({**order.options, **steps})
+    start = recipe.parse_start(order.start, order.seed, settings)
+    checkpoints = order.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    job = build(settings, start, order.seed, checkpoints, order.cache)
+    attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
+    attachment.resumable = True
+    job.trainer.train(resume_from_checkpoint=order.resume or None)

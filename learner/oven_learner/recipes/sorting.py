@@ -1,9 +1,26 @@
-"""What the recipes on the sorting task have in common: the task's sizes, the policy's, and its warm-up's. No torch."""
+"""What the recipes on the sorting task have in common: the sizes of task, policy and warm-up, and metrics. No torch."""
+
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_controller.protocol.messages import MetricSpec
+
+LR_BOUNDS = (0.01, 100.0)
+"""Wide enough that no agent can read off them where a drawn start lies."""
+
+
+def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
+    """Held-out accuracy, 0 to 1: the mean over levels, and each level's."""
+    return (
+        MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
+        *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in levels),
+    )
+
 
 class SortingSettings(BaseModel):
+    """Sizes of the task, the policy and its warm-up."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The task: a level is the number of digits to sort.

@@ -124,6 +124,7 @@ def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def standard(value: float, mean: float, spread: float) -> float:
+    """The standard score of one value; 0 where the spread is none."""
     return (value - mean) / spread if spread > FLAT else 0.0
 
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import Completion, MetricSpec, ScoreRequest
+from oven_controller.protocol.messages import MetricSpec
+from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
@@ -31,11 +32,18 @@ class Asker(Protocol):
     """The seam to the remote members (`RemoteMembers`)."""
 
     @property
-    def members(self) -> tuple[str, ...]: ...
+    def members(self) -> tuple[str, ...]:
+        """Their names."""
+
     @property
-    def deadline_s(self) -> float: ...
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]: ...
-    def close(self) -> None: ...
+    def deadline_s(self) -> float:
+        """How long an answer may take."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+        """Member → its verdict on each request, in their order."""
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ class Committee:
 
     @property
     def weights(self) -> dict[str, float]:
+        """Member → its share; they sum to 1."""
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -136,6 +145,7 @@ class Committee:
 
     @property
     def quorum(self) -> int:
+        """How many members with weight must score a group, as the weights are now."""
         voting = sum(weight > 0 for weight in self._weights.values())
         return min(2 if self._quorum is None else self._quorum, voting)
 
@@ -145,6 +155,7 @@ class Committee:
             actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
 
     def announced(self) -> tuple[MetricSpec, ...]:
+        """The metrics that it logs of each batch."""
         return (
             *(
                 MetricSpec(name=f"rewards/{member}/mean", unit="0 to 1, groups that it scored")
@@ -177,7 +188,7 @@ class Committee:
         mine = ([as_text(prompt) for prompt in prompts], [as_text(completion) for completion in completions], cells)
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
-        self.rows, parts = ranks.gathered(mine, len(prompts)) if several else (range(len(prompts)), [mine])
+        self.rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
         judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
         self.last = judged = ranks.broadcast(judged) if several else judged
         if log_metric is not None and self.rows.start == 0:
@@ -186,6 +197,7 @@ class Committee:
         return [judged.rewards[row] for row in self.rows]
 
     def close(self) -> None:
+        """Training has ended: nothing more is asked of remote members."""
         if self.remote is not None:
             self.remote.close()
 

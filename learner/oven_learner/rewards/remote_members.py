@@ -24,8 +24,9 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ScoreReply, ScoreRequest
-from oven_controller.security.credentials import Credentials, score_inbox
+from oven_controller.protocol.permissions import score_inbox
+from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
 from oven_learner.rewards.scores import Abstention, Verdict, checked, own_kind
@@ -40,6 +41,7 @@ ABSENT_S = 10.0
 """How long a member that no one answers for is waited for, once: one that is started again takes less. Until it has
 answered it is not waited for again."""
 LOOK_S = 0.25
+"""Between two questions to a member that no one answers for."""
 GRACE_S = 2.0
 """Beyond the deadline, for a loop that does not come back at all."""
 RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)

@@ -35,6 +35,8 @@ Scores: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
+    """A member's verdict without scores; `kind` says why."""
+
     kind: str
 
 

@@ -16,9 +16,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
 from oven_controller.protocol.messages import Value
-from oven_controller.runs.folder import write_whole
 
 RECORD, PART = "oven.json", "oven.part"
 TRAINER_STATE = "trainer_state.json"
@@ -69,7 +69,7 @@ def finish(folder: Path, record: Record) -> None:
 
 
 def rewrite(folder: Path, record: Record) -> None:
-    write_whole(folder / RECORD, record.model_dump_json(indent=1) + "\n")
+    write_atomic(folder / RECORD, record.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Record | None:

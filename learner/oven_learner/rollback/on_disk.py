@@ -15,7 +15,9 @@ from typing import Any
 from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Relaunch
 from oven_learner.rollback import checkpoint_record
-from oven_learner.rollback.in_memory import Snapshot, Snapshots, Turns
+from oven_learner.rollback.base import Snapshot
+from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.schedule import Schedule
 from oven_learner.rollback.time_budget import Pacing
 
 log = logging.getLogger("oven.learner")
@@ -80,39 +82,41 @@ class OnDisk:
         self._leader, self._share = leader, share
         began = clock()
         pacing = Pacing(began, expected=seconds_to_write(size, output) if leader else 0.0)
-        self._turns = Turns(pacing, clock, share)
+        self._schedule = Schedule(pacing, clock, share)
 
     @property
     def spent_s(self) -> float:
         """What the saves that no one asked for have cost so far."""
-        return self._turns.pacing.spent
+        return self._schedule.pacing.spent
 
     @property
     def copies(self) -> int:
         """How many those were."""
-        return self._turns.pacing.copies
+        return self._schedule.pacing.copies
 
-    def regular(self, tick: int) -> None:
-        if self._turns.come(tick) and self._share(self._room()):
+    def take_if_due(self, tick: int) -> None:
+        if self._schedule.due(tick) and self._share(self._room()):
             self._ask()
 
-    def now(self, tick: int) -> None:
+    def take(self, tick: int) -> None:
         """The client itself asks the trainer to save."""
 
-    def before(self, tick: int) -> None:
+    def ensure(self, tick: int) -> None:
         """What is there has to do: a save that takes minutes cannot come before every risky change. Raises LookupError
         when nothing is."""
         self._share_or_raise(lambda: self._chosen(tick))
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
         """Called on every rank; rank 0 removes what is no longer needed."""
-        self._turns.pacing.took(began, ended, own=own)
-        self._turns.taken(tick)
+        self._schedule.pacing.took(began, ended, own=own)
+        self._schedule.taken(tick)
         record = checkpoint_record.read(folder)
         if record is not None:
             self._size = sum(record.files.values())
+        if self._leader:
+            self._tidy()
 
-    def tidy(self) -> None:
+    def _tidy(self) -> None:
         """Remove all but the newest KEPT of those that no one asked for, and those that a rollback left behind."""
         taken = []
         for path in checkpoint_record.in_folder(self._output):
@@ -126,7 +130,7 @@ class OnDisk:
             log.debug("removes %s%s", path, "" if counts else ", which a rollback left behind")
             shutil.rmtree(path, ignore_errors=True)
 
-    def back(self, tick: int, now: int) -> Snapshot:
+    def restore(self, tick: int, now: int) -> Snapshot:
         """Ask for the restart. The present process trains no further step."""
         return self._share_or_raise(lambda: self._left(tick))
 
@@ -202,18 +206,18 @@ class Resumable:
         self.disk = disk
         self._copies = copies
 
-    def regular(self, tick: int) -> None:
-        self._copies.regular(tick)
-        self.disk.regular(tick)
+    def take_if_due(self, tick: int) -> None:
+        self._copies.take_if_due(tick)
+        self.disk.take_if_due(tick)
 
-    def now(self, tick: int) -> int:
-        return self._copies.now(tick)
+    def take(self, tick: int) -> int:
+        return self._copies.take(tick)
 
-    def before(self, tick: int) -> None:
-        self._copies.before(tick)
+    def ensure(self, tick: int) -> None:
+        self._copies.ensure(tick)
 
-    def back(self, tick: int, now: int) -> Snapshot:
-        snapshot = self._copies.back(tick, now)
+    def restore(self, tick: int, now: int) -> Snapshot:
+        snapshot = self._copies.restore(tick, now)
         try:
             self.disk.abandon(snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}")
         except OSError as error:

@@ -17,6 +17,7 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 
 def size_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the model's parameters."""
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 

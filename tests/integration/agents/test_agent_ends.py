@@ -159,7 +159,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="the learner starts")
     before = stack.json("creds", "list")
     for name, whose in (
-        ("lr", "an agent of this run, which speaks with the key 'agents-1'"),
+        ("learning_rate", "an agent of this run, which speaks with the key 'agents-1'"),
         ("agents-1", "a process of several agents, or of a mesh replica"),
         ("agents-7", "a process of several agents, or of a mesh replica"),
         ("mesh-2", "a process of several agents, or of a mesh replica"),
@@ -173,7 +173,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
 
-    up = stack.up("s", "--set", "agents=lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up("s", "--set", "agents=learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts")
     assert stack.command("agent", "new", "scout")[0] == 0
     code, said = stack.command("agent", "run", "scout.py", "--name", "curriculum")
     assert code == 2 and "`oven-controller agent run curriculum` runs that one" in said, said

@@ -101,7 +101,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         await learner.start()
         for _ in range(25):
             await learner.observe(1.0)  # it has to ask history for them
-        while not await bus.heard(ON.history):
+        while not await bus.has_listener(ON.history):
             assert mesh.popen.poll() is None, mesh.said()
             await asyncio.sleep(0.05)
         run = f"import os; os.execv({NODE!r}, ['node', {str(EXAMPLES / 'agent.mjs')!r}])"

@@ -27,8 +27,9 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.process.child import Child
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
-from oven_controller.security.credentials import Credentials, score_inbox
+from oven_controller.protocol.permissions import score_inbox
+from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.settings.model import MemberSettings
 

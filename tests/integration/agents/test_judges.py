@@ -18,7 +18,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings
 
 APIS = ("openai", "anthropic")
@@ -136,7 +136,7 @@ async def test_the_deadline_ends_it_whatever_the_sdk_would_do(
     endpoint: Endpoint, api: str, script: str, kind: Kind
 ) -> None:
     """A server that says nothing, or asks to come back in 100 s: neither SDK would end by itself in time."""
-    async with Asked(endpoint, api, script) as asked, asyncio.timeout(30):
+    async with Asked(endpoint, api, script) as asked, asyncio.timeout(60):
         reply = await asked.score(7, deadline_s=0.6)
     assert (reply.scores, reply.failure) == (None, kind)
 

@@ -73,8 +73,8 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     would go on trying for two minutes."""
     with pytest.raises(RefusedError) as refused:
         async with (
-            asyncio.timeout(30),
-            Bus.connect(url, key, timeout_s=20, trust=tls.trusting(trust) if trust else None),
+            asyncio.timeout(60),
+            Bus.connect(url, key, timeout_s=60, trust=tls.trusting(trust) if trust else None),
         ):
             pass
     return str(refused.value)
@@ -239,7 +239,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
 
 @pytest.mark.e2e
 def test_a_key_is_taken_back_while_the_server_comes_up_again(stack: Stack) -> None:
-    up = stack.up("r", "--set", "agents=lr", "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up("r", "--set", "agents=learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts")
     folder = stack.run_folder("r")
     assert stack.command("creds", "add", "guest")[0] == 0
     key = folder.server.creds / "guest.nk"
@@ -293,7 +293,7 @@ def _kill_server(guard: int) -> None:
     for process in psutil.Process(guard).children(recursive=True):
         if "nats-server" in process.name():
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def _only_the_owner_reads_secrets(folder: Path) -> None:

@@ -12,11 +12,11 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family
 
-from oven_controller.bus import connection as bus_module
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.protocol.messages import HistoryRequest, RunStarted
+from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.requests import HistoryRequest
 from oven_controller.replica.history import serve_history
 from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
@@ -79,7 +79,7 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at the end of a run that was quiet for a while: `up` hung there, now and then."""
-    monkeypatch.setattr(bus_module, "BEATS", 1)
+    monkeypatch.setattr("oven_controller.bus.log.BEATS", 1)
     key = Credentials.load(server.folder.creds / "admin.nk")
     async with Bus.connect(server.url, key) as bus:
         await filled(bus)

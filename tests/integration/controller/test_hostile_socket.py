@@ -14,9 +14,7 @@ import pytest
 from tests.support.attack import attacked, plain, unchanged
 from tests.support.honest_run import HOSTILE, ON, TICKS, HonestRun, Hostile, Played
 
-from oven_controller.protocol.messages import (
-    HistoryRequest,
-)
+from oven_controller.protocol.requests import HistoryRequest
 
 __all__ = ["plain"]  # a fixture
 

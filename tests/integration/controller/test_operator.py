@@ -16,11 +16,11 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
 from oven_controller.protocol.names import Subjects
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server.embedded import EmbeddedServer
-from oven_learner.link.resume_state import read_past
+from oven_learner.link.resume_state import read_resume_state
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,7 @@ def beating(stack: Stack, run: str, *sets: str) -> subprocess.Popen[str]:
     """A stack whose learner beats, with an agent that always wants something."""
     stack.install({"learner": "oven_services:learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    agents = "agents=[lr,{name: adviser.py}]"
+    agents = "agents=[learning_rate,{name: adviser.py}]"
     wanted = [part for text in (agents, "kg=false", "rules.cooldown_ticks=2", *sets) for part in ("--set", text)]
     return stack.up(run, *wanted, until="learner  toy")
 
@@ -108,7 +108,9 @@ def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
     assert said(stack, 1, "unmute", "nobody")["answer"]["done"] is False
     status = stack.json("status")
     assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}
-    assert status["agents"]["adviser"]["shadow"] == "muted by operator" and not status["agents"]["lr"]["shadow"]
+    assert (
+        status["agents"]["adviser"]["shadow"] == "muted by operator" and not status["agents"]["learning_rate"]["shadow"]
+    )
     assert status["knobs"]["grad.clip"] == 5.0
     assert "shadow: muted by operator" in stack.command("status")[1]
     text = finish(stack, up, "advised")
@@ -158,7 +160,7 @@ def test_a_hold_outlives_a_mesh_that_is_killed(stack: Stack) -> None:
 def test_an_agent_that_is_started_as_a_shadow(stack: Stack) -> None:
     stack.install({"learner": "oven_services:learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    sets = ("agents=[lr,{name: adviser.py, shadow: true}]", "kg=false")
+    sets = ("agents=[learning_rate,{name: adviser.py, shadow: true}]", "kg=false")
     up = stack.up("shadows", *(part for text in sets for part in ("--set", text)), until="learner  toy")
     assert json.loads(stack.run_folder("shadows").config.read_text())["rules"]["shadow"] == ["adviser"]
     another = stack.start("agent", "run", "adviser.py", "--name", "second", "--shadow")
@@ -190,5 +192,5 @@ async def test_a_learner_that_starts_again_finds_in_the_log_what_was_answered(se
             await operator.append(on.operator("operator"), command.wire(), message_id=command.id)
         receipt = Receipt(incarnation=1, n=1, command="a", actuator="run.hold", status="applied", tick=0, step=0)
         await learner.append(on.receipt, receipt.wire())
-        past = await read_past(learner, "r", Keyring())
+        past = await read_resume_state(learner, "r", Keyring())
     assert past.commands == {"a": None, "b": commands[1]}

@@ -17,7 +17,7 @@ def test_a_run_that_is_up_and_then_killed_is_read_all_the_same(stack: Stack) -> 
     assert live["same"] and (live["tick"], live["standing"]["tick"]) == (5, 5)
     assert live["signatures"]["by_kind"]["observation"] == {"signed": 5}
     assert live["standing"]["effective"] == {"optimizer.lr_scale": 1.0}
-    assert live["standing"]["agents"]["lr"]["live"]
+    assert live["standing"]["agents"]["learning_rate"]["live"]
     processes = family(up.pid)
     up.kill()
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
@@ -33,7 +33,12 @@ def test_a_run_that_is_up_and_then_killed_is_read_all_the_same(stack: Stack) -> 
             assert code == 2 and "the store of run 'three' is being read by another command" in said
     assert stack.run_folder("three").export.exists()
 
-    found = stack.json("backtest", "lr", "three")
-    assert (found["agent"], found["ticks"], found["took_part"], found["same_votes"]) == ("lr", 12, True, True)
-    code, said = stack.command("backtest", "lrr", "three")
-    assert (code, "no agent named 'lrr'; did you mean 'lr'?" in said) == (2, True)
+    found = stack.json("backtest", "learning_rate", "three")
+    assert (found["agent"], found["ticks"], found["took_part"], found["same_votes"]) == (
+        "learning_rate",
+        12,
+        True,
+        True,
+    )
+    code, said = stack.command("backtest", "learnig_rate", "three")
+    assert (code, "no agent named 'learnig_rate'; did you mean 'learning_rate'?" in said) == (2, True)

@@ -11,8 +11,8 @@ import pytest
 from tests.support.learner_side import LIMIT_S, RUN, Server, serving, until
 from tests.support.swarm import RULES, Swarm, swarming
 
-from oven_controller.protocol.messages import HistoryBatch, HistoryRequest
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.requests import HistoryBatch, HistoryRequest
 
 ON = Subjects(RUN)
 MESHES = ("mesh", "mesh-2", "mesh-3")
@@ -37,7 +37,7 @@ async def swarm(server: Server, tmp_path: Path) -> AsyncIterator[Swarm]:
 async def silence(server: Server, name: str) -> None:
     """Until the server knows that this replica is gone; before that it may choose it to answer."""
     async with server.bus() as admin, asyncio.timeout(LIMIT_S):
-        while await admin.heard(ON.history_of(name)):
+        while await admin.has_listener(ON.history_of(name)):
             await asyncio.sleep(0.01)
 
 

@@ -37,14 +37,14 @@ from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica import service
 from oven_controller.replica.history import serve_history
-from oven_controller.runs import log_reader, log_recovery
+from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, judged, load_keys
 from oven_controller.stack.operator_client import carried_out
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import BusLink
+from oven_learner.link.process_link import ProcessLink
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
@@ -58,7 +58,9 @@ class Proposer(Agent):
 
     def vote(self, window):
         ticks = [observation.tick for observation in window.observations]
-        return window.propose("rate", 2.0, confidence=0.9, why=f"saw {len(ticks)} up to {ticks[-1]}") if ticks else None
+        if not ticks or ticks[-1] < 3:
+            return None
+        return window.propose("rate", 2.0, confidence=0.9, why=f"saw {len(ticks)} up to {ticks[-1]}")
 '''
 FORGED = Decision(
     id="000000000777-00", ballot="b", actuator="rate", verdict="adopted", value=9.0, reason="", tally=(),
@@ -75,7 +77,7 @@ class Run:
 
     def learner(self, rate: list[float], keys: dict[str, str] | None = None) -> OvenClient:
         credentials = Credentials.load(self.server.creds("learner"))
-        link = BusLink(self.server.url, RUN, credentials, keyring=Keyring(self.pin))
+        link = ProcessLink(self.server.url, RUN, credentials, pin=self.pin)
         actuators = Actuators()
         actuators.scalar("rate", lambda: rate[0], lambda v: rate.__setitem__(0, v), low=0.1, high=10)
         said = self.keys if keys is None else keys
@@ -294,7 +296,7 @@ async def test_a_learner_goes_on_with_the_keys_of_the_run_and_with_no_other(run:
     begun = [event.body for event in await run.judged() if isinstance(event.body, RunStarted)]
     assert [body.keys for body in begun] == [run.keys, run.keys]
 
-    stranger = BusLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
+    stranger = ProcessLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
     with pytest.raises(ConfigError, match="signed by another learner's key"):
         await asyncio.to_thread(stranger.open)
 
@@ -344,7 +346,7 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
             await agent.client.publish(
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
-        async with asyncio.timeout(30):
-            while len(told := await log_reader.history(agent, RUN)) < 3:
+        async with asyncio.timeout(60):
+            while len(told := await log_sources.history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
     assert [(event.message_id, event.signature) for event in told] == [("", "")] * 3

@@ -13,7 +13,7 @@ from tests.integration.conftest import WAIT_S, Stack
 
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 
 pytestmark = pytest.mark.e2e
 
@@ -82,7 +82,7 @@ def beating(stack: Stack, run: str, *args: str) -> Said:
     (stack.folder / "pendulum.py").write_text(PENDULUM)
     (stack.folder / "crasher.py").write_text(CRASHER)
     wanted = [
-        "agents=[lr,pendulum.py,crasher.py]",
+        "agents=[learning_rate,pendulum.py,crasher.py]",
         COMMITTEE,
         "rules.cooldown_ticks=2",
         "rules.max_interventions=100000",
@@ -131,7 +131,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     events = list(exported(stack.run_folder("kills")))
     whole(events)
     joined = Counter(e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined")
-    assert joined["pendulum"] >= 2 and joined["lr"] >= 2
+    assert joined["pendulum"] >= 2 and joined["learning_rate"] >= 2
     assert stack.command("replay", "kills")[0] == 0
     follower.end()
     exported_lines = stack.run_folder("kills").export.read_text().splitlines()

@@ -119,7 +119,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
     assert {p["name"]: p["alive"] for p in status["processes"]} == dict.fromkeys(
         ("up", "nats-server", "mesh", "agents-1", "learner"), True
     )
-    assert status["agents"]["lr"]["live"]
+    assert status["agents"]["learning_rate"]["live"]
     assert "reward" in status["metrics"]
 
     code, said = stack.command("hold", "seven", "--reason", "a look")
@@ -129,7 +129,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
     assert stack.command("replay", "seven")[0] == 0
 
     assert stack.command("agent", "new", "scout")[0] == 0
-    code, said = stack.command("agent", "run", "scout.py", "--name", "lr")
+    code, said = stack.command("agent", "run", "scout.py", "--name", "learning_rate")
     assert (code, "runs in 'seven' already" in said) == (2, True)
     scout = stack.start("agent", "run", "scout.py")
     assert "agent    scout joined" in stack.read_until(up, "scout joined")
@@ -175,7 +175,7 @@ def test_waiting_for_a_script(stack: Stack) -> None:
     ("args", "code", "words"),
     [
         (["--recipe", "toi"], 2, "did you mean 'toy'?"),
-        (["--set", "agents=[lrr]"], 2, "did you mean 'lr'?"),
+        (["--set", "agents=[learnig_rate]"], 2, "did you mean 'learning_rate'?"),
         (["--start", "tund"], 2, "nearest: tuned"),
         (["--set", "recipe_options.widht=3"], 2, "did you mean 'recipe_options.width'?"),
         (["--set", "recipe_options.width=65"], 2, "less than or equal to 64"),

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.support.learner_side import RUN, Server, serving, until
+from tests.support.learner_side import RUN, Server, polled, serving, until
+from tests.support.link_on_loop import LinkOnLoop
 
 from oven_agents import Agent, Window
 from oven_agents.runtime.host import host
@@ -37,7 +38,6 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import BusLink
 
 CANARY = "sk-canary-3141592653"
 
@@ -108,7 +108,7 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
     rate = [1.0]
     actuators = Actuators()
     actuators.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10)
-    link = BusLink(nats.url, RUN, Credentials.load(nats.creds("learner")))
+    link = LinkOnLoop(nats.url, RUN, Credentials.load(nats.creds("learner")))
     rules = Rules(autonomy="auto", newcomers="full")
     learner = OvenClient(link, actuators, max_steps=1000, rules=rules, metrics=(MetricSpec(name="loss"),))
     async with mesh_and_agents(nats, agents):
@@ -123,11 +123,6 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
         await nats.logged(lambda event: isinstance(event.body, Decision))
         await until(lambda: polled(learner) and rate[0] == 2.0)
         assert await asyncio.to_thread(learner.close, "completed")
-
-
-def polled(learner: OvenClient) -> bool:
-    learner.poll()
-    return True
 
 
 def flushed() -> bool:

@@ -26,20 +26,16 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import (
-    ActuatorSpec,
-    AgentStatus,
+from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
+from oven_controller.protocol.requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,
     Judgement,
     JudgeRequest,
-    MetricSpec,
-    Observation,
     OutcomeReport,
     OutcomeTaken,
-    RunStarted,
     Symptom,
 )
 from oven_controller.protocol.subjects import UNSIGNED
@@ -206,7 +202,7 @@ async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: Emb
                 held = Answers(load())
                 following = asyncio.create_task(follow(bus, "r", held, every_s=0.01))
                 try:
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60):
                         while len(held.posteriors.reports) < len(wanted):
                             await asyncio.sleep(0.01)
                 finally:
@@ -231,7 +227,7 @@ async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_p
 
 async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
     """As soon as somebody answers."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await bus.request(names.kg(endpoint), data, 0.5)
@@ -250,7 +246,7 @@ async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path)
         async with connected(server, "admin") as admin:
             await answered(admin, "info", GraphInfoRequest().wire())
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await process.wait() == 0, log.read_text()
             with pytest.raises(BusError, match=r"no one answers on oven\.kg\.info"):
                 await ask(admin)
@@ -290,7 +286,7 @@ async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list
         await serve_history(history, "r")
         hosting = asyncio.create_task(host([Session(Eager(), "lr")], server.url, "r", key(server, "lr")))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 async for event in admin.read("r"):
                     match event.body:
                         case AgentStatus(state="joined") if event.seq == 1:

@@ -1,4 +1,7 @@
-"""BusLink under faults that no server shows by itself: silence, refusals, words that are lost, fifty connections."""
+"""The link under faults that no server shows by itself: silence, refusals, words that are lost, fifty connections.
+
+What a proxy or the server can do is done to the real link; what is patched into `Bus`, to the writer and the reader.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,30 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.integration.learner.test_learner_link import client, decide, decision, keep_observing, off_loop, polled
-from tests.support.learner_side import LIMIT_S, RUN, Server, serving, until
+from tests.support.learner_side import (
+    RUN,
+    Server,
+    decide,
+    decision,
+    keep_observing,
+    learner_on,
+    off_loop,
+    polled,
+    serving,
+    until,
+)
+from tests.support.link_on_loop import LinkOnLoop
 
-from oven_controller.bus.connection import Bus, Entry
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.log import Entry
 from oven_controller.errors import BusError
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.protocol.names import Subjects, log_stream
 from oven_controller.protocol.subjects import log_subjects
 from oven_controller.security.credentials import Credentials
-from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
-from oven_learner.link.bus_link import BATCH_FROM, BusLink
+from oven_learner.link import bus_session, log_writer
+from oven_learner.link.log_writer import BATCH_FROM
+from oven_learner.link.process_link import ProcessLink
 
 BATCH = 3 * BATCH_FROM
 ON = Subjects(RUN)
@@ -43,6 +58,7 @@ class Proxy:
         self.made = 0
         self._server = server
         self._swallowing: list[asyncio.Event] = []
+        self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Proxy:
@@ -56,6 +72,10 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Hang up on its newest connection."""
+        self._writers[-1].transport.abort()
+
     def hole(self) -> None:
         for swallowing in self._swallowing:
             swallowing.set()
@@ -67,6 +87,7 @@ class Proxy:
         self.made += 1
         swallowing = asyncio.Event()
         self._swallowing.append(swallowing)
+        self._writers.append(writer)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._server.port)
         try:
             both = [
@@ -93,15 +114,8 @@ class Proxy:
                     await writer.drain()
 
 
-def through(proxy: Proxy, nats: Server, rate: list[float]) -> OvenClient:
-    actuators = Actuators()
-    actuators.scalar("rate", lambda: rate[0], lambda v: rate.__setitem__(0, v), low=0.1, high=10)
-    return OvenClient(BusLink(proxy.url, RUN, Credentials.load(nats.creds("learner"))), actuators)
-
-
-def link_of(learner: OvenClient) -> BusLink:
-    assert isinstance(learner._link, BusLink)
-    return learner._link
+def on_loop(nats: Server, url: str = "", **settings: Any) -> LinkOnLoop:
+    return LinkOnLoop(url or nats.url, RUN, Credentials.load(nats.creds("learner")), **settings)
 
 
 async def in_log(nats: Server) -> list[int]:
@@ -109,11 +123,10 @@ async def in_log(nats: Server) -> list[int]:
     return [body.n for body in await nats.bodies() if not isinstance(body, Decision)]  # type: ignore[attr-defined]
 
 
-async def test_a_line_that_swallows_everything_is_given_up(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.link.bus_link.TURN_S", 0.1)
+async def test_a_line_that_swallows_everything_is_given_up(nats: Server) -> None:
     rate = [1.0]
     async with Proxy(nats) as proxy:
-        learner = through(proxy, nats, rate)
+        learner = learner_on(ProcessLink(proxy.url, RUN, Credentials.load(nats.creds("learner"))), rate)
         await off_loop(learner.start)
         stop = asyncio.Event()
         training = asyncio.create_task(keep_observing(learner, 1, stop))
@@ -126,7 +139,7 @@ async def test_a_line_that_swallows_everything_is_given_up(nats: Server, monkeyp
         await until(lambda: rate[0] == 2.0)
         stop.set()
         await training
-        assert await off_loop(learner.close, "completed", timeout_s=30)
+        assert await off_loop(learner.close, "completed", timeout_s=60)
     numbers = await in_log(nats)
     assert numbers == list(range(1, len(numbers) + 1))
     receipts = [body for body in await nats.bodies() if isinstance(body, Receipt)]
@@ -149,62 +162,43 @@ async def ignored(_message: object) -> None: ...
 
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
-    monkeypatch.setattr("oven_learner.link.bus_link.TURN_S", 0.05)
-    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
-    me, loops, clients = psutil.Process(), list[asyncio.AbstractEventLoop](), list[Bus]()
-    real = Bus.open
-
-    async def remember(*args: Any, **kwargs: Any) -> Bus:
-        bus = await real(*args, **kwargs)
-        if kwargs.get("name") == "learner":
-            loops.append(asyncio.get_running_loop())
-            clients.append(bus)
-        return bus
-
-    monkeypatch.setattr(Bus, "open", remember)
+    monkeypatch.setattr(bus_session, "TURN_S", 0.05)
+    monkeypatch.setattr(bus_session, "RETRY_S", 0.01)
+    me, rate = psutil.Process(), [1.0]
     async with Proxy(nats) as proxy:
-        learner = through(proxy, nats, [1.0])
+        link = on_loop(nats, proxy.url)
+        learner = learner_on(link, rate)
         await off_loop(learner.start)
 
-        def ours() -> int:
-            """Sockets of this process that lead to the proxy."""
+        def held() -> tuple[int, int]:
+            """Tasks of the loop, and sockets of this process that lead to the proxy."""
             port = int(proxy.url.rsplit(":", 1)[1])
-            return sum(1 for c in me.net_connections("tcp4") if c.raddr and c.raddr.port == port)
+            ours = sum(1 for c in me.net_connections("tcp4") if c.raddr and c.raddr.port == port)
+            return len(asyncio.all_tasks()), ours
 
-        async def tasks() -> int:
-            async def count() -> int:
-                return len(asyncio.all_tasks())
+        async def in_full_use(number: int) -> None:
+            async with nats.bus("mesh") as mesh:
+                await decide(mesh, decision(number, value=1.0 + number))
+            await until(lambda: polled(learner) and rate[0] == 1.0 + number and not link.unsent)
 
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(count(), loops[0])) - 1
-
-        async def reading() -> bool:
-            """Whether the newest connection is in full use."""
-            return len(clients[-1].client._subs) >= 2
-
-        async def settled() -> tuple[int, int]:
-            async with asyncio.timeout(LIMIT_S):
-                while not (clients[-1].connected and await reading()) or link_of(learner).unsent:
-                    await asyncio.sleep(0.01)
-            return await tasks(), ours()
-
-        at_first = await settled()
+        await in_full_use(1)
+        at_first = held()
         descriptors = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
         for number in range(50):
-            seen = len(clients)
+            seen = proxy.made
             if number % 2:
                 proxy.hole()
             else:
-                transport = clients[-1].client._transport._io_writer.transport  # type: ignore[union-attr]
-                loops[0].call_soon_threadsafe(transport.abort)
+                proxy.cut()
             learner.observe(number, {"loss": 1.0})
-            await until(lambda seen=seen: len(clients) > seen)  # type: ignore[misc]
-        at_last = await settled()
-        assert at_last == at_first, "(tasks, sockets) of the link"
+            await until(lambda seen=seen: proxy.made > seen)  # type: ignore[misc]
+        await in_full_use(2)
+        await until(lambda: held() == at_first)
         if descriptors:
             # The proxy's own sockets to the server go when it has noticed.
             await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 2)
-        assert await off_loop(learner.close, "completed", timeout_s=30)
-    assert await in_log(nats) == list(range(1, 53))
+        assert await off_loop(learner.close, "completed", timeout_s=60)
+    assert await in_log(nats) == list(range(1, 55))
 
 
 async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
@@ -229,21 +223,22 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
             raise BusError("no word came back")
         return taken
 
-    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
-    for module in ("bus.connection", "protocol.events"):
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
+    for module in ("bus.log", "protocol.events"):
         monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)
-    learner = client(nats)
+    link = on_loop(nats)
+    learner = learner_on(link)
     await off_loop(learner.start)
-    await until(lambda: not link_of(learner).unsent)  # the announcement goes alone
+    await until(lambda: not link.unsent)  # the announcement goes alone
     step = 0
     while lost.count("batch") < 2:
         for _ in range(BATCH):
             step += 1
             learner.observe(step, {"loss": 1.0})
-        await until(lambda: not link_of(learner).unsent)
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+        await until(lambda: not link.unsent)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert sorted(lost) == ["batch", "batch", "one", "one"]
     assert await in_log(nats) == list(range(1, step + 3))
 
@@ -263,12 +258,13 @@ async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
             raise BusError("no word came back")
         return await real(bus, subject, data, **kwargs)
 
-    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
     monkeypatch.setattr(Bus, "append", append)
-    learner = client(nats)
+    link = on_loop(nats)
+    learner = learner_on(link)
     await off_loop(learner.start)
     learner.observe(1, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert kept and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
 
 
@@ -285,11 +281,12 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
         return await real(bus, entries, batch, **kwargs)
 
     monkeypatch.setattr(Bus, "append_all", append_all)
-    learner = client(nats)
+    link = on_loop(nats)
+    learner = learner_on(link)
     await off_loop(learner.start)
     for step in range(1, BATCH + 1):
         learner.observe(step, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert tries
     assert await in_log(nats) == list(range(1, BATCH + 3))
 
@@ -297,22 +294,26 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
 async def test_a_full_log_stops_no_training_and_is_said_once(
     nats: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_S", 0.01)
-    monkeypatch.setattr("oven_learner.link.bus_link.RETRY_MOST_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_MOST_S", 0.01)
     refused: list[str] = []
-    real = Bus._confirmed
 
-    async def confirmed(bus: Bus, *args: Any) -> int:
-        try:
-            return await real(bus, *args)
-        except BusError as error:
-            refused.append(str(error))
-            raise
+    def noting(real: Any) -> Any:
+        async def appended(*args: Any, **kwargs: Any) -> int:
+            try:
+                return await real(*args, **kwargs)  # type: ignore[no-any-return]
+            except BusError as error:
+                refused.append(str(error))
+                raise
 
-    monkeypatch.setattr(Bus, "_confirmed", confirmed)
-    learner = client(nats)
+        return appended
+
+    for name in ("append", "append_all"):
+        monkeypatch.setattr(Bus, name, noting(getattr(Bus, name)))
+    link = on_loop(nats)
+    learner = learner_on(link)
     await off_loop(learner.start)
-    await until(lambda: not link_of(learner).unsent)
+    await until(lambda: not link.unsent)
     async with nats.bus() as admin:
         config = (await admin.jetstream.stream_info(log_stream(RUN))).config
         config.max_bytes = 1024
@@ -324,8 +325,8 @@ async def test_a_full_log_stops_no_training_and_is_said_once(
         assert all("10077" in text for text in refused[:20]), refused[:3]
         config.max_bytes = -1
         await admin.jetstream.update_stream(config)
-    await until(lambda: not link_of(learner).unsent)
-    assert await off_loop(learner.close, "completed", timeout_s=30)
+    await until(lambda: not link.unsent)
+    assert await off_loop(learner.close, "completed", timeout_s=60)
     assert await in_log(nats) == list(range(1, 2 * BATCH + 3))
     said = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
     refusals = [text for text in said if "10077" in text]
@@ -337,26 +338,27 @@ async def test_without_jetstream_training_goes_on_and_says_what_to_look_at(
     nats: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the server has switched it off because its disk is full: nobody takes what is for the log."""
-    learner = client(nats)
+    link = ProcessLink(nats.url, RUN, Credentials.load(nats.creds("learner")))
+    learner = learner_on(link)
     await off_loop(learner.start)
-    await until(lambda: not link_of(learner).unsent)
+    await until(lambda: not link.unsent)
     async with nats.bus() as admin:
         await admin.jetstream.delete_stream(log_stream(RUN))
     learner.observe(1, {"loss": 1.0})
     await until(lambda: "JetStream is off" in caplog.text)
-    assert polled(learner) and link_of(learner).unsent == 1
+    await until(lambda: polled(learner) and link.unsent == 1)
     assert not await off_loop(learner.close, "completed", timeout_s=0.2)
 
 
 async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
-    learner = client(nats)
-    link_of(learner)._outbox._kept_bytes = 20_000
+    link = on_loop(nats, kept_bytes=20_000)
+    learner = learner_on(link)
     await off_loop(learner.start)
-    await until(lambda: not link_of(learner).unsent)
+    await until(lambda: not link.unsent)
     await nats.kill()
     for step in range(1, 1001):
         learner.observe(step, {"loss": 1.0})
-    closing = asyncio.create_task(off_loop(learner.close, "completed", timeout_s=30))
+    closing = asyncio.create_task(off_loop(learner.close, "completed", timeout_s=60))
     await nats.start()
     assert await closing
     said = await nats.bodies()
@@ -364,3 +366,79 @@ async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
     assert isinstance(said[0], RunStarted) and isinstance(said[-1], RunEnded)
     assert steps == list(range(1001 - len(steps), 1001))
     assert said[-1].dropped_observations == 1000 - len(steps) > 0
+
+
+async def test_a_connection_closed_for_good_is_made_anew(nats: Server) -> None:
+    """nats-py closes itself on some of the server's errors and never comes back by itself."""
+    rate = [1.0]
+    learner = learner_on(on_loop(nats), rate)
+    opened: list[Bus] = []
+    real = Bus.open
+
+    async def remember(*args: Any, **kwargs: Any) -> Bus:
+        opened.append(await real(*args, **kwargs))
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bus, "open", remember)
+        await off_loop(learner.start)
+        await opened[0].client.close()
+        await until(lambda: len(opened) == 2)
+        learner.observe(1, {"loss": 1.0})
+        async with nats.bus("mesh") as mesh:
+            await decide(mesh, decision(1))
+        await until(lambda: polled(learner) and rate[0] == 2.0)
+        assert await off_loop(learner.close, "completed")
+    assert [type(b) for b in await nats.bodies() if not isinstance(b, Decision)] == [
+        RunStarted, Observation, Receipt, RunEnded
+    ]  # fmt: skip
+
+
+async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
+    nats: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nats-py's publish does on a frozen peer: it ignores its cancellation."""
+    monkeypatch.setattr(bus_session, "TURN_S", 0.01)
+    real, stuck = Bus.append, list[Bus]()
+
+    async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:
+        if not stuck:
+            stuck.append(bus)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+        assert bus is not stuck[0]
+        return await real(bus, *args, **kwargs)
+
+    monkeypatch.setattr(Bus, "append", append)
+    link = on_loop(nats)
+    learner = learner_on(link)
+    await off_loop(learner.start)
+    learner.observe(1, {"loss": 1.0})
+    await until(lambda: not link.unsent)
+    monkeypatch.undo()
+    await off_loop(learner.close, "completed", timeout_s=5)
+    assert [type(body) for body in await nats.bodies()] == [RunStarted, Observation, RunEnded]
+
+
+async def test_while_the_bus_is_away_the_oldest_observations_go_and_receipts_stay(nats: Server) -> None:
+    rate, link = [1.0], on_loop(nats, kept_bytes=50_000)
+    learner = learner_on(link, rate)
+    await off_loop(learner.start)
+    async with nats.bus("mesh") as mesh:
+        await decide(mesh, decision(1, value=4.0, apply_at=200))
+        await decide(mesh, decision(2, value=3.0))
+    await until(lambda: polled(learner) and rate[0] == 3.0)
+    await until(lambda: not link.unsent)
+    await nats.kill()
+    for step in range(1, 501):
+        learner.observe(step, {"loss": 1.0})
+        learner.poll()
+    assert rate[0] == 4.0
+    await nats.start()
+    assert await off_loop(learner.close, "completed", timeout_s=30)
+    said = await nats.bodies()
+    steps = [body.step for body in said if isinstance(body, Observation)]
+    assert steps == list(range(501 - len(steps), 501)) and 50 < len(steps) < 200
+    assert [(body.after, body.step) for body in said if isinstance(body, Receipt)] == [(3.0, 0), (4.0, 199)]
+    assert link.writer.dropped == 500 - len(steps)

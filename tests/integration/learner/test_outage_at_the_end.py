@@ -15,7 +15,7 @@ from tests.integration.controller.test_stack_restarts import SERVICES, Said, the
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import LearnerMessage, Observation, RunEnded
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.runs.spool import NAME, look
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 def training(stack: Stack, run: str) -> Said:
     """25 observations a second, with two agents, decisions and receipts."""
     stack.install(SERVICES)
-    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, "--set", "agents=[lr]"))
+    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, "--set", "agents=[learning_rate]"))
     up.until("step   10")
     return up
 
@@ -118,7 +118,7 @@ os.execv(sys.executable, [sys.executable, "-m", "oven_controller.cli.main", *sys
 def test_the_disk_takes_no_more_and_it_is_said_how_much_is_missing(stack: Stack) -> None:
     """By a limit on a file's size, as a quota or a full disk would have it: for the store, log.jsonl and the spool."""
     stack.install(SERVICES)
-    args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[lr]"]
+    args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[learning_rate]"]
     up = Said(limited(stack, 30000, *args))
     folder = stack.run_folder("full")
     up.until("log.jsonl cannot be written (File too large): make room")

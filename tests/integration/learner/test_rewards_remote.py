@@ -15,7 +15,7 @@ from tests.support.learner_side import Server
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
@@ -156,7 +156,7 @@ async def test_a_fault_is_an_abstention_by_its_name_and_the_others_score(nats: S
 async def test_nobody_there_is_known_before_the_deadline(nats: Server) -> None:
     async with listening(nats, "good", GOOD):
         with remote(nats, deadline_s=60, absent_s=0.5) as members:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 found = await ask(members)
     assert found == {"good": [SCORES], "bad": [Abstention("no_responder")]}
 
@@ -215,7 +215,7 @@ async def test_a_member_that_takes_its_time_costs_the_deadline_and_no_more(nats:
     """Two hundred groups to a member that never answers, of which not all are asked at a time."""
     async with listening(nats, "bad", silent):
         with remote(nats, ("bad",), deadline_s=0.5) as members:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await ask(members, 200) == {"bad": [Abstention("deadline")] * 200}
 
 
@@ -232,7 +232,7 @@ async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
                 while SCORES not in answered:
                     answered.extend((await ask(members))["good"])
 
-            await asyncio.wait_for(again(), 30)
+            await asyncio.wait_for(again(), 60)
     assert all(isinstance(verdict, Abstention) for verdict in answered[:-1])
 
 

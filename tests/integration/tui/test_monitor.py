@@ -28,7 +28,7 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
 from oven_tui.feed import Feed
 
-LIMIT_S = 30
+LIMIT_S = 60
 ON = Subjects("r")
 LEAVES = b"\x1b[?1049l"
 """The way back from the alternate screen: the terminal is as it was."""

@@ -16,7 +16,8 @@ from nats.aio.msg import Msg
 import oven_learner as oven
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import GraphInfo, MetricSpec, ScoreReply, ScoreRequest
+from oven_controller.protocol.messages import MetricSpec
+from oven_controller.protocol.requests import GraphInfo, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 
 BEAT_S = 0.04

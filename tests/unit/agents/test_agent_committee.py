@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from oven_agents.sdk.session import Session
-from oven_agents.shipped.reward_weights import WEIGHTS, CommitteeWeights
-from oven_agents.stats.confidence import THUMB
+from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
+from oven_agents.stats.confidence import NEEDS_SECOND
 from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
@@ -41,7 +41,7 @@ def observed(
 
 
 def votes(observations: list[Observation], run: RunStarted | None = None) -> list[Vote]:
-    session = Session(CommitteeWeights(), "committee")
+    session = Session(RewardWeights(), "committee")
     session.absorb(run or started(ACCURACY))
     said = []
     for observation in observations:
@@ -70,7 +70,7 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     assert said[0].target == "eval/accuracy" and said[0].expected_change > 0
     assert said[0].evidence == ("symptom:reward_up_heldout_down",)
     assert "judge rose" in said[0].rationale and "exact fell" in said[0].rationale
-    assert {vote.confidence for vote in said} <= {THUMB, CommitteeWeights.SURE}
+    assert {vote.confidence for vote in said} <= {NEEDS_SECOND, RewardWeights.SURE}
 
 
 def test_a_held_out_metric_that_should_go_down_is_read_the_other_way() -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_said_on_less_than_four_evaluations_or_between_them() -> None
 def test_a_change_starts_the_count_again() -> None:
     seen = observed(FOOLED, ticks=400)
     first = votes(seen)[0].tick
-    session = Session(CommitteeWeights(), "committee")
+    session = Session(RewardWeights(), "committee")
     session.absorb(started(ACCURACY))
     said = []
     for observation in seen:
@@ -131,7 +131,7 @@ def test_a_change_starts_the_count_again() -> None:
 
 
 def test_it_says_when_it_cannot_fire() -> None:
-    agent = CommitteeWeights()
+    agent = RewardWeights()
     assert "held out" in (agent.cannot_fire(started()) or "")
     undirected = ACCURACY.model_copy(update={"better": "neither"})
     assert "held out" in (agent.cannot_fire(started(undirected)) or "")
@@ -144,7 +144,7 @@ def test_it_says_when_it_cannot_fire() -> None:
 
 def test_a_restarted_agent_votes_like_one_that_was_not() -> None:
     seen = observed(FOOLED)
-    late = Session(CommitteeWeights(), "committee")
+    late = Session(RewardWeights(), "committee")
     late.absorb(started(ACCURACY))
     for observation in seen[:-1]:
         late.absorb(observation)

@@ -9,7 +9,7 @@ from tests.support import runs
 
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
-from oven_agents.stats.rollback_history import LIMIT, SOON, futile, regained, vain
+from oven_agents.stats.rollback_history import LIMIT, SOON, last_rollback_failed, recovered_share, rollbacks_exhausted
 from oven_controller.protocol.known_actuators import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
@@ -24,15 +24,20 @@ def window(backs: int, readings: dict[int, float]) -> Window:
 
 
 def test_so_many_rollbacks_without_a_new_best_are_enough() -> None:
-    assert [futile(window(backs, FALLEN)) for backs in (0, LIMIT - 1, LIMIT, LIMIT + 4)] == [False, False, True, True]
+    assert [rollbacks_exhausted(window(backs, FALLEN)) for backs in (0, LIMIT - 1, LIMIT, LIMIT + 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_new_best_begins_anew() -> None:
-    assert not futile(window(LIMIT, {**FALLEN, 80: 2.5}))
+    assert not rollbacks_exhausted(window(LIMIT, {**FALLEN, 80: 2.5}))
 
 
 def test_where_nothing_is_held_out_nobody_knows() -> None:
-    assert not futile(window(LIMIT, {}))
+    assert not rollbacks_exhausted(window(LIMIT, {}))
 
 
 def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = False) -> Window:
@@ -52,20 +57,22 @@ def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = Fa
 
 def test_the_share_that_a_rollback_regained_is_of_what_had_been_lost() -> None:
     window = after({65: 2.9, 70: 2.6, 75: math.nan})
-    found = regained(window, window.receipts[-1]) or []
+    found = recovered_share(window, window.receipts[-1]) or []
     assert [tick for tick, _ in found] == [65, 70, 75]
     assert [share for _, share in found] == pytest.approx([0.25, 1.0, -math.inf])
-    assert regained(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
+    assert recovered_share(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
 
 
 def test_what_goes_wrong_again_soon_goes_on() -> None:
-    assert vain(after({65: 2.7, 72: 2.95}))
-    assert not vain(after({65: 2.7, 72: 2.8}))
-    assert not vain(after({65: 2.7, 61 + SOON: 2.95})), "a while is worth something"
-    assert not vain(after({65: 2.95}, reward=True)), "a policy that is dragged off does not get used to it"
+    assert last_rollback_failed(after({65: 2.7, 72: 2.95}))
+    assert not last_rollback_failed(after({65: 2.7, 72: 2.8}))
+    assert not last_rollback_failed(after({65: 2.7, 61 + SOON: 2.95})), "a while is worth something"
+    assert not last_rollback_failed(after({65: 2.95}, reward=True)), (
+        "a policy that is dragged off does not get used to it"
+    )
 
 
 def test_after_a_rollback_was_taken_back_nobody_goes_back_until_there_is_a_new_best() -> None:
     undone = ((60, "run.rollback"), (66, "run.undo_rollback"))
-    assert vain(after({65: 2.95, 80: 2.9}, *undone))
-    assert not vain(after({65: 2.95, 80: 2.5}, *undone))
+    assert last_rollback_failed(after({65: 2.95, 80: 2.9}, *undone))
+    assert not last_rollback_failed(after({65: 2.95, 80: 2.5}, *undone))

@@ -10,11 +10,11 @@ from tests.support import runs
 
 from oven_agents.sdk.plans import Alternatives
 from oven_agents.sdk.session import Session
-from oven_agents.shipped.entropy_collapse import Calibration
+from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_agents.shipped.lr_cooldown import LatePhase
+from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
-from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.confidence import STANDS_ALONE
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
@@ -67,11 +67,11 @@ def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_ch
         spread = found["reward_std"] * (0.2 if quiet and since > 3 else 1)
         return {"entropy": found["entropy"] * 0.8**since, "reward_std": spread, "reward": 0.6}
 
-    said = runs.said(Calibration(), runs.grpo(), turned(collapsed))
+    said = runs.said(EntropyCollapse(), runs.grpo(), turned(collapsed))
     offers = [offer for offer in said if isinstance(offer, Alternatives)]
     assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
     surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
-    assert (surest >= LEAST) == quiet
+    assert (surest >= STANDS_ALONE) == quiet
 
 
 def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:
@@ -90,7 +90,7 @@ def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
     """A proposal that can never have a second voice would stand in every log for nothing."""
 
     def told(gauges: runs.Gauges) -> list[str]:
-        session = Session(LatePhase(), "me")
+        session = Session(LrCooldown(), "me")
         session.absorb(runs.pretraining())
         words = []
         for observation in runs.observed(gauges, range(700, 900)):
@@ -102,19 +102,19 @@ def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
     (notice,) = told(runs.language())
     assert "20% of the run is left" in notice and "oven-controller set optimizer.lr_scale 0.3" in notice
     assert not told(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
-    assert LatePhase().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None
+    assert LrCooldown().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None
 
 
 def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> None:
     def answer(first: int, proposal: float) -> list[str]:
-        session = Session(LatePhase(), "me")
+        session = Session(LrCooldown(), "me")
         session.absorb(runs.pretraining())
         for observation in runs.observed(runs.language(), range(first, first + 60)):
             session.absorb(observation)
         session.absorb(
             BallotOpened(
-                id="1", actuator="optimizer.lr_scale", proposal=proposal, opened_by="lr", tick=first + 59,
-                closes_at_tick=first + 62, eligible=("lr", "me"),
+                id="1", actuator="optimizer.lr_scale", proposal=proposal, opened_by="learning_rate", tick=first + 59,
+                closes_at_tick=first + 62, eligible=("learning_rate", "me"),
             )
         )  # fmt: skip
         return [word.stance for word in session.react() if isinstance(word, Vote)]
@@ -124,7 +124,7 @@ def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> N
 
 
 def test_rewards_that_are_all_equal_are_told_once() -> None:
-    session = Session(Calibration(), "me")
+    session = Session(EntropyCollapse(), "me")
     session.absorb(runs.grpo())
     notices = []
     for observation in runs.observed(runs.sorting(), range(100, 160)):

@@ -12,7 +12,7 @@ from tests.unit.agents.test_agent_relapse import EVERY, LEARNT, Events, offers, 
 
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_agents.stats.importance_ratio import LATELY, foreign
+from oven_agents.stats.importance_ratio import LATELY, is_off_policy
 from oven_controller.protocol.messages import Observation
 
 TOKENS, VOCABULARY, ONSET = 200, 16, 60
@@ -42,7 +42,7 @@ def test_however_far_a_policy_is_from_its_reference_its_own_tokens_are_its_own(s
     for tick in range(100):
         policy = softmax(start + away * tick / 100)
         kls.append(k3(policy, softmax(start), draw.choice(VOCABULARY, TOKENS, p=policy)))
-    assert not any(foreign(window(kls[:end])) for end in range(1, 101))
+    assert not any(is_off_policy(window(kls[:end])) for end in range(1, 101))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,20 +54,20 @@ def test_tokens_of_somebody_else_show_within_a_few_steps(seed: int) -> None:
     for tick in range(ONSET + 10):
         sampler = sure if tick < ONSET else reference
         kls.append(k3(sure, reference, draw.choice(VOCABULARY, TOKENS, p=sampler)))
-    assert not foreign(window(kls[:ONSET]))
-    assert foreign(window(kls))
+    assert not is_off_policy(window(kls[:ONSET]))
+    assert is_off_policy(window(kls))
 
 
 def test_an_estimate_that_is_summed_over_a_completion_is_held_against_what_it_was() -> None:
-    assert not foreign(window([600.0] * 2 * LATELY))
-    assert foreign(window([600.0] * LATELY + [600.0 * 201] * LATELY))
-    assert not foreign(window([math.nan] * LATELY))
-    assert foreign(window([0.3] * LATELY + [math.inf])), "an estimate that overflowed"
+    assert not is_off_policy(window([600.0] * 2 * LATELY))
+    assert is_off_policy(window([600.0] * LATELY + [600.0 * 201] * LATELY))
+    assert not is_off_policy(window([math.nan] * LATELY))
+    assert is_off_policy(window([0.3] * LATELY + [math.inf])), "an estimate that overflowed"
 
 
 def test_it_remembers_from_where_it_is_asked() -> None:
     once = window([0.3] * 20 + [1e6] + [0.3] * 60)
-    assert not foreign(once) and foreign(once, since=20)
+    assert not is_off_policy(once) and is_off_policy(once, since=20)
 
 
 def with_kl(events: Events, kl: Callable[[int], float]) -> Events:

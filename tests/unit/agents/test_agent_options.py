@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 import oven_agents
 from oven_agents.runtime import host
 from oven_agents.runtime.loader import load
-from oven_agents.shipped.divergence import Sentinel
+from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app, run
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.runs.folder import Home
 from oven_controller.settings.agent_options import arguments, checked, options_of
-from oven_controller.settings.model import AgentSpec, agent_specs, resolve
+from oven_controller.settings.agents import AgentSpec, agent_specs
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.plan import Plan, pools
 
 FILE = '''
@@ -78,33 +79,33 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
 
 
 def test_other_agents_of_the_class_keep_their_defaults() -> None:
-    _, agent = load("lr", {"cut": 4, "window": 12})
+    _, agent = load("learning_rate", {"cut": 4, "window": 12})
     assert isinstance(agent, LearningRate) and (agent.CUT, agent.WINDOW, agent.LEAST) == (4.0, 12, 6)
     assert (LearningRate.CUT, LearningRate.WINDOW) == (8.0, 8)
-    assert type(load("lr")[1]) is LearningRate
+    assert type(load("learning_rate")[1]) is LearningRate
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cutt": 4}, r"no option of agent 'lr' named 'cutt'; did you mean 'cut'"),
-        ({"cut": "fast"}, "agent 'lr': option cut = 'fast' is not a finite number"),
-        ({"cut": True}, "agent 'lr': option cut = True is not a finite number"),
-        ({"cut": [4]}, r"agent 'lr': option cut = \[4\] is not a finite number"),
-        ({"cut": math.inf}, "agent 'lr': option cut = inf is not a finite number"),
-        ({"cut": "nan"}, "agent 'lr': option cut = 'nan' is not a finite number"),
+        ({"cutt": 4}, r"no option of agent 'learning_rate' named 'cutt'; did you mean 'cut'"),
+        ({"cut": "fast"}, "agent 'learning_rate': option cut = 'fast' is not a finite number"),
+        ({"cut": True}, "agent 'learning_rate': option cut = True is not a finite number"),
+        ({"cut": [4]}, r"agent 'learning_rate': option cut = \[4\] is not a finite number"),
+        ({"cut": math.inf}, "agent 'learning_rate': option cut = inf is not a finite number"),
+        ({"cut": "nan"}, "agent 'learning_rate': option cut = 'nan' is not a finite number"),
         ({"cut": 10**400}, "is not a finite number"),
-        ({"cut": -8}, r"agent 'lr': option cut = -8: it must be above 0 \(default 8.0\)"),
+        ({"cut": -8}, r"agent 'learning_rate': option cut = -8: it must be above 0 \(default 8.0\)"),
         ({"cut": 0}, "it must be above 0"),
-        ({"opposed": 0.05}, r"agent 'lr': option opposed = 0.05: it must be below 0 \(default -0.05\)"),
-        ({"window": 8.5}, r"agent 'lr': option window = 8.5: it must be a whole number \(default 8\)"),
-        ({"along": 1.5}, r"agent 'lr': option along = 1.5: it must be between 0 and 1 \(default 0.85\)"),
-        ({"cut": 4, "CUT": 5}, "agent 'lr': option cut is given twice"),
+        ({"opposed": 0.05}, r"agent 'learning_rate': option opposed = 0.05: it must be below 0 \(default -0.05\)"),
+        ({"window": 8.5}, r"agent 'learning_rate': option window = 8.5: it must be a whole number \(default 8\)"),
+        ({"along": 1.5}, r"agent 'learning_rate': option along = 1.5: it must be between 0 and 1 \(default 0.85\)"),
+        ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is given twice"),
     ],
 )
 def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, UnknownNameError), match=words):
-        checked("lr", LearningRate, options)
+        checked("learning_rate", LearningRate, options)
 
 
 def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
@@ -121,39 +122,42 @@ def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
 
 
 def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:
-    entry = (
-        f"agents=[sentinel, {{name: lr, options: {{CUT: 0.5, window: 12}}}}, {{name: {scout}, options: {{low: 1e-3}}}}]"
-    )
-    found = resolve(sets=[entry]).settings
-    assert found.agents == ("sentinel", "lr", scout)
-    assert found.agent_options == {"lr": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
+    named = "{name: learning_rate, options: {CUT: 0.5, window: 12}}"
+    found = resolve(sets=[f"agents=[divergence, {named}, {{name: {scout}, options: {{low: 1e-3}}}}]"]).settings
+    assert found.agents == ("divergence", "learning_rate", scout)
+    assert found.agent_options == {"learning_rate": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
     shared, alone = pools(agent_specs(found), None)
-    told = ["--option", "lr.cut=0.5", "--option", "lr.window=12"]
-    assert shared.arguments == ["sentinel", "lr", "--name", "sentinel", "--name", "lr", *told]
+    told = ["--option", "learning_rate.cut=0.5", "--option", "learning_rate.window=12"]
+    assert shared.arguments == ["divergence", "learning_rate", "--name", "divergence", "--name", "learning_rate", *told]
     assert alone.arguments == [scout, "--name", "scout", "--option", "scout.low=0.001"]
     folder = Home(tmp_path).create("r", "x")
-    service = Plan(folder, "nats://x").guest(AgentSpec("lr", "lr", (("cut", 4),)), "mine")
-    assert service.command[-5:] == ("lr", "--name", "mine", "--option", "mine.cut=4")
+    service = Plan(folder, "nats://x").guest(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
+    assert service.command[-5:] == ("learning_rate", "--name", "mine", "--option", "mine.cut=4")
 
 
 def test_options_are_kept_when_a_run_is_resumed() -> None:
-    found = resolve(sets=["agents=[{name: lr, options: {cut: 4}}, sentinel]", "agent_options.sentinel.own=0.4"])
-    assert found.settings.agent_options == {"lr": {"cut": 4}, "sentinel": {"own": 0.4}}
+    found = resolve(
+        sets=["agents=[{name: learning_rate, options: {cut: 4}}, divergence]", "agent_options.divergence.own=0.4"]
+    )
+    assert found.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
     earlier = found.settings.model_dump(mode="json")
     assert resolve(earlier=earlier).settings == found.settings
-    other = resolve(earlier=earlier, sets=["agent_options.lr.cut=2"]).settings
-    assert other.agent_options == {"lr": {"cut": 2}, "sentinel": {"own": 0.4}}
-    without = resolve(earlier=earlier, sets=["agents=[sentinel]"]).settings
-    assert without.agent_options == {"sentinel": {"own": 0.4}}
+    other = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
+    assert other.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
+    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
+    assert without.agent_options == {"divergence": {"own": 0.4}}
 
 
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ("agent_options.lrr.cut=4", "no agent of this run named 'lrr'; did you mean 'lr'"),
-        ("agents=[{name: lr, options: {cut: fast}}]", "agent 'lr': option cut = 'fast' is not a finite number"),
-        ("agent_options.lr.cut=[1]", r"agent 'lr': option cut = \[1\] is not a finite number"),
-        ("agents=[{name: lr, options: 4}]", "options"),
+        ("agent_options.learnig_rate.cut=4", "no agent of this run named 'learnig_rate'; did you mean 'learning_rate'"),
+        (
+            "agents=[{name: learning_rate, options: {cut: fast}}]",
+            "agent 'learning_rate': option cut = 'fast' is not a finite number",
+        ),
+        ("agent_options.learning_rate.cut=[1]", r"agent 'learning_rate': option cut = \[1\] is not a finite number"),
+        ("agents=[{name: learning_rate, options: 4}]", "options"),
     ],
 )
 def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
@@ -164,32 +168,39 @@ def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
 def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
 
+    class EnoughError(Exception):
+        pass
+
     def session(agent: Any, name: str, *, shadow: bool) -> None:
         made[name] = agent
         if len(made) == 2:
-            raise KeyboardInterrupt
+            raise EnoughError
 
     monkeypatch.setattr(host, "Session", session)
-    with pytest.raises(KeyboardInterrupt):
-        host.main(["lr", "sentinel", "--name", "a", "--name", "b", *arguments("b", (("own", 0.1), ("few", 7)))])
+    with pytest.raises(EnoughError):
+        host.main(
+            ["learning_rate", "divergence", "--name", "a", "--name", "b", *arguments("b", (("own", 0.1), ("few", 7)))]
+        )
     assert (made["b"].OWN, made["b"].FEW, made["a"].CUT) == (0.1, 7, 8.0)
-    assert Sentinel.OWN == 0.3
+    assert Divergence.OWN == 0.3
 
 
 def test_the_process_refuses_what_is_no_option() -> None:
-    assert host.main(["lr", "--option", "lr.cut=4", "--check"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
+    assert ended.value.code == 0
     with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
-        host.main(["lr", "--name", "mine", "--option", "mine.cuts=4", "--check"])
-    with pytest.raises(UnknownNameError, match="no agent of this process named 'sentinel'"):
-        host.main(["lr", "--option", "sentinel.own=4", "--check"])
+        host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
+    with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):
+        host.main(["learning_rate", "--option", "divergence.own=4", "--check"])
 
 
 @pytest.mark.parametrize(
     "args",
     [
-        ["up", "--dry-run", "--set", "agents=[{name: lr, options: {cutt: 4}}]"],
-        ["up", "--headless", "--set", "agents=lr", "--set", "agent_options.lr.cutt=4"],
-        ["agent", "run", "lr", "--option", "cutt=4"],
+        ["up", "--dry-run", "--set", "agents=[{name: learning_rate, options: {cutt: 4}}]"],
+        ["up", "--headless", "--set", "agents=learning_rate", "--set", "agent_options.learning_rate.cutt=4"],
+        ["agent", "run", "learning_rate", "--option", "cutt=4"],
     ],
 )
 def test_commands_refuse_an_unknown_option_before_anything_starts(
@@ -201,14 +212,14 @@ def test_commands_refuse_an_unknown_option_before_anything_starts(
         run(args)
     said = capsys.readouterr()
     assert caught.value.code == 2
-    assert "no option of agent 'lr' named 'cutt'; did you mean 'cut'" in " ".join(said.err.split())
+    assert "no option of agent 'learning_rate' named 'cutt'; did you mean 'cut'" in " ".join(said.err.split())
     assert not list((tmp_path / "home").glob("runs/*"))
 
 
 def test_agent_list_shows_options(scout: str) -> None:
-    result = CliRunner().invoke(app, ["agent", "list", "lr", "--json"])
+    result = CliRunner().invoke(app, ["agent", "list", "learning_rate", "--json"])
     (told,) = json.loads(result.output)
-    assert told["name"] == "lr" and told["does"].startswith("Keeps the learning rate")
+    assert told["name"] == "learning_rate" and told["does"].startswith("Keeps the learning rate")
     cut = next(option for option in told["options"] if option["name"] == "cut")
     meaning = "Factor by which the rate comes down after a collapse"
     assert cut == {"name": "cut", "default": 8.0, "meaning": meaning, "least": None, "most": None}

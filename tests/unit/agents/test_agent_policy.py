@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.policy_shift import moved, worsened
+from oven_agents.stats.policy_shift import policy_shifted, quality_dropped
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 
 ONSET, NOW = 60, 64
@@ -34,29 +34,31 @@ def window(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_gauges_that_stay_where_they_were_are_no_change_of_the_policy(seed: int) -> None:
-    assert not moved(window(seed=seed), ONSET)
+    assert not policy_shifted(window(seed=seed), ONSET)
 
 
 @pytest.mark.parametrize("gauge", ["entropy", "kl"])
 @pytest.mark.parametrize("factor", [0.3, 4.0, math.nan])
 def test_any_of_its_gauges_tells(gauge: str, factor: float) -> None:
-    assert moved(window(factors={gauge: factor}), ONSET)
+    assert policy_shifted(window(factors={gauge: factor}), ONSET)
 
 
 def test_a_gradient_grows_with_its_rewards() -> None:
-    assert not moved(window(factors={"grad_norm": 4.0}), ONSET)
+    assert not policy_shifted(window(factors={"grad_norm": 4.0}), ONSET)
 
 
 def test_a_younger_held_out_reading_decides() -> None:
-    assert not moved(window({40: 0.8, 62: 0.81}, {"kl": 4.0}), ONSET)
-    assert moved(window({40: 0.8, 62: 0.5}), ONSET)
-    assert moved(window({20: 0.7, 40: 0.8}, {"kl": 4.0}), ONSET), "an older one says nothing of what came since"
+    assert not policy_shifted(window({40: 0.8, 62: 0.81}, {"kl": 4.0}), ONSET)
+    assert policy_shifted(window({40: 0.8, 62: 0.5}), ONSET)
+    assert policy_shifted(window({20: 0.7, 40: 0.8}, {"kl": 4.0}), ONSET), (
+        "an older one says nothing of what came since"
+    )
 
 
 def test_worse_is_beyond_noise_and_unknown_without_two_readings() -> None:
-    assert worsened(window()) is None and worsened(window({40: 0.8})) is None
-    assert worsened(window({40: 0.8, 60: 0.79})) is False
-    assert worsened(window({20: 0.8, 40: 0.9, 60: 0.85})) is True
+    assert quality_dropped(window()) is None and quality_dropped(window({40: 0.8})) is None
+    assert quality_dropped(window({40: 0.8, 60: 0.79})) is False
+    assert quality_dropped(window({20: 0.8, 40: 0.9, 60: 0.85})) is True
 
 
 def test_a_run_without_any_of_the_gauges_is_taken_at_its_word() -> None:
@@ -64,4 +66,4 @@ def test_a_run_without_any_of_the_gauges_is_taken_at_its_word() -> None:
         Observation(incarnation=1, n=tick + 1, tick=tick, step=tick, progress=0.0, metrics={"reward": 0.5})
         for tick in range(NOW)
     ]
-    assert moved(Window(RUN, bare, {}, (), {}), ONSET)
+    assert policy_shifted(Window(RUN, bare, {}, (), {}), ONSET)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import runs
 
 from oven_agents import Alternatives
-from oven_agents.shipped.best_checkpoint import Relapse
+from oven_agents.shipped.best_checkpoint import BestCheckpoint
 from oven_agents.stats.robust import since
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
@@ -42,7 +42,7 @@ def read(values: Sequence[float], metric: str = "eval/accuracy", *, rate: float 
 def offers(events: Events, run: RunStarted | None = None) -> list[tuple[int, str, dict[str, Value]]]:
     return [
         (said.plans[0].votes[0].tick, said.plans[0].remedy, {v.actuator: v.value for v in said.plans[0].votes})
-        for said in runs.said(Relapse(), run or runs.grpo(), events)
+        for said in runs.said(BestCheckpoint(), run or runs.grpo(), events)
         if isinstance(said, Alternatives)
     ]
 
@@ -69,7 +69,9 @@ def test_a_reason_quotes_the_metric_as_it_was_published(better: str, shift: floa
     run = run.model_copy(update={"metrics": (*(m for m in run.metrics if not m.held_out), spec)})
     [found] = [
         one
-        for one in runs.said(Relapse(), run, read([sign * (v + shift) for v in (*LEARNT, 0.75, 0.66)], "eval/score"))
+        for one in runs.said(
+            BestCheckpoint(), run, read([sign * (v + shift) for v in (*LEARNT, 0.75, 0.66)], "eval/score")
+        )
         if isinstance(one, Alternatives)
     ]
     vote = found.plans[0].votes[0]
@@ -86,7 +88,7 @@ def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     asks = ACTUATORS["run.evaluate"]
     run = run.model_copy(update={"actuators": (*run.actuators, asks)})
     fell, again = list(read([*LEARNT, 0.70])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.71})
-    assert [type(word) for word in runs.said(Relapse(), run, fell)][-1] is Vote
+    assert [type(word) for word in runs.said(BestCheckpoint(), run, fell)][-1] is Vote
     assert offers(fell, run) == []
     assert offers([*fell, again], run) == [(141, "rollback", {"run.rollback": 120.0})]
     assert offers([*fell, runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.79})], run) == []
@@ -190,9 +192,9 @@ def test_it_says_why_it_cannot_fire() -> None:
     run = runs.grpo()
     blind = run.model_copy(update={"metrics": (MetricSpec(name="reward", better="up"),)})
     fixed = run.model_copy(update={"actuators": tuple(a for a in run.actuators if a.name != "run.rollback")})
-    assert "held out" in (Relapse().cannot_fire(blind) or "")
-    assert "run.rollback" in (Relapse().cannot_fire(fixed) or "")
-    assert Relapse().cannot_fire(run) is None
+    assert "held out" in (BestCheckpoint().cannot_fire(blind) or "")
+    assert "run.rollback" in (BestCheckpoint().cannot_fire(fixed) or "")
+    assert BestCheckpoint().cannot_fire(run) is None
 
 
 TRENDS: dict[str, Callable[[int], float]] = {
@@ -208,9 +210,9 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
     for seed in range(300):
         draw = random.Random(seed)
         values = [TRENDS[trend](reading) + draw.gauss(0, 0.02) for reading in range(30)]
-        for count in range(Relapse.LEARNT + 1, len(values) + 1):
+        for count in range(BestCheckpoint.LEARNT + 1, len(values) + 1):
             readings += 1
-            alarms += Relapse().lost(values[:count]) is not None
+            alarms += BestCheckpoint().lost(values[:count]) is not None
     assert alarms <= (0.005 if trend == "learns" else 0.008) * readings
 
 

@@ -16,18 +16,8 @@ from oven_agents.sdk.plans import chosen, offer
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    BallotOpened,
-    DiagnoseRequest,
-    Diagnosis,
-    EvidencePath,
-    Judgement,
-    JudgeRequest,
-    Remedy,
-    RunStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import AgentStatus, BallotOpened, RunStarted, Vote
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Judgement, JudgeRequest, Remedy
 
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
 CHANGES = {

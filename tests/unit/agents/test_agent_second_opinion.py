@@ -12,8 +12,8 @@ from tests.support import runs
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.plans import Alternatives
 from oven_agents.sdk.window import Window
-from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Sentinel
-from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, opinion
+from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Divergence
+from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, held_out_evidence
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Vote
 from oven_controller.protocol.rules import Rules
@@ -42,17 +42,21 @@ BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
 
 
 def test_none_is_as_young_and_one_can_be_had() -> None:
-    assert opinion(window(ONSET + 3, BEFORE), ONSET).state == "ask"
-    assert opinion(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
-    assert opinion(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", "nobody measured it"
-    assert opinion(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
+    assert held_out_evidence(window(ONSET + 3, BEFORE), ONSET).state == "ask"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
+    assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
+        "nobody measured it"
+    )
+    assert held_out_evidence(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
 
 
 def test_none_can_be_had() -> None:
-    assert opinion(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
-    assert opinion(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
+    assert held_out_evidence(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
     advised = run(Rules(autonomy="advise"))
-    assert opinion(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", "a person sees the remedy itself"
+    assert held_out_evidence(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", (
+        "a person sees the remedy itself"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_none_can_be_had() -> None:
     [(2.53, -0.015 / 2.55), (2.55, 0.005 / 2.55), (2.85, 0.305 / 2.55), (math.nan, math.inf)],
 )
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
-    heard = opinion(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
+    heard = held_out_evidence(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
     assert heard.state == "known"
     assert heard.lost == pytest.approx(lost)
 
@@ -68,9 +72,9 @@ def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: flo
 def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:
     answered = {**BEFORE, ONSET + 3: 2.53}
     late = ONSET + 3 + PATIENCE
-    assert opinion(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
+    assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
     asked = tuple(ONSET + 2 - i for i in range(ASKS))
-    assert opinion(window(late, answered, asked), ONSET).state == "known"
+    assert held_out_evidence(window(late, answered, asked), ONSET).state == "known"
 
 
 def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observation | Receipt]:
@@ -93,7 +97,7 @@ def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observa
 def said(events: list[Observation | Receipt]) -> list[str]:
     """What the sentinel says, without what it says again."""
     heard: list[str] = []
-    for word in runs.said(Sentinel(), run(), events):
+    for word in runs.said(Divergence(), run(), events):
         if isinstance(word, Alternatives):
             heard.append(word.plans[0].remedy)
         elif isinstance(word, Vote) and word.stance == "propose":
@@ -133,7 +137,7 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
 
 def test_what_the_reading_lost_is_the_gain_that_is_expected_of_going_back() -> None:
     def expected(hurt: float) -> float:
-        words = runs.said(Sentinel(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
+        words = runs.said(Divergence(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
         return next(word.plans[0].votes[0].expected_change for word in words if isinstance(word, Alternatives))
 
     assert expected(1.0) < 2 * expected(0.5) * 0.9 < 0, "of a loss, which is to fall"
@@ -147,4 +151,4 @@ def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> N
 
 def test_a_measurement_resets_no_window() -> None:
     seen = window(ONSET + 3, BEFORE, (ONSET,))
-    assert (seen.settled_after(), seen.settled_after("run.evaluate")) == (-1, ONSET)
+    assert (seen.last_change_tick(), seen.last_change_tick("run.evaluate")) == (-1, ONSET)

@@ -9,7 +9,7 @@ from tests.support import runs
 
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
-from oven_agents.shipped.rollback_undo import SecondThoughts
+from oven_agents.shipped.rollback_undo import RollbackUndo
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
@@ -47,7 +47,7 @@ def course(found: float, at: int = LEFT + 5, *, cut: bool = False) -> list[Obser
 
 
 def said(events: Events, started: RunStarted = BOTH) -> list[Vote]:
-    return runs.votes(SecondThoughts(), started, events)
+    return runs.votes(RollbackUndo(), started, events)
 
 
 def wanted(events: Events, started: RunStarted = BOTH) -> dict[str, object]:
@@ -110,8 +110,8 @@ def test_what_it_proposes_can_be_scored() -> None:
 
 
 def test_it_says_what_it_lacks() -> None:
-    assert "run.undo_rollback" in (SecondThoughts().cannot_fire(runs.pretraining()) or "")
-    assert SecondThoughts().cannot_fire(BOTH) is None
+    assert "run.undo_rollback" in (RollbackUndo().cannot_fire(runs.pretraining()) or "")
+    assert RollbackUndo().cannot_fire(BOTH) is None
 
 
 def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
@@ -123,5 +123,5 @@ def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
     ]
     knobs = {spec.name: Knob(spec, spec.value) for spec in BOTH.actuators}
     window = Window(BOTH, seen, knobs, jumps, {})
-    assert [tick for tick, _ in window.kept("loss")] == [*range(1, 61), *range(66, 76)]
-    assert window.settled_after("run.rollback") == 65
+    assert [tick for tick, _ in window.surviving_series("loss")] == [*range(1, 61), *range(66, 76)]
+    assert window.last_change_tick("run.rollback") == 65

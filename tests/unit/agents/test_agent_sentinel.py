@@ -13,12 +13,12 @@ from tests.support import runs
 from tests.support.runs import receipt
 
 from oven_agents import Agent, Alternatives, Window
-from oven_agents.shipped.divergence import CUTTING, RETURNING, SKIPPING, Sentinel
-from oven_agents.shipped.grad_clip import GradientHealth
+from oven_agents.shipped.divergence import CUTTING, RETURNING, SKIPPING, Divergence
+from oven_agents.shipped.grad_clip import GradClip
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_agents.shipped.repeated_data import DataHealth
+from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
-from oven_agents.stats.confidence import THUMB
+from oven_agents.stats.confidence import NEEDS_SECOND
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
@@ -62,7 +62,7 @@ def up(by: float, **factors: float) -> Change:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_jump_on_the_same_steps_goes_back_and_past_the_batches(seed: int) -> None:
-    tick, remedies, first = plans(Sentinel(), hurt(up(2.0, norm=8.0), seed=seed))[0]
+    tick, remedies, first = plans(Divergence(), hurt(up(2.0, norm=8.0), seed=seed))[0]
     assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
     assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
 
@@ -74,40 +74,40 @@ def test_a_loss_in_another_unit_waits_for_something_else_to_say_so() -> None:
     def worse(since: int, found: dict[str, float]) -> dict[str, float]:
         return {**unit(since, found), **({"eval/loss": found["eval/loss"] + 1} if "eval/loss" in found else {})}
 
-    assert not plans(Sentinel(), hurt(unit))
-    assert plans(Sentinel(), hurt(worse, end=ONSET + 30)), "held-out loss says it"
+    assert not plans(Divergence(), hurt(unit))
+    assert plans(Divergence(), hurt(worse, end=ONSET + 30)), "held-out loss says it"
 
 
 @pytest.mark.parametrize("factor", [4.0, 20.0])
 def test_a_rate_that_grew_is_cut_by_as_much(factor: float) -> None:
-    tick, remedies, first = plans(Sentinel(), hurt(up(0.5, length=factor, rate=factor)))[0]
+    tick, remedies, first = plans(Divergence(), hurt(up(0.5, length=factor, rate=factor)))[0]
     assert tick <= ONSET + 8 and remedies[0] == CUTTING
     assert first["optimizer.lr_scale"] == pytest.approx(1 / factor, rel=0.01)
 
 
 def test_steps_that_grew_at_the_same_rate_speak_for_the_moments() -> None:
-    _, remedies, first = plans(Sentinel(), hurt(up(0.6, length=5.0)))[0]
+    _, remedies, first = plans(Divergence(), hurt(up(0.6, length=5.0)))[0]
     assert remedies == [RETURNING] and set(first) == {"run.rollback"}, "a cut would only cost: the rate is what it was"
 
 
 def test_longer_steps_alone_or_a_single_odd_batch_are_left_alone() -> None:
-    assert not plans(Sentinel(), hurt(up(0.0, length=5.0, rate=5.0)))
-    assert not plans(Sentinel(), hurt(lambda since, found: {"loss": found["loss"] + 5 * (since < 2)}))
+    assert not plans(Divergence(), hurt(up(0.0, length=5.0, rate=5.0)))
+    assert not plans(Divergence(), hurt(lambda since, found: {"loss": found["loss"] + 5 * (since < 2)}))
 
 
 def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
-    assert not plans(Sentinel(), hurt(lambda since, found: {"loss": found["loss"] + 4 * 0.6**since}))
+    assert not plans(Divergence(), hurt(lambda since, found: {"loss": found["loss"] + 4 * 0.6**since}))
 
 
 @pytest.mark.parametrize("gauge", ["loss", "grad_norm"])
 def test_what_is_no_number_goes_back_at_once_and_goes_on_trying(gauge: str) -> None:
     broken = hurt(lambda since, found: {gauge: math.nan})
-    tick, remedies, first = plans(Sentinel(), broken)[0]
+    tick, remedies, first = plans(Divergence(), broken)[0]
     assert (tick, remedies) == (ONSET, [SKIPPING, CUTTING, RETURNING])
     assert first["run.rollback"] == ONSET - 2
     events: list[Observation | Receipt] = [*broken[:ONSET], receipt(ONSET, "run.rollback"), receipt(ONSET, "data.skip")]
     events[-1] = events[-1].model_copy(update={"n": 2 * ONSET + 2})
-    again = plans(Sentinel(), [*events, *_after(broken[ONSET:])])
+    again = plans(Divergence(), [*events, *_after(broken[ONSET:])])
     assert [remedies[0] for tick, remedies, _ in again if tick > ONSET][:1] == [CUTTING], "another one first"
 
 
@@ -129,11 +129,11 @@ def test_what_did_not_help_is_not_tried_again() -> None:
         receipt(tick, "data.skip").model_copy(update={"n": 2 * tick + 2}),
         *_after(again),
     ]
-    assert [at for at, _, _ in plans(Sentinel(), events)] == [tick]
+    assert [at for at, _, _ in plans(Divergence(), events)] == [tick]
 
 
 def test_weights_that_moved_further_than_any_step_were_damaged() -> None:
-    for tick, remedies, _ in plans(Sentinel(), hurt(lambda since, found: {"optim/weight_norm": 40 + since / 100})):
+    for tick, remedies, _ in plans(Divergence(), hurt(lambda since, found: {"optim/weight_norm": 40 + since / 100})):
         assert (tick, remedies) == (ONSET, [RETURNING])
         break
     else:
@@ -148,7 +148,7 @@ def test_the_rate_stays_while_something_else_moves_the_weights(moved: float) -> 
     first = receipt(ONSET + 4, "run.rollback", ONSET + 4, ONSET - 2)
     again = receipt(ONSET + 8, "run.rollback", ONSET + 8, ONSET - 2)
     seen: list[Observation | Receipt] = [*hurt(change, end=ONSET + 24)]
-    offered = plans(Sentinel(), [*seen[: ONSET + 4], first, *seen[ONSET + 4 : ONSET + 8], again, *seen[ONSET + 8 :]])
+    offered = plans(Divergence(), [*seen[: ONSET + 4], first, *seen[ONSET + 4 : ONSET + 8], again, *seen[ONSET + 8 :]])
     assert any(CUTTING in remedies for _, remedies, _ in offered) == (moved == 1.0)
 
 
@@ -159,22 +159,22 @@ def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not(
             "optim/update_ratio": found["optim/update_ratio"] * length,
         }
 
-    first = plans(Sentinel(), hurt(outlier(2.0)))[0]
+    first = plans(Divergence(), hurt(outlier(2.0)))[0]
     assert (first[0], first[1][0]) == (ONSET + 1, RETURNING)
-    assert not plans(Sentinel(), hurt(outlier(1.0)))
+    assert not plans(Divergence(), hurt(outlier(1.0)))
 
 
 def test_under_a_reward_an_outlier_is_a_ratio_of_probabilities_and_left_to_the_clip() -> None:
     outlier = {"grad_norm": 600.0, "optim/update_ratio": 0.006}
     healthy = runs.sorting()
     seen = runs.observed(lambda t, draw: healthy(t, draw) | (outlier if t == 100 else {}), range(1, 120))
-    assert not runs.said(Sentinel(), runs.grpo(), seen)
+    assert not runs.said(Divergence(), runs.grpo(), seen)
 
 
 def test_under_a_reward_the_loss_has_no_level() -> None:
     healthy = runs.sorting()
     jumped = runs.observed(lambda t, draw: {**healthy(t, draw), "loss": 5.0 * (t > 100)}, range(1, 120))
-    assert not runs.said(Sentinel(), runs.grpo(), jumped)
+    assert not runs.said(Divergence(), runs.grpo(), jumped)
 
 
 def shrink(since: int, found: dict[str, float]) -> dict[str, float]:
@@ -185,12 +185,12 @@ def test_a_decay_that_eats_the_weights_is_lowered_with_a_rollback() -> None:
     tick, remedies, first = plans(WeightDecay(), hurt(shrink))[0]
     assert tick <= ONSET + 4 and remedies == ["lower_weight_decay"]
     assert first["optimizer.weight_decay"] == pytest.approx(0.05) and first["run.rollback"] == ONSET - 2
-    assert not plans(Sentinel(), hurt(shrink)), "and nobody takes it for the rate"
+    assert not plans(Divergence(), hurt(shrink)), "and nobody takes it for the rate"
 
 
 def test_data_that_come_again_are_passed_over_once() -> None:
     repeated = hurt(lambda since, found: {"data/repeated": 1.0})
-    (vote, *_rest) = runs.votes(DataHealth(), runs.pretraining(), repeated)
+    (vote, *_rest) = runs.votes(RepeatedData(), runs.pretraining(), repeated)
     assert (vote.tick, vote.actuator, vote.value) == (ONSET + 2, "data.skip", 100.0)
     assert vote.target == "eval/loss" and vote.expected_change < 0
     events: list[Observation | Receipt] = [
@@ -198,7 +198,7 @@ def test_data_that_come_again_are_passed_over_once() -> None:
         receipt(vote.tick, "data.skip"),
         *repeated[vote.tick :],
     ]
-    assert [said.tick for said in runs.votes(DataHealth(), runs.pretraining(), events)] == [vote.tick]
+    assert [said.tick for said in runs.votes(RepeatedData(), runs.pretraining(), events)] == [vote.tick]
 
 
 def loose(run: RunStarted) -> RunStarted:
@@ -210,9 +210,9 @@ def loose(run: RunStarted) -> RunStarted:
 def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
     tight = runs.pretraining()
     spiky = hurt(lambda since, found: {"grad_norm": found["grad_norm"] * (20 if since % 5 == 0 else 1)})
-    vote = runs.votes(GradientHealth(), loose(tight), spiky)[0]
+    vote = runs.votes(GradClip(), loose(tight), spiky)[0]
     assert vote.actuator == "grad.clip" and isinstance(vote.value, float) and 1 < vote.value < 5
-    assert not runs.votes(GradientHealth(), tight, spiky), "a clip of 1 held them"
+    assert not runs.votes(GradClip(), tight, spiky), "a clip of 1 held them"
 
 
 def test_large_gradients_that_are_a_third_of_all_are_no_outliers() -> None:
@@ -221,7 +221,7 @@ def test_large_gradients_that_are_a_third_of_all_are_no_outliers() -> None:
         lambda since, found: {"grad_norm": found["grad_norm"] * (1 if since % 3 else 60)}, end=ONSET + 60
     )
     assert not [
-        vote for vote in runs.votes(GradientHealth(), loose(runs.pretraining()), now_and_then) if vote.tick > ONSET + 45
+        vote for vote in runs.votes(GradClip(), loose(runs.pretraining()), now_and_then) if vote.tick > ONSET + 45
     ]
 
 
@@ -229,8 +229,8 @@ def test_a_norm_that_drifts_needs_a_second_voice() -> None:
     def grown(since: int, found: dict[str, float]) -> dict[str, float]:
         return {"grad_norm": 4 * found["grad_norm"], "loss": found["loss"] + 0.5}
 
-    voted = runs.votes(GradientHealth(), loose(runs.pretraining()), hurt(grown, end=ONSET + 40))
-    assert voted and {vote.confidence for vote in voted} == {THUMB}
+    voted = runs.votes(GradClip(), loose(runs.pretraining()), hurt(grown, end=ONSET + 40))
+    assert voted and {vote.confidence for vote in voted} == {NEEDS_SECOND}
 
 
 @pytest.mark.parametrize(("lost", "spoke"), [(0.0, True), (3.0, False)], ids=["regained", "in vain"])
@@ -250,7 +250,7 @@ def test_a_jump_is_not_gone_back_from_where_going_back_was_in_vain(lost: float, 
                 found.append(receipt(earlier, "run.rollback", float(earlier), float(earlier - 5)))
         return found
 
-    assert bool([tick for tick, _, _ in plans(Sentinel(), events()) if tick > ONSET]) == spoke
+    assert bool([tick for tick, _, _ in plans(Divergence(), events()) if tick > ONSET]) == spoke
 
 
 def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> None:
@@ -261,8 +261,8 @@ def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> No
     events: list[Observation | Receipt] = list(hurt(outliers, end=ONSET + 11))
     back = receipt(ONSET + 10, "run.rollback", float(ONSET + 10), float(ONSET - 2))
     later = [o.model_copy(update={"step": o.step - 12}) for o in hurt(outliers, end=ONSET + 24) if o.tick > ONSET + 10]
-    assert [tick for tick, _, _ in plans(Sentinel(), events)], "the first is gone back from"
-    assert not [tick for tick, _, _ in plans(Sentinel(), [*events, back, *later]) if tick > ONSET + 10]
+    assert [tick for tick, _, _ in plans(Divergence(), events)], "the first is gone back from"
+    assert not [tick for tick, _, _ in plans(Divergence(), [*events, back, *later]) if tick > ONSET + 10]
 
 
 @given(st.lists(st.integers(0, 12), max_size=4), st.integers(1, 10))
@@ -284,8 +284,8 @@ def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(bac
     window = Window(runs.pretraining(), observations, {}, [], {})
     expected = [(tick, float(tick)) for _, tick in kept]
     if 1 not in known:  # one step taken again looks like a step that was seen twice
-        assert window.kept("loss") == expected
-    assert window.kept("loss", last=3) == window.kept("loss")[-3:]
+        assert window.surviving_series("loss") == expected
+    assert window.surviving_series("loss", last=3) == window.surviving_series("loss")[-3:]
 
 
 def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -> None:
@@ -350,4 +350,4 @@ def test_going_back_ends_after_three_times_without_a_new_best(backs: int) -> Non
     seen = hurt(lambda since, found: {"optim/weight_norm": 1.2 * found["optim/weight_norm"]}, onset=ONSET + 9)
     gone = [receipt(ONSET + i, "run.rollback", float(ONSET + i), float(ONSET + i - 1)) for i in range(backs)]
     events: list[Observation | Receipt] = [*seen[: ONSET + 4], *gone, *seen[ONSET + 4 :]]
-    assert bool(plans(Sentinel(), events)) == (backs < 3)
+    assert bool(plans(Divergence(), events)) == (backs < 3)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.agents.test_agents import receipt
 
 from oven_agents.sdk.session import Session
-from oven_agents.shipped.teacher import BETA, TEACHER, TeacherEscalation
-from oven_agents.stats.confidence import LEAST as STANDS_BEHIND
+from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
+from oven_agents.stats.confidence import STANDS_ALONE as STANDS_BEHIND
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
     ActuatorSpec,
@@ -25,7 +25,7 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 
-LEAST = 2 * TeacherEscalation.HALF
+LEAST = 2 * Teacher.HALF
 NAMES = ("small", "middle", "strong")
 
 
@@ -86,7 +86,7 @@ def tell(session: Session, *events: LearnerMessage) -> list[Vote]:
 
 def votes(events: Iterable[LearnerMessage], run: RunStarted | None = None) -> list[tuple[int, Vote]]:
     """(tick, vote), with the receipts and observations given; a vote is not carried out by itself."""
-    session = Session(TeacherEscalation(), "teacher")
+    session = Session(Teacher(), "teacher")
     said = []
     for event in (run or started(), *events):
         said += [(vote.tick, vote) for vote in tell(session, event)]
@@ -193,7 +193,7 @@ def test_a_teacher_that_the_learner_turned_down_is_passed_over() -> None:
 def test_an_agent_that_was_restarted_votes_alike() -> None:
     events = [*steps(30, 0.5, 0.15), changed(30, TEACHER, "small", "middle"), *steps(40, 0.3, 0.3, after=30)]
     live = votes(events)[-1]
-    assert tell(Session(TeacherEscalation(), "teacher"), started(), *events) == [live[1]]
+    assert tell(Session(Teacher(), "teacher"), started(), *events) == [live[1]]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_an_agent_that_was_restarted_votes_alike() -> None:
     ],
 )
 def test_it_says_why_it_cannot_fire(run: RunStarted, why: str) -> None:
-    reason = TeacherEscalation().cannot_fire(run)
+    reason = Teacher().cannot_fire(run)
     assert reason is not None and why in reason
     assert not votes(steps(60, 0.5, 0.15), run)
 
@@ -230,7 +230,7 @@ def test_whatever_comes_it_keeps_to_headroom_patience_and_bounds(
     for tick, vote in votes(events):
         last = max((changed_at for changed_at in at if changed_at < tick), default=0)
         assert tick - last >= LEAST
-        assert 1 - held_out >= TeacherEscalation.ROOM
-        recent = [reward for reward, _ in pairs[tick - TeacherEscalation.HALF : tick]]
-        assert sum(recent) / len(recent) <= 1 - TeacherEscalation.ROOM + 1e-9
+        assert 1 - held_out >= Teacher.ROOM
+        recent = [reward for reward, _ in pairs[tick - Teacher.HALF : tick]]
+        assert sum(recent) / len(recent) <= 1 - Teacher.ROOM + 1e-9
         assert vote.value in NAMES if vote.actuator == TEACHER else 0.01 <= float(str(vote.value)) <= 10

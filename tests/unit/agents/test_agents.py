@@ -13,7 +13,7 @@ from oven_agents.sdk.plans import spoken
 from oven_agents.sdk.session import PATIENCE, Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
-from oven_agents.stats.confidence import LEAST
+from oven_agents.stats.confidence import STANDS_ALONE
 from oven_agents.stats.robust import best_level, noise, quantile, total_variation
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
@@ -95,7 +95,7 @@ def noisy(mean: float, count: int, spread: float, seed: int = 0) -> list[float]:
 def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
     said = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
     assert said[0].actuator == "optimizer.lr_scale" and said[0].value == 4.0
-    assert "0.55" in said[0].rationale and said[0].confidence >= LEAST
+    assert "0.55" in said[0].rationale and said[0].confidence >= STANDS_ALONE
     assert said[0].evidence == ("symptom:gradients_aligned",)
 
 

@@ -12,16 +12,16 @@ from tests.support.troubles import TICKS, TROUBLES, observations
 
 from oven_agents.runtime.in_process import AgentParticipant
 from oven_agents.runtime.loader import load
-from oven_controller.mesh.judging_metric import judge
+from oven_controller.mesh.judging_metric import judging_metric
 from oven_controller.mesh.state import State
 from oven_controller.protocol.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
 SHIPPED = sorted(entry_points()["oven.agents"])
-SPEAK = [name for name in SHIPPED if name not in ("undo", "late")]
-"""In a run in trouble in which nobody did anything yet; `undo` has its own tests (test_agent_second_thoughts.py), and
-`late` proposes nothing."""
+SPEAK = [name for name in SHIPPED if name not in ("rollback_undo", "lr_cooldown")]
+"""In a run in trouble in which nobody did anything yet; `rollback_undo` has its own tests
+(test_agent_second_thoughts.py), and `lr_cooldown` proposes nothing."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_every_proposal_can_be_scored(name: str) -> None:
         state.start(TROUBLES[trouble][0])
         told = f"{trouble}, {vote.actuator} at tick {vote.tick}: {vote.rationale}"
         if state.spec(vote.actuator).has_outcome:
-            metric = judge(state, vote.actuator, vote.target)
+            metric = judging_metric(state, vote.actuator, vote.target)
             assert metric is not None and metric.name == vote.target, f"{told}: not judged by {vote.target!r}"
             assert _promises(vote, metric), f"{told}: promises {vote.expected_change:g} of {metric.name}"
             assert vote.horizon > 0, told

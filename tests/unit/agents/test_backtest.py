@@ -77,14 +77,14 @@ class Lockstep:
         self.react()
         for tick in range(1, ticks + 1):
             seen = {"loss": 1 / tick, "reward": 0.1, "optim/grad_momentum_cos": 0.5 if self.scale < 16 else 0.0}
-            body = Observation(**self.log._learner(), tick=tick, step=tick, progress=0.0, metrics=seen)
+            body = Observation(**self.log.stamp(), tick=tick, step=tick, progress=0.0, metrics=seen)
             self.log.put("observation", body)
             self.react()
-        self.log.put("run", RunEnded(**self.log._learner(), reason="completed", tick=ticks, step=ticks))
+        self.log.put("run", RunEnded(**self.log.stamp(), reason="completed", tick=ticks, step=ticks))
         self.react()
 
     def react(self) -> None:
-        while self.heard < len(self.log.events) or self.session._announce:
+        while True:
             new, self.heard = self.log.events[self.heard :], len(self.log.events)
             for entry in new:
                 if not isinstance(entry.body, Vote):
@@ -95,15 +95,17 @@ class Lockstep:
                     self.log.receipt(entry.body)
             for message in spoken(self.session.react()):
                 self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
+            if self.heard == len(self.log.events):
+                return
 
 
 @pytest.mark.parametrize(("agent", "least"), [(LearningRate, 2), (Cutter, 5), (Unsure, 5)])
 def test_an_agent_that_took_part_in_lockstep_votes_again_as_it_did(agent: type[Agent], least: int) -> None:
-    recorded = Lockstep(agent(), "lr", 40).log
+    recorded = Lockstep(agent(), "learning_rate", 40).log
     assert replay(recorded.events, RUN).same
     votes = [entry.body for entry in recorded.events if isinstance(entry.body, Vote)]
     assert len(votes) >= least
-    found = backtest(agent(), "lr", recorded.events)
+    found = backtest(agent(), "learning_rate", recorded.events)
     assert [said.vote for said in found.said] == votes
     assert found.took_part and found.same_votes is True
     assert found.divergences == [] and found.ignored_receipts == 0
@@ -114,8 +116,8 @@ def test_an_agent_that_took_part_in_lockstep_votes_again_as_it_did(agent: type[A
 
 
 def test_the_first_divergence_and_what_follows_from_it() -> None:
-    recorded = Lockstep(Cutter(), "lr", 12).log
-    found = backtest(Unsure(), "lr", recorded.events)
+    recorded = Lockstep(Cutter(), "learning_rate", 12).log
+    found = backtest(Unsure(), "learning_rate", recorded.events)
     assert found.took_part and found.same_votes is False
     first = found.divergences[0]
     assert (first.tick, first.actuator) == (5, LR)
@@ -159,8 +161,8 @@ def test_why_it_cannot_fire() -> None:
 
 
 def test_a_shadow_counts_here() -> None:
-    log = Lockstep(Cutter(), "lr", 6, shadow=("lr",)).log
-    found = backtest(Cutter(), "lr", log.events)
+    log = Lockstep(Cutter(), "learning_rate", 6, shadow=("learning_rate",)).log
+    found = backtest(Cutter(), "learning_rate", log.events)
     assert found.shadow
     assert [said.decision.verdict for said in found.said if said.decision] == ["adopted"]
 
@@ -186,14 +188,14 @@ def test_as_a_table_and_as_an_object(
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    folder = left_behind(Home(), Lockstep(LearningRate(), "lr", 40).log)
-    assert main("lr", folder, until=20, as_json=True) == 0
+    folder = left_behind(Home(), Lockstep(LearningRate(), "learning_rate", 40).log)
+    assert main("learning_rate", folder, until=20, as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ticks"] == 20 and found["same_votes"] is True and found["open_loop"] is True
     assert found["proposals"] == len(found["votes"]) > 0
     row = found["votes"][0]
     assert row["verdict"] == "adopted" and row["carried_out_in_recording"] is True
-    assert main("lr", folder, until=None, as_json=False) == 0
+    assert main("learning_rate", folder, until=None, as_json=False) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "lr over r, 40 ticks" in said and "it took part in the recording with the same votes" in said
+    assert "learning_rate over r, 40 ticks" in said and "it took part in the recording with the same votes" in said
     assert "no divergence: every decision is the recorded one" in said and "no confidence is scored" in said

@@ -59,7 +59,7 @@ def test_the_same_answers_as_a_plain_window(
     questions: list[tuple[str, int, int | None, bool]],
     kept: int,
 ) -> None:
-    monkeypatch.setattr(module, "_SPARE", 8)  # so that columns are cut within these few observations
+    monkeypatch.setattr(module, "SPARE", 8)  # so that columns are cut within these few observations
     seen, held = observations(draws), Columns(kept)
     receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
     for end, one in enumerate(seen, 1):
@@ -71,7 +71,9 @@ def test_the_same_answers_as_a_plain_window(
         for name, after, last, whole in questions:
             after = -1 if whole else after
             assert repr(quick.series(name, after=after, last=last)) == repr(plain.series(name, after=after, last=last))
-            assert repr(quick.kept(name, after=after, last=last)) == repr(plain.kept(name, after=after, last=last))
+            assert repr(quick.surviving_series(name, after=after, last=last)) == repr(
+                plain.surviving_series(name, after=after, last=last)
+            )
 
 
 def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
@@ -89,8 +91,8 @@ def test_an_answer_is_the_askers_own() -> None:
         held.add(one)
     window = held.window(RUN, seen, {}, (), {}, set())
     window.series("loss").clear()
-    window.kept("loss").clear()
-    assert len(window.series("loss")) == len(window.kept("loss")) == 5
+    window.surviving_series("loss").clear()
+    assert len(window.series("loss")) == len(window.surviving_series("loss")) == 5
 
 
 @settings(max_examples=200)
@@ -104,7 +106,7 @@ def test_a_long_run_is_cut_and_answers_alike() -> None:
     rng, held, kept = random.Random(1), Columns(64), 64
     seen: list[Observation] = []
     step = 0
-    for n in range(3 * module._SPARE):
+    for n in range(3 * module.SPARE):
         step = max(0, step - 30) if rng.random() < 0.002 else step + 1
         body = {"loss": rng.random()} | ({"eval/loss": rng.random()} if n % 50 == 0 else {})
         seen.append(Observation(incarnation=1, n=n, tick=n, step=step, progress=0.0, metrics=body))
@@ -113,7 +115,9 @@ def test_a_long_run_is_cut_and_answers_alike() -> None:
             newest = seen[-kept:]
             plain, quick = (make(RUN, newest, {}, (), {}, set()) for make in (plain_window, held.window))
             for name in ("loss", "eval/loss"):
-                assert quick.kept(name) == plain.kept(name) and quick.series(name) == plain.series(name)
+                assert quick.surviving_series(name) == plain.surviving_series(name) and quick.series(
+                    name
+                ) == plain.series(name)
 
 
 KNOBS = [Knob("optimizer.lr_scale"), *map(Knob, ("run.rollback", "run.undo_rollback", "run.evaluate", "data.skip"))]
@@ -178,7 +182,10 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
 
 def test_without_heartbeats_a_session_says_all_else() -> None:
     for heartbeats in (True, False):
-        session, said = Session(entry_points(group="oven.agents")["sentinel"].load()(), "s", heartbeats=heartbeats), []
+        session, said = (
+            Session(entry_points(group="oven.agents")["divergence"].load()(), "s", heartbeats=heartbeats),
+            [],
+        )
         for message in eventful(False):
             session.absorb(message)
             said += session.react()

@@ -16,10 +16,10 @@ from oven_agents.judges.cost import cost_usd
 from oven_agents.judges.failures import JudgeFailure, kind_of_status
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import Answer, Question, Usage
+from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
-from oven_agents.judges.usage import Ledger
-from oven_controller.protocol.messages import Completion, ScoreRequest
+from oven_agents.judges.usage import Ledger, Usage
+from oven_controller.protocol.requests import Completion, ScoreRequest
 
 
 class Scripted:

@@ -112,9 +112,9 @@ def test_agents_say_the_same_however_they_are_asked(
 
 
 def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
-    recorded = Lockstep(LearningRate(), "lr", 40).log
-    alone = backtest(LearningRate(), "lr", recorded.events)
-    panel = Panel(RUN, {"lr": LearningRate()})
+    recorded = Lockstep(LearningRate(), "learning_rate", 40).log
+    alone = backtest(LearningRate(), "learning_rate", recorded.events)
+    panel = Panel(RUN, {"learning_rate": LearningRate()})
     for event in recorded.events:
         panel.take(event)
     assert [(said.tick, said.vote) for said in panel.said] == [(said.tick, said.vote) for said in alone.said]
@@ -125,13 +125,13 @@ def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
 
 
 def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
-    recorded = Lockstep(Cutter(), "lr", 12).log
-    alone, panel = backtest(Unsure(), "lr", recorded.events), Panel(RUN, {"lr": Unsure()})
+    recorded = Lockstep(Cutter(), "learning_rate", 12).log
+    alone, panel = backtest(Unsure(), "learning_rate", recorded.events), Panel(RUN, {"learning_rate": Unsure()})
     for event in recorded.events:
         panel.take(event)
     for found in (alone.said, panel.said):
         assert [said.decision.verdict for said in found if said.decision] == ["rejected", "rejected"]
-    assert [decision.verdict for decision in panel._loop.computed] == ["rejected", "rejected"], "and nothing else was"
+    assert [decision.verdict for decision in panel.decisions] == ["rejected", "rejected"], "and nothing else was"
 
 
 class Second(Cutter):
@@ -274,8 +274,8 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert all(len(line) <= 80 for line in out.splitlines())
     words = " ".join(out.split())
     assert "1 looks like a false alarm, after 1 the run got worse, 0 cannot be told" in words
-    assert "1. step 305 (tick 305), sentinel: run.rollback to tick 298, data.skip 100 why: loss jumped from" in words
-    assert "lr: the run publishes no optim/grad_momentum_cos" in words and "with nothing changed" in words
+    assert "1. step 305 (tick 305), divergence: run.rollback to tick 298, data.skip 100 why: loss jumped from" in words
+    assert "learning_rate: the run publishes no optim/grad_momentum_cos" in words and "with nothing changed" in words
     assert "knobs assumed, as an attached run would have them: run.rollback, data.skip;" in words
     assert not (tmp_path / "home").exists(), "nothing is left behind"
 
@@ -285,19 +285,19 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert len(page.findall(".//svg")) == 4 and marks == [4, 4, 0]
     assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
 
-    options = ["--json", "--agent", "sentinel,late", "--set", "rules.specialist_confidence=.9"]
+    options = ["--json", "--agent", "divergence,lr_cooldown", "--set", "rules.specialist_confidence=.9"]
     assert invoke("review", "old run.csv", *options) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["agents"] == ["late", "sentinel"] and found["rules"]["specialist_confidence"] == 0.9
+    assert found["agents"] == ["divergence", "lr_cooldown"] and found["rules"]["specialist_confidence"] == 0.9
     assert found["adopted"] == 0 and found["false_alarms"] == 1 and found["followed_by_harm"] == 1
     first = found["flags"][0]
-    assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("sentinel", 305, 305, "harm")
+    assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("divergence", 305, 305, "harm")
     assert [change["verdict"] for change in first["changes"]] == ["rejected", "rejected"]
     assert "specialist" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
 
     assert invoke("review", "old run.csv", "--no-assume", "--json") == 0
     bare = json.loads(capsys.readouterr().out)
-    assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["sentinel"]
+    assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["divergence"]
 
 
 def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any) -> None:
@@ -306,9 +306,9 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     for at, args in enumerate((["a.csv", "--run", "kept"], ["kept"], ["home/runs/kept"], ["home/runs/kept/log.jsonl"])):
         assert invoke("review", *args, "--json") == 0
         seen[at] = json.loads(capsys.readouterr().out)
-    assert [flag["agent"] for flag in seen[0]["flags"]] == ["sentinel"] and [folder.run for folder in home.runs()] == [
-        "kept"
-    ]
+    assert [flag["agent"] for flag in seen[0]["flags"]] == ["divergence"] and [
+        folder.run for folder in home.runs()
+    ] == ["kept"]
     for at in (1, 2, 3):
         assert {k: v for k, v in seen[at].items() if k != "notes"} == {k: v for k, v in seen[0].items() if k != "notes"}
     (tmp_path / "elsewhere.jsonl").write_bytes((home.path / "runs/kept/log.jsonl").read_bytes())
@@ -322,7 +322,7 @@ def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: An
     log = Lockstep(Cutter(), "cutter", 30).log
     lines = "".join(event.line() + "\n" for event in log.events)
     (tmp_path / "own.jsonl").write_text(lines)
-    assert invoke("review", "own.jsonl", "--json", "--agent", "lr") == 0
+    assert invoke("review", "own.jsonl", "--json", "--agent", "learning_rate") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["run"] == RUN and found["assumed_knobs"] == []
     assert all(flag["likely"] == "unknown" for flag in found["flags"]), "somebody else was changing it meanwhile"
@@ -344,7 +344,7 @@ BAD: dict[str, tuple[list[str], bytes | None, str]] = {
         b"step,loss\n1,2\n",
         "did you mean 'rules.window_ticks'",
     ),
-    "no agent": (["x.csv", "--agent", "sentinl"], b"step,loss\n1,2\n", "did you mean 'sentinel'"),
+    "no agent": (["x.csv", "--agent", "divergance"], b"step,loss\n1,2\n", "did you mean 'divergence'"),
     "no knob": (["x.csv", "--knob", "grad.clp"], b"step,loss\n1,2\n", "did you mean grad.clip?"),
 }
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_bench.statistics import T_975, Word, paired, quantile, word
-from oven_bench.training.episode import Episode, Result
 from oven_bench.training.pairs import START, figures
+from oven_bench.training.recipe_run import Episode, Result
 
 
 def results(swarm: list[float], alone: list[float]) -> list[Result]:

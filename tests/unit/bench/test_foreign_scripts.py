@@ -59,9 +59,11 @@ def test_a_loop_at_a_tenth_of_its_rate_is_raised_and_ends_better() -> None:
     """By README's lines: without the gauges of `connect` no agent could say anything of it."""
     found = played("nanogpt_loop", Case("adamw", 4e-4, "constant", 0.0, width=32, init_std=0.02, seed=101, steps=120))
     changed = found.controlled.reading.changes
-    assert changed and all(one.agent == "lr" for one in changed)
+    assert changed and all(one.agent == "learning_rate" for one in changed)
     assert found.gain is not None and found.gain > 0
-    assert not {"lr", "sentinel", "decay", "relapse"} & set(found.controlled.reading.cannot_fire)
+    assert not {"learning_rate", "divergence", "weight_decay", "best_checkpoint"} & set(
+        found.controlled.reading.cannot_fire
+    )
 
 
 def test_grpo_is_held_out_by_its_reward_and_by_no_loss() -> None:

@@ -17,11 +17,10 @@ from oven_bench.gym.faults.pretraining.loss import CappedLogits, LateTeacher, ca
 from oven_bench.gym.faults.pretraining.order import SeveralWriters, alternating
 from oven_bench.gym.faults.pretraining.text import PlantedCanaries, RedactedWords, redacted
 from oven_bench.gym.faults.pretraining.weights import RevivedUnits, RotatedBasis
-from oven_bench.gym.tasks.grpo.judges import Completions
-from oven_bench.gym.tasks.grpo.loss import policy_loss
+from oven_bench.gym.tasks.grpo.policy_loss import policy_loss
+from oven_bench.gym.tasks.grpo.scoring import Completions
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
-from oven_bench.gym.tasks.pretraining.corpus import corpus, pool
-from oven_bench.gym.tasks.pretraining.trainee import pair
+from oven_bench.gym.tasks.pretraining.corpus import corpus, pair, pool
 
 
 def test_long_words_are_blackened_letter_by_letter() -> None:

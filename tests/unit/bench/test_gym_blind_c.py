@@ -9,7 +9,7 @@ import torch
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.fault import generator
+from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.forward import logits
 from oven_bench.gym.faults.grpo.loss import (
     DroppedRepeats,
@@ -27,12 +27,11 @@ from oven_bench.gym.faults.pretraining.gradients import PrivateGradients
 from oven_bench.gym.faults.pretraining.loss import BalancedClasses, DetachedProbes, UnlearnedText, frequencies
 from oven_bench.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
 from oven_bench.gym.faults.pretraining.tokens import FlippedRows
-from oven_bench.gym.tasks.grpo.judges import scores
 from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.scoring import scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
-from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH, ByteModel
-from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_a_flipped_row_is_read_from_its_end() -> None:

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from oven_bench.gym import faults, runner, schedule
+from oven_bench.gym.draws import At
 from oven_bench.gym.fault import SETS, Fault, fault
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.faults.severity import At
 from oven_controller.errors import ConfigError
 
 FOLDER = Path(faults.__file__).parent
@@ -20,7 +20,7 @@ MODULES = sorted(FOLDER.glob("*/*.py"))
 
 OWN = '''
 from oven_bench.gym.fault import Fault, fault
-from oven_bench.gym.faults.severity import uniform
+from oven_bench.gym.draws import uniform
 
 @fault("grpo.of_ours", written="held out")
 class OfOurs(Fault):

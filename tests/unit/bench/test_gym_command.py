@@ -13,15 +13,14 @@ from tests.support.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 from typer.testing import CliRunner
 
 from oven_bench.fixed_rules import Alone, RuleLink
-from oven_bench.gym import command, registry, results, runner
+from oven_bench.gym import command, episode_rows, registry, runner
 from oven_bench.gym.arm import Arm
-from oven_bench.gym.arms.nothing import Nothing
-from oven_bench.gym.arms.rules import RaiseBeta, RollbackCut8
+from oven_bench.gym.arms.rules import NOTHING, fixed_rules
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
-from oven_learner.link.bus_link import Link
+from oven_learner.link.base import Link
 
 
 class Telling:
@@ -31,13 +30,13 @@ class Telling:
 
     def link(self, run: str, rng: Random) -> Link:
         class Kept(RuleLink):
-            def kept(self) -> dict[str, int]:
+            def report(self) -> dict[str, int]:
                 return {"changes": len(self.changes)}
 
         return Kept(Alone())
 
 
-class Learner(Nothing):
+class Learner(Telling):
     name = "learner"
     learns_from: ClassVar[str] = "telling"
     taught: ClassVar[list[list[Any]]] = []
@@ -46,7 +45,7 @@ class Learner(Nothing):
         self.taught.append(list(past))
 
 
-class Failing(Nothing):
+class Failing:
     name = "failing"
 
     def link(self, run: str, rng: Random) -> Link:
@@ -61,7 +60,8 @@ class Hidden(TooHigh):
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden]
-    arms: list[Arm] = [Nothing(), RollbackCut8(), RaiseBeta(), Telling(), Learner(), Failing()]
+    rules = [rule for rule in fixed_rules() if rule.name in ("rule.rollback_cut_8", "rule.raise_beta")]
+    arms: list[Arm] = [NOTHING, *rules, Telling(), Learner(), Failing()]
     monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
     monkeypatch.setattr(registry, "arms", lambda: {arm.name: arm for arm in arms})
     monkeypatch.setattr(runner, "make", line)
@@ -78,7 +78,7 @@ def gym(tmp_path: Path, **changed: Any) -> int:
 
 def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gym(tmp_path, arms=["nothing"], plot=tmp_path / "gym.svg") == 0
-    file = tmp_path / "kept" / results.FILE
+    file = tmp_path / "kept" / episode_rows.FILE
     first = file.read_text()
     assert len(first.splitlines()) == 2
     assert gym(tmp_path) == 0
@@ -98,7 +98,7 @@ def test_it_plays_what_is_missing_and_only_that(tmp_path: Path, capsys: pytest.C
 def test_quickly_it_plays_one_seed_of_every_third_family_unless_they_are_named(tmp_path: Path) -> None:
     def played(**asked: Any) -> set[tuple[str, int]]:
         assert gym(tmp_path, quick=True, arms=["nothing"], seeds=None, **asked) == 0
-        return {(row.family, row.seed) for row in results.read(asked["resume"])}
+        return {(row.family, row.seed) for row in episode_rows.read(asked["resume"])}
 
     assert played(families=[], resume=tmp_path / "few") == {("line.bad_stretch", 1), ("line.too_high", 1)}
     assert played(families=["line.plain"], resume=tmp_path / "one") == {("line.plain", 1)}
@@ -143,7 +143,7 @@ def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Pa
 def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProcessError, match=r"2 episodes failed.*arm failing: RuntimeError: no such luck"):
         gym(tmp_path, arms=["failing", "nothing"])
-    assert [row.arm for row in results.read(tmp_path / "kept")] == ["nothing", "nothing"]
+    assert [row.arm for row in episode_rows.read(tmp_path / "kept")] == ["nothing", "nothing"]
     assert set(json.loads(capsys.readouterr().out)["arms"]) == {"nothing"}
 
 

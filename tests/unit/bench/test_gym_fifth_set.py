@@ -10,7 +10,7 @@ from tests.support.hooks import apply_batch, apply_rewards, apply_settings, appl
 from tests.support.whole_trainees import stepped, trainee
 from torch import Tensor
 
-from oven_bench.gym.fault import generator
+from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.compound import OneSeed, WrongReference, firsts
 from oven_bench.gym.faults.grpo.judges import WrongColumn, alike, continued
 from oven_bench.gym.faults.grpo.settings import LargerGroups

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from torch import Tensor, nn
 
-from oven_bench.gym.fault import NOTHING, Fault, Step, generator
+from oven_bench.gym.draws import generator
+from oven_bench.gym.fault import NOTHING, Fault, Step, Trainee
 from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.grpo.judges import StricterCritic, once
 from oven_bench.gym.faults.grpo.prompts import StalePrompts
@@ -28,7 +29,6 @@ from oven_bench.gym.faults.pretraining.tokens import WideEncoding
 from oven_bench.gym.faults.pretraining.weights import CoarseWeights
 from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.tasks.grpo.task import END, PAD
-from oven_bench.gym.trainee import Trainee
 
 ONSET, END_OF_RUN = 3, 9
 ROWS, LENGTH = 6, 16

@@ -12,7 +12,7 @@ from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_se
 from tests.support.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_bench.gym.fault import generator
+from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.judges import FirstNumber, penalised
 from oven_bench.gym.faults.grpo.loss import EntropyBonus, entropy
 from oven_bench.gym.faults.grpo.prompts import padded_left

@@ -9,7 +9,7 @@ import torch
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.fault import generator
+from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.loss import DropoutLeftOn, LateMask, before, dropout
 from oven_bench.gym.faults.grpo.prompts import TrailingNewline
 from oven_bench.gym.faults.grpo.rewards import RankedRewards, WidestSpread, ends, nearly_ranks
@@ -21,11 +21,10 @@ from oven_bench.gym.faults.pretraining.loss import StrangeTeacher, strange_teach
 from oven_bench.gym.faults.pretraining.order import InterleavedWriters, interleaved
 from oven_bench.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
 from oven_bench.gym.faults.pretraining.weights import TurnedBasis, basis
-from oven_bench.gym.tasks.grpo.judges import Completions, form, scores
+from oven_bench.gym.tasks.grpo.scoring import Completions, form, scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
-from oven_bench.gym.tasks.pretraining.corpus import pool
+from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
-from oven_bench.gym.tasks.pretraining.trainee import pair
 
 
 def test_a_shard_that_is_the_whole_sequence_changes_nothing() -> None:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from pathlib import Path
 from random import Random
 
 import pytest
 from tests.support.installed import entry_points, installed
 
-from oven_bench.gym.arms import one_agent
-from oven_bench.gym.arms.controller import MESH, MESH_KG, MESH_SHUFFLED, WITHHELD, LearntArm, MeshArm, prior, taught
+from oven_bench.gym import registry
+from oven_bench.gym.arms.controller import (
+    MESH,
+    MESH_KG,
+    MESH_SHUFFLED,
+    WITHHELD,
+    LearntArm,
+    MeshArm,
+    alone,
+    prior,
+    taught,
+)
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import (
-    Decision,
-    Judgement,
-    JudgeRequest,
-    MetricSpec,
-    Outcome,
-    OutcomeReport,
-    Receipt,
-    RunStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
+from oven_controller.protocol.requests import Judgement, JudgeRequest, OutcomeReport
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
@@ -33,12 +35,37 @@ from oven_learner.rollback.in_memory import Snapshots
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
+OWN_AGENT = '''
+from oven_agents.sdk.agent import Agent
+from oven_bench.gym.arm import RuleArm
+from oven_bench.fixed_rules import Alone
+
+MINE = RuleArm("agent.lr", lambda _: Alone())
+
+class Impatient(Agent):
+    """Doubles the rate at once."""
+
+    moves = ("optimizer.lr_scale",)
+    speciality = moves
+
+    def vote(self, window):
+        return window.propose("optimizer.lr_scale", 2.0, confidence=0.9, why="impatience")
+'''
 METRICS = (
     MetricSpec(name="reward", better="up", ceiling=1.0),
     MetricSpec(name="loss"),
     MetricSpec(name="learning_rate"),
     MetricSpec(name="optim/grad_momentum_cos"),
 )
+
+
+def install(folder: Path, group: str, point: str) -> None:
+    """What pip leaves of a package with one module and one entry point."""
+    (folder / "of_ours.py").write_text(OWN_AGENT)
+    info = folder / "of_ours-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-ours\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
 
 
 def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[str, float]:
@@ -72,7 +99,7 @@ def trained(link: LoopLink, steps: int = 40, *, lockstep: bool = False) -> dict[
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_an_agent_turns_a_knob_at_the_next_boundary(lockstep: bool) -> None:
-    link = one_agent.lr.link("gym-1", Random(0))
+    link = alone("learning_rate").link("gym-1", Random(0))
     knobs = trained(link, lockstep=lockstep)
     bodies = [event.body for event in link.events]
     decision = next(body for body in bodies if isinstance(body, Decision))
@@ -110,11 +137,28 @@ def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> Non
     trained(link, 1)
     shipped = set(entry_points()["oven.agents"])
     assert {event.author for event in link.events if ".agent." in event.subject} == shipped
-    arms = {name: plugins.load("arms", "arm", name) for name in entry_points()["oven.arms"]}
-    assert {(arm.name, arm.agents) for name, arm in arms.items() if name.startswith("agent.")} == {
-        (f"agent.{name}", (name,)) for name in shipped
-    }
-    assert all(arm.name == name for name, arm in arms.items())
+    arms = {name: arm for name, arm in registry.arms().items() if name.startswith("agent.")}
+    assert {arm.agents for arm in arms.values() if isinstance(arm, MeshArm)} == {(name,) for name in shipped}
+    assert set(arms) == {f"agent.{name}" for name in shipped}
+
+
+def test_an_own_agent_is_an_arm_without_any_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(registry.arms())
+    install(tmp_path, "oven.agents", "impatient = of_ours:Impatient")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = registry.arms()
+    assert set(found) - before == {"agent.impatient"}
+    link = found["agent.impatient"].link("gym-1", Random(0))
+    assert isinstance(link, LoopLink)
+    assert trained(link, 20)["optimizer.lr_scale"] == 2.0
+
+
+def test_a_name_that_two_arms_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "oven.arms", "mine = of_ours:MINE")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "of_ours", raising=False)
+    with pytest.raises(ConfigError, match=r"two arms are called 'agent\.lr'; rename that of your entry point"):
+        registry.arms()
 
 
 def test_who_is_not_installed_is_named() -> None:
@@ -125,12 +169,12 @@ def test_who_is_not_installed_is_named() -> None:
 
 
 def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
-    link = one_agent.lr.link("gym-1", Random(0))
+    link = alone("learning_rate").link("gym-1", Random(0))
     trained(link, 60)
-    kept = link.kept()
+    kept = link.report()
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept
     outcome = Outcome.model_validate(kept["outcomes"][0])
-    assert outcome.scored and outcome.lines[0].agent == "lr" and outcome.lines[0].success == 1.0
+    assert outcome.scored and outcome.lines[0].agent == "learning_rate" and outcome.lines[0].success == 1.0
     report = OutcomeReport.model_validate(kept["reports"][0])
     assert report.changes == ("optimizer.lr_scale:up",) and report.symptoms[0].id == "gradients_aligned"
     assert (report.success, report.phase) == (1.0, "grpo")
@@ -138,9 +182,9 @@ def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
 
 def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
     def told(steps: int) -> str:
-        link = one_agent.lr.link("gym-1", Random(0))
+        link = alone("learning_rate").link("gym-1", Random(0))
         trained(link, steps)
-        return str(link.kept()["reports"][0]["id"])
+        return str(link.report()["reports"][0]["id"])
 
     assert told(60) == told(60) != told(61)
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from oven_bench.gym.fault import Fault, Step
-from oven_bench.gym.tasks.pretraining import Pretraining
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
-from oven_bench.gym.tasks.pretraining.trainee import (
+from oven_bench.gym.trainees.pretraining import (
     CLIP,
     EVAL_EVERY,
     LEARNING_RATE,
@@ -18,6 +17,7 @@ from oven_bench.gym.tasks.pretraining.trainee import (
     WARMUP,
     WEIGHT_DECAY,
     WORST,
+    Pretraining,
 )
 
 BEGUN = 30

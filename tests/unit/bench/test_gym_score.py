@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_bench.gym import results
+from oven_bench.gym import episode_rows
 from oven_bench.gym.best_rule import best_rule, oracle
+from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import plain, report
-from oven_bench.gym.results import Row
-from oven_bench.gym.score import NOISE, cost, harmed, healthy, interval, noise, score, standing, worse
+from oven_bench.gym.score import NOISE, arm_score, cost, harmed, healthy, interval, noise, score, worse
 from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 from oven_controller.errors import ConfigError
 
@@ -111,13 +111,13 @@ def test_seeds_of_one_family_do_not_narrow_the_interval() -> None:
     """Ten seeds of each of three families that differ: as uncertain as one seed of each."""
     few = [row(3 - value, family=str(value)) for value in (0.0, 0.5, 1.0)]
     many = [row(3 - value, family=str(value), seed=seed) for value in (0.0, 0.5, 1.0) for seed in range(10)]
-    assert standing(few).score == standing(many).score
-    assert standing(few).score.high - standing(few).score.low > 0.5
+    assert arm_score(few).score == arm_score(many).score
+    assert arm_score(few).score.high - arm_score(few).score.low > 0.5
 
 
 def test_a_family_counts_once_however_many_seeds_it_has() -> None:
     unequal = [row(2.0, family="one", seed=seed) for seed in range(9)] + [row(3.0, family="two")]
-    assert standing(unequal).score.mean == 0.5
+    assert arm_score(unequal).score.mean == 0.5
 
 
 def test_a_healthy_run_is_scored_by_what_it_cost_and_how_often_it_was_touched() -> None:
@@ -128,8 +128,8 @@ def test_a_healthy_run_is_scored_by_what_it_cost_and_how_often_it_was_touched() 
 
 
 def judged(subject: Sequence[float], *others: Sequence[float], costs: Sequence[float] = (0.0,)) -> str:
-    baselines = {f"b{n}": standing(rows(f"b{n}", scores)) for n, scores in enumerate(others)}
-    return verdict(standing(rows("s", subject)), baselines, healthy(calm("s", costs))).word
+    baselines = {f"b{n}": arm_score(rows(f"b{n}", scores)) for n, scores in enumerate(others)}
+    return verdict(arm_score(rows("s", subject)), baselines, healthy(calm("s", costs))).word
 
 
 ZERO = [0.0] * 10
@@ -161,7 +161,7 @@ def test_inconclusive_when_the_interval_holds_0_and_is_wide() -> None:
 
 
 def test_inconclusive_when_it_helps_but_healthy_runs_were_not_measured() -> None:
-    found = verdict(standing(rows("s", [0.9] * 10)), {"b": standing(rows("b", ZERO))}, None)
+    found = verdict(arm_score(rows("s", [0.9] * 10)), {"b": arm_score(rows("b", ZERO))}, None)
     assert found.word == "INCONCLUSIVE"
     assert "no healthy runs" in found.why
 
@@ -170,8 +170,8 @@ def test_inconclusive_with_few_families_or_without_the_subject() -> None:
     few = FAMILIES - 1
     assert judged([0.9] * few, [0.0] * few) == "INCONCLUSIVE"
     assert judged([0.9] * FAMILIES, [0.0] * FAMILIES) == "HELPS"
-    assert verdict(None, {"b": standing(rows("b", ZERO))}, None).word == "INCONCLUSIVE"
-    assert verdict(standing(rows("s", ZERO)), {}, None).word == "INCONCLUSIVE"
+    assert verdict(None, {"b": arm_score(rows("b", ZERO))}, None).word == "INCONCLUSIVE"
+    assert verdict(arm_score(rows("s", ZERO)), {}, None).word == "INCONCLUSIVE"
 
 
 @given(
@@ -181,8 +181,8 @@ def test_inconclusive_with_few_families_or_without_the_subject() -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]], costs: list[float]) -> None:
     mine, one, two = zip(*scores, strict=True)
-    subject, calm_ = standing(rows("s", mine)), healthy(calm("s", costs))
-    baselines = {"one": standing(rows("one", one)), "two": standing(rows("two", two))}
+    subject, calm_ = arm_score(rows("s", mine)), healthy(calm("s", costs))
+    baselines = {"one": arm_score(rows("one", one)), "two": arm_score(rows("two", two))}
     found = verdict(subject, baselines, calm_)
     assert found.difference is not None
     assert found.difference.low <= found.difference.mean + 1e-9
@@ -202,9 +202,9 @@ def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]
 @given(st.lists(st.floats(-0.9, 1), min_size=FAMILIES, max_size=10), st.floats(0, 0.5))
 @settings(max_examples=40, deadline=None)
 def test_who_scores_more_everywhere_is_judged_no_worse(scores: list[float], more: float) -> None:
-    baselines = {"b": standing(rows("b", [0.0] * len(scores)))}
+    baselines = {"b": arm_score(rows("b", [0.0] * len(scores)))}
     better = [score + more for score in scores]
-    low, high = (standing(rows("s", each)) for each in (scores, better))
+    low, high = (arm_score(rows("s", each)) for each in (scores, better))
     words = [verdict(each, baselines, healthy(calm("s", [0.0]))).word for each in (low, high)]
     if words[0] == "HELPS":
         assert words[1] == "HELPS"
@@ -271,20 +271,20 @@ def test_the_picture_is_svg_with_every_arm_and_family() -> None:
 
 
 def test_rows_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
-    results.append(tmp_path, some())
-    file = tmp_path / results.FILE
+    episode_rows.append(tmp_path, some())
+    file = tmp_path / episode_rows.FILE
     file.write_text(file.read_text() + '{"family": "cut o')
-    assert results.read(tmp_path) == some()
-    results.append(tmp_path, [row(2.0)])
-    assert results.read(tmp_path) == [*some(), row(2.0)]
+    assert episode_rows.read(tmp_path) == some()
+    episode_rows.append(tmp_path, [row(2.0)])
+    assert episode_rows.read(tmp_path) == [*some(), row(2.0)]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / results.FILE).write_text('{"a": 1}\n')
+    (tmp_path / episode_rows.FILE).write_text('{"a": 1}\n')
     with pytest.raises(ConfigError, match="line 1, is not an episode"):
-        results.read(tmp_path)
+        episode_rows.read(tmp_path)
 
 
 def test_a_loss_that_is_no_number_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        results.append(tmp_path, [row(math.nan)])
+        episode_rows.append(tmp_path, [row(math.nan)])

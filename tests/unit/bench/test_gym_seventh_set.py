@@ -20,10 +20,9 @@ from oven_bench.gym.faults.pretraining.order import SortedLines, by_line
 from oven_bench.gym.faults.pretraining.settings import GrowingWeights
 from oven_bench.gym.faults.pretraining.tokens import CountedPadding, filled
 from oven_bench.gym.faults.pretraining.weights import ClearedSymbols, SaturatedWeights, unused
-from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.tasks.grpo.scoring import Completions
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
-from oven_bench.gym.tasks.pretraining.corpus import pool
-from oven_bench.gym.tasks.pretraining.trainee import pair
+from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 
 
 def test_the_model_computed_in_another_way_is_the_same_without_a_change() -> None:

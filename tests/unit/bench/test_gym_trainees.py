@@ -6,10 +6,9 @@ import pytest
 from tests.support.gym_line import Script
 
 from oven_bench.gym.episode import run
-from oven_bench.gym.fault import Fault, Step
+from oven_bench.gym.fault import Fault, Kind, Step
 from oven_bench.gym.shared_prefix import Record, untouched
-from oven_bench.gym.trainee import Kind
-from oven_bench.gym.trainees import TRAINEES, make
+from oven_bench.gym.trainees.by_kind import TRAINEES, make
 
 SEED = 101
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from oven_controller import cancellation
-from oven_controller.cancellation import end, heeded
+from oven_controller.cancellation import end, preserve_cancellation
 
 
 async def begun(task: asyncio.Task[None]) -> asyncio.Task[None]:
@@ -72,8 +72,8 @@ async def test_a_cancellation_that_comes_with_the_result_is_heeded(fails: bool) 
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def asks() -> None:
-        with heeded():
-            await asyncio.wait_for(answer, 30)
+        with preserve_cancellation():
+            await asyncio.wait_for(answer, 60)
         raise AssertionError("it went on")
 
     task = await begun(asyncio.create_task(asks()))
@@ -93,7 +93,7 @@ async def test_what_was_said_before_does_not_count() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            with heeded():
+            with preserve_cancellation():
                 await asyncio.sleep(0)
             cleaned.set()
 
@@ -109,12 +109,12 @@ async def test_a_timeout_around_it_stays_a_timeout() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            with heeded():
+            with preserve_cancellation():
                 await swallows()
-    with heeded():  # and nothing of it is left over
+    with preserve_cancellation():  # and nothing of it is left over
         await asyncio.sleep(0)
 
 
 async def test_an_error_without_a_cancellation_passes_as_it_is() -> None:
-    with pytest.raises(ValueError, match=r"^no$"), heeded():
+    with pytest.raises(ValueError, match=r"^no$"), preserve_cancellation():
         raise ValueError("no")

@@ -19,7 +19,7 @@ from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import app, run
 from oven_controller.cli.panels import PANELS
 from oven_controller.runs.folder import Home
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
@@ -129,10 +129,10 @@ def test_agents_are_listed_with_whole_summaries(
         (["agent", "run", "nothere.py"], "there is no agent file nothere.py"),
         (["agent", "new", "a b"], "not a usable name"),
         (["agent", "new", "1st"], "begin it with a letter"),
-        (["agent", "run", "lr", "--name", "a.b"], "agent 'a.b' is not a usable name"),
-        (["agent", "run", "lr", "--name", "lr\n"], "is not a usable name"),
-        (["agent", "run", "lr", "--name", "x" * 65], "use 1 to 64 of A–Z a–z 0–9 _ -"),
-        (["backtest", "lr", "nobody"], "no run named 'nobody'; there is no run yet"),
+        (["agent", "run", "learning_rate", "--name", "a.b"], "agent 'a.b' is not a usable name"),
+        (["agent", "run", "learning_rate", "--name", "lr\n"], "is not a usable name"),
+        (["agent", "run", "learning_rate", "--name", "x" * 65], "use 1 to 64 of A–Z a–z 0–9 _ -"),
+        (["backtest", "learning_rate", "nobody"], "no run named 'nobody'; there is no run yet"),
         (["up", "--no-learner", "--run", "é"], "run 'é' is not a usable name"),
         (["creds", "server", "keys", "--run", "a*"], "run 'a*' is not a usable name"),
         (

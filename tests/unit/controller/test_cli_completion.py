@@ -55,7 +55,14 @@ def started(folder: RunFolder) -> None:
 def test_runs(home: Home, offered: Offered) -> None:
     assert offered("status ") == []
     home.create("first", "grpo"), home.create("second", "grpo")
-    lines = ("status ", "log --run ", "mute lr -r ", "up --resume --run ", "runs rm first ", "agent run lr --run ")
+    lines = (
+        "status ",
+        "log --run ",
+        "mute learning_rate -r ",
+        "up --resume --run ",
+        "runs rm first ",
+        "agent run learning_rate --run ",
+    )
     for line in lines:
         assert set(offered(line)) == {"first", "second"}
     assert offered("replay fi") == ["first"]
@@ -65,18 +72,18 @@ def test_agents_are_those_of_the_run(home: Home, offered: Offered) -> None:
     assert "curriculum" in offered("mute ")
     folder = home.create("r", "grpo")
     folder.add_user("agent", "scout")
-    folder.add_user("agent", "agents-1", ["lr", "decay"])
+    folder.add_user("agent", "agents-1", ["learning_rate", "weight_decay"])
     folder.add_user("mesh", "mesh")
-    assert offered("mute ") == ["decay", "lr", "scout"]
+    assert offered("mute ") == ["learning_rate", "scout", "weight_decay"]
     folder.config.write_text(json.dumps({"agents": ["/tmp/mine.py"]}))
     assert offered("trust mi") == ["mine"]
 
 
 def test_agents_to_ask_are_installed_ones_and_files(offered: Offered, tmp_path: Path) -> None:
-    (tmp_path / "late_one.py").write_text("")
-    (tmp_path / "late.txt").write_text("")
-    assert offered("backtest lat") == ["late", "late_one.py"]
-    assert offered("review x --agent lat") == ["late", "late_one.py"]
+    (tmp_path / "lr_cooldown_one.py").write_text("")
+    (tmp_path / "lr_cooldown.txt").write_text("")
+    assert offered("backtest lr_") == ["lr_cooldown", "lr_cooldown_one.py"]
+    assert offered("review x --agent lr_") == ["lr_cooldown", "lr_cooldown_one.py"]
 
 
 def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) -> None:
@@ -90,7 +97,7 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
 
 
 def test_the_knobs_that_are_shipped() -> None:
-    assert set(completing.SHIPPED) == set(knobs._KNOWN)
+    assert set(completing.SHIPPED) == set(knobs.KNOWN)
 
 
 def test_paths(home: Home, offered: Offered, tmp_path: Path) -> None:

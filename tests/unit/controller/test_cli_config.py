@@ -10,7 +10,7 @@ import pytest
 from tests.support.own_home import invoke, own_home
 
 from oven_controller.runs.folder import Home
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +16,17 @@ from tests.support.mesh_log import LR, Log
 from tests.support.replayed import a_run, left_behind
 
 from oven_controller.cli.main import run
+from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Observation, RunStarted
 from oven_controller.protocol.subjects import SIGNERS
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer
+
+EARLIER = Path(__file__).parents[2] / "support" / "earlier_code.jsonl"
+"""A run's log, and the hash of the code that made it, which its RunStarted has."""
+EARLIER_CODE = "bec1801f9b84e5d6a09c5096e2ce2992b8fd9ccc1dc5d183ef968798e06ebffc"
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +61,32 @@ def test_a_log_that_does_not(home: Home, capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert "NOT the same" in said and "different: 1, first oven.r.decision." in said
     assert '"verdict":"rejected"' in said and '"verdict":"adopted"' in said
+
+
+def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its ballots, decisions and outcome were written before the modules of mesh and protocol had their places."""
+    folder = home.create("r", "grpo")
+    shutil.copy(EARLIER, folder.export)
+    assert invoke("replay", "r", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["same"] and (found["decisions"], found["adopted"], found["equal"]) == (3, 1, 6)
+    assert found["mesh_code"] == EARLIER_CODE != mesh_code_hash()
+    assert invoke("replay", "r") == 0
+    verdict, said = capsys.readouterr().out.splitlines()[::2]
+    assert verdict.endswith("3 decisions (1 adopted): the same, byte for byte")
+    assert said == (
+        f"the run was decided by another version of the mesh ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
+    )
+    folder.export.write_text(folder.export.read_text().replace('"verdict":"adopted"', '"verdict":"rejected"'))
+    assert invoke("replay", "r") == 1
+    assert f"{said}: replay it with the version that its RunStarted names" in capsys.readouterr().out
+
+
+def test_a_log_of_this_code_names_none(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = home.create("r", "grpo")
+    folder.export.write_text(EARLIER.read_text().replace(EARLIER_CODE, mesh_code_hash()))
+    assert invoke("replay", "r") == 0
+    assert "another version" not in capsys.readouterr().out
 
 
 def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +227,7 @@ def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]
     assert "run 'r' never started" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "lr")])
+@pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "learning_rate")])
 def test_a_run_that_is_not_there_has_near_ones(
     command: tuple[str, ...], home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

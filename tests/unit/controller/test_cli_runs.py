@@ -48,7 +48,7 @@ def names(home: Home) -> list[str]:
         ["hold"],
         ["resume"],
         ["stop"],
-        ["backtest", "lr"],
+        ["backtest", "learning_rate"],
         ["calibration"],
         ["runs", "rm", "--yes"],
     ],
@@ -74,7 +74,7 @@ def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pyt
         ["trust", "a"],
         ["distrust", "a"],
         ["autonomy", "auto"],
-        ["agent", "run", "lr"],
+        ["agent", "run", "learning_rate"],
         ["creds", "add", "a"],
         ["creds", "revoke", "a"],
         ["creds", "list"],
@@ -92,9 +92,9 @@ def test_the_option_has_a_short_form(command: list[str], capsys: pytest.CaptureF
 
 def test_a_review_of_a_run_by_its_name(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     left_behind(home, a_run())
-    assert invoke("review", "--run", "r", "--agent", "lr", "--json") == 0
+    assert invoke("review", "--run", "r", "--agent", "learning_rate", "--json") == 0
     by_option = json.loads(capsys.readouterr().out)
-    assert invoke("review", "r", "--agent", "lr", "--json") == 0
+    assert invoke("review", "r", "--agent", "learning_rate", "--json") == 0
     assert by_option == json.loads(capsys.readouterr().out)
     assert invoke("review") == 2
     assert "there is nothing to review" in capsys.readouterr().err

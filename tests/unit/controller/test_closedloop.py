@@ -149,7 +149,7 @@ def aligned(learner: Learner, steps: int = 8) -> None:
 
 
 def test_an_agents_proposal_is_a_decision_before_the_learner_goes_on() -> None:
-    learner = Learner([AgentParticipant("lr", LearningRate())])
+    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start()
     aligned(learner)
     learner.end()
@@ -163,10 +163,10 @@ def test_an_agents_proposal_is_a_decision_before_the_learner_goes_on() -> None:
 
 
 def test_a_backtest_over_the_log_says_what_was_said() -> None:
-    learner = Learner([AgentParticipant("lr", LearningRate())])
+    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start()
     aligned(learner)
-    test = Backtest(LearningRate(), "lr", RUN)
+    test = Backtest(LearningRate(), "learning_rate", RUN)
     for event in learner.loop.events:
         test.take(event)
     found = test.findings()
@@ -174,7 +174,7 @@ def test_a_backtest_over_the_log_says_what_was_said() -> None:
 
 
 def test_the_log_can_be_left_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = Learner([AgentParticipant("lr", LearningRate())])
+    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start()
     aligned(learner)
     learner.end()
@@ -186,7 +186,7 @@ def test_the_log_can_be_left_as_a_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_lockstep_it_is_decided_at_the_same_tick() -> None:
-    learner = Learner([AgentParticipant("lr", LearningRate())])
+    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start(lockstep=False)
     aligned(learner)
     made = [one for one in learner.decided if isinstance(one, Decision)]
@@ -221,7 +221,7 @@ def test_names_are_checked() -> None:
     with pytest.raises(ConfigError, match="not a usable name"):
         ClosedLoop(RUN, [Scripted("a b", {})])
     with pytest.raises(UnknownNameError, match="agent"):
-        participants(["lr", "nobody-here"])
+        participants(["learning_rate", "nobody-here"])
 
 
 PROPOSALS = st.tuples(st.sampled_from((LR, "grad.clip")), st.floats(0.01, 10), st.sampled_from((0.3, 0.6, 0.9)))

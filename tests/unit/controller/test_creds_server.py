@@ -10,7 +10,8 @@ import pytest
 
 from oven_controller.cli.main import run
 from oven_controller.errors import ConfigError
-from oven_controller.security.credentials import Credentials, permissions
+from oven_controller.protocol.permissions import permissions
+from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer, load_keys
 from oven_controller.server.embedded import ServerFolder, binary, free_port, is_free
 

@@ -13,7 +13,7 @@ from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
 from oven_bench.gym.counting_link import Tap
-from oven_bench.gym.trainees import TRAINEES, make
+from oven_bench.gym.trainees.by_kind import TRAINEES, make
 from oven_controller.errors import ConfigError
 from oven_controller.importing.knobs import asked
 from oven_controller.protocol.codec import Malformed, decode
@@ -103,9 +103,9 @@ def test_an_agent_sees_what_a_change_was() -> None:
     receipts += [runs.receipt(7, LR, 1.0, 0.5), runs.receipt(9, "my.probe", None, 0.5)]
     window = Window(runs.pretraining(), [runs.seen(10, {})], knobs, receipts, {})
     assert [receipt.actuator for receipt in window.jumps] == ["run.rollback", "my.swap"]
-    assert window.settled_after() == 7
-    assert window.settled_after("run.rollback") == 5
-    assert window.settled_after("my.probe") == 9
+    assert window.last_change_tick() == 7
+    assert window.last_change_tick("run.rollback") == 5
+    assert window.last_change_tick("my.probe") == 9
 
 
 def test_a_setting_that_moves_its_own_metric_is_judged_by_held_out_data() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
-from oven_controller.runs.folder import Home, RunFolder, write_whole
+from oven_controller.runs.folder import Home, RunFolder
 
 AT = datetime(2026, 11, 21, 2, 31)
 
@@ -105,11 +105,3 @@ def test_an_info_that_was_cut(home: Home) -> None:
     (folder.path / "run.json").write_text("{")
     with pytest.raises(ConfigError, match=r"run\.json cannot be read"):
         folder.info()
-
-
-def test_write_whole_leaves_the_old_one_when_it_fails(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    write_whole(target, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(target, "new \udc80")
-    assert target.read_text() == "old"

@@ -23,9 +23,9 @@ from oven_controller.importing.wandb import Axes
 from oven_controller.importing.writer import Rows, write
 from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
-from oven_controller.runs import log_reader
+from oven_controller.runs import log_sources
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.settings.model import resolve
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.checks import Request
 from oven_controller.stack.up import up
 
@@ -47,7 +47,7 @@ def imported(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]
 
 
 def bodies(found: dict[str, Any]) -> list[Any]:
-    return [event.body for event in log_reader.exported(RunFolder(Path(found["folder"])))]
+    return [event.body for event in log_sources.exported(RunFolder(Path(found["folder"])))]
 
 
 def observations(found: dict[str, Any]) -> list[Observation]:
@@ -115,7 +115,7 @@ def test_the_same_training_from_tensorboard(
         for name in ("loss", "grad_norm", "learning_rate", "eval/loss"):
             if name in wanted:
                 assert by_step[entry["step"]][name] == pytest.approx(wanted[name], rel=1e-6)
-    times = [event.time for event in log_reader.exported(RunFolder(Path(found["folder"])))]
+    times = [event.time for event in log_sources.exported(RunFolder(Path(found["folder"])))]
     assert times == sorted(times) and found["untimed"] == 0
 
 
@@ -275,8 +275,8 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
     found = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
     first, second = observations(found)
     assert (first.step, first.metrics) == (1, {"reward": 0.5}) and math.isnan(second.metrics["loss"])
-    assert found["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and found["untimed"] == 1
-    times = [event.time.timestamp() for event in log_reader.exported(RunFolder(Path(found["folder"])))]
+    assert found["skipped"] == {"values that are not number": 2, "rows that were cut off": 1} and found["untimed"] == 1
+    times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(found["folder"])))]
     assert times[:2] == [1_700_000_000.5] * 2
 
 
@@ -284,7 +284,7 @@ def test_an_agent_votes_on_it(tmp_path: Path, imported: Callable[..., dict[str, 
     table = [f"{step},{0.7 if step < 300 else 0.0},1e-4\n" for step in range(10, 501, 10)]
     (tmp_path / "grpo.csv").write_text("step,train/reward,train/learning_rate\n" + "".join(table))
     imported("grpo.csv", "--run", "last-month")
-    assert invoke("backtest", "lr", "last-month", "--json") == 0
+    assert invoke("backtest", "learning_rate", "last-month", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ticks"] == 50 and not found["cannot_fire"] and not found["took_part"]
     assert {vote["actuator"] for vote in found["votes"]} == {"optimizer.lr_scale"}
@@ -377,7 +377,7 @@ def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any)
     assert "--rename nll=loss" in said and "--rename critic/score/mean=reward" in said
     assert invoke("import", "a.csv", "--rename", "nll=loss") == 0, "the remedy is one"
     assert "--rename" not in capsys.readouterr().out.replace("--rename NAME=learning_rate", "")
-    assert invoke("backtest", "lr", "a") == 0
+    assert invoke("backtest", "learning_rate", "a") == 0
     assert "--rename nll=loss" in capsys.readouterr().out
 
 
@@ -409,8 +409,8 @@ def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[...
 
 def test_knobs_have_the_bounds_that_attach_announces() -> None:
     from oven_controller.importing import knobs
-    from oven_learner.loop import USER_BOUNDS
     from oven_learner.optim import weight_decay
+    from oven_learner.optim.lr_scale import USER_BOUNDS
 
     assert (knobs.LOW, knobs.HIGH) == USER_BOUNDS
     assert (knobs.DECAY, knobs.MOST_DECAY) == (weight_decay.TIMES, weight_decay.LEAST)
@@ -468,7 +468,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
     newest: dict[str, int] = {}
     starts = 0
     seen: list[Observation] = []
-    for event in log_reader.exported(folder):
+    for event in log_sources.exported(folder):
         match event.body:
             case RunStarted() as started:
                 starts += 1
@@ -481,4 +481,4 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
                 newest.update(dict.fromkeys(body.metrics, body.step))
     assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
     assert starts == written.incarnations
-    assert replay(log_reader.exported(folder), "any").same
+    assert replay(log_sources.exported(folder), "any").same

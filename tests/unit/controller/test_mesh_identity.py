@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 import oven_controller
-from oven_controller.mesh.code_hash import code_hash, deciding, hash_of
+from oven_controller.mesh.code_hash import deciding, hash_of, mesh_code_hash
 
 HERE = Path(oven_controller.__file__).parent
 LOADED = """
@@ -18,31 +22,102 @@ import oven_controller.mesh.machine, oven_controller.security.signing
 ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "oven_controller"]
 print(json.dumps(ours))
 """
+BESIDE = {"ConfigError": {"checked"}}
+"""What the mesh uses of modules outside of the hash, and who does."""
+BESIDE_SIGNING = {"Credentials": {"Signer"}, **{name: {"load_keys"} for name in ("ConfigError", "read_file", "reason")}}
+"""Judging events uses none of it."""
 
 
-def test_it_is_over_all_that_deciding_loads() -> None:
-    """By the interpreter, which follows imports by itself. A package's `__init__` only hands names on."""
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package's sources: no file is edited where it is installed."""
+    return shutil.copytree(HERE, tmp_path / HERE.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def loaded() -> set[Path]:
+    """The files that deciding imports, by the interpreter."""
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
-    loaded = {Path(name) for name in json.loads(done.stdout)}
-    names_only = {*HERE.rglob("__init__.py"), HERE / "mesh" / "code_hash.py"}
-    assert loaded - names_only == deciding(HERE)
-    named = {path.name for path in deciding(HERE)}
-    assert {"machine.py", "subjects.py", "signing.py", "rules.py", "messages.py", "codec.py"} <= named
-    assert not {"service.py", "connection.py", "tracing.py"} & named, "what moves bytes may differ between replicas"
+    return {Path(name) for name in json.loads(done.stdout)}
 
 
-def test_another_byte_in_any_of_them_is_another_mesh(tmp_path: Path) -> None:
-    copy = tmp_path / HERE.name
-    shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+def beside(path: Path) -> Iterator[tuple[str, str]]:
+    """The names that a file imports from modules of ours outside of the hash, and the functions and classes in which
+    it uses them."""
+    tree, inside = ast.parse(path.read_bytes()), {name.removesuffix(".py") for name in names(deciding(HERE))}
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not [one.name for one in node.names if one.name.startswith(HERE.name)], "imported by `from` alone"
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == HERE.name:
+            module = "/".join(node.module.split(".")[1:])
+            imported |= {one.name for one in node.names if not {module, f"{module}/{one.name}"} & inside}
+    for part in tree.body:
+        own = {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
+        for node in ast.walk(part):
+            if isinstance(node, ast.Name) and node.id in imported - own:
+                yield node.id, part.name if isinstance(part, ast.FunctionDef | ast.ClassDef) else ""
+
+
+def names(paths: Iterable[Path]) -> set[str]:
+    return {path.relative_to(HERE).as_posix() for path in paths}
+
+
+def used(paths: list[Path]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        for name, part in beside(path):
+            found.setdefault(name, set()).add(part)
+    return found
+
+
+def test_it_is_over_two_folders_and_what_judges_signatures() -> None:
+    hashed = names(deciding(HERE))
+    assert hashed == names(HERE.glob("mesh/*.py")) | names(HERE.glob("protocol/*.py")) | {"security/signing.py"}
+    assert {"mesh/machine.py", "protocol/actions.py", "protocol/rules.py", "security/signing.py"} <= hashed
+
+
+def test_nothing_that_decides_lies_outside_of_it() -> None:
+    imported = loaded()
+    decide = [path for path in deciding(HERE) if path in imported]
+    signing = HERE / "security" / "signing.py"
+    assert used([path for path in decide if path != signing]) == BESIDE, "the type of an error decides nothing"
+    assert used([signing]) == BESIDE_SIGNING
+    for path in {*HERE.glob("__init__.py"), *HERE.glob("security/__init__.py")}:
+        body = ast.parse(path.read_bytes()).body
+        assert all(isinstance(part, ast.Expr) for part in body), f"{path} is imported with them, and is a docstring"
+
+
+def test_another_byte_in_any_of_them_is_another_mesh(copy: Path) -> None:
     plain = hash_of(copy)
-    assert plain == code_hash() and len(plain) == 64, "where it is installed does not matter"
+    assert plain == mesh_code_hash() and len(plain) == 64, "where it is installed does not matter"
     seen = {plain}
     for path in deciding(copy):
         source = path.read_bytes()
-        path.write_bytes(source + b"\n")
+        path.write_bytes(source[:-1] + b" ")
         seen.add(hash_of(copy))
         path.write_bytes(source)
     assert len(seen) == 1 + len(deciding(copy))
+    imported = {path for path in loaded() if path.parent.name in ("mesh", "protocol") or path.name == "signing.py"}
+    assert names(imported) <= names(deciding(HERE)) and len(imported) > 25
     service = copy / "replica" / "service.py"
     service.write_bytes(service.read_bytes() + b"\n")
     assert hash_of(copy) == plain
+
+
+@pytest.mark.parametrize("folder", ["mesh", "protocol"])
+def test_a_module_more_is_another_mesh(copy: Path, folder: str) -> None:
+    plain = hash_of(copy)
+    (copy / folder / "another.py").touch()
+    assert hash_of(copy) != plain
+    (copy / folder / "another.py").rename(copy / folder / "yet_another.py")
+    assert hash_of(copy) != plain
+    (copy / folder / "yet_another.py").unlink()
+    assert hash_of(copy) == plain
+
+
+def test_two_modules_that_change_names_are_another_mesh(copy: Path) -> None:
+    plain, (one, other) = hash_of(copy), (copy / "mesh" / name for name in ("effect.py", "trust.py"))
+    a, b = one.read_bytes(), other.read_bytes()
+    one.write_bytes(b)
+    other.write_bytes(a)
+    assert hash_of(copy) != plain

@@ -343,38 +343,49 @@ def written(steps: list[tuple[Any, ...]]) -> Log:
     log = Log.running("amy", "bob", "cat", autonomy="advise", agreeing=1, shadow=("cat",), approve_ticks=6)
     log.join("dan", shadow=True)
     for number, step in enumerate(steps):
-        match step:
-            case ("command", same, fields):
-                log.operator(f"c{same}", **fields)
-            case ("newest", action, by_id) if log.decisions:
-                log.operator(f"n{number}", action, of=log.last.id if by_id else log.last.actuator)
-            case ("set", (actuator, value)):
-                log.operator(f"n{number}", "set", actuator=actuator, value=value)
-            case ("agreed", (actuator, value)):
-                for name in ("amy", "cat", "bob"):
-                    log.propose(name, value, actuator, 0.9)
-            case ("approved", (actuator, value), wait):
-                for name in ("amy", "bob"):
-                    log.propose(name, value, actuator, 0.9)
-                log.tick(wait)
-                log.operator(f"n{number}", "approve", of=actuator)
-            case ("opened", (actuator, value)):
-                log.propose("amy", value, actuator, 0.9)
-                log.operator(f"n{number}", "veto" if number % 2 else "set", of=actuator, actuator=actuator, value=value)
-            case ("propose", agent, value, actuator):
-                log.propose(agent, value, actuator, 0.9)
-            case ("for", agent, actuator):
-                log.vote(agent, "for", actuator=actuator)
-            case ("tick", count):
-                log.tick(count)
-            case ("receipt",):
-                for flight in list(log.mesh.state.in_flight.values())[:1]:
-                    log.receipt(flight.decision)
-            case ("rare", "restart"):
-                log.restart(autonomy="advise", agreeing=1, shadow=("cat",), approve_ticks=6)
-            case ("rare", "end"):
-                log.end()
+        commanded(log, number, step)
+        happened(log, step)
     return log
+
+
+def commanded(log: Log, number: int, step: tuple[Any, ...]) -> None:
+    """What an operator says, and the votes that it needs."""
+    match step:
+        case ("command", same, fields):
+            log.operator(f"c{same}", **fields)
+        case ("newest", action, by_id) if log.decisions:
+            log.operator(f"n{number}", action, of=log.last.id if by_id else log.last.actuator)
+        case ("set", (actuator, value)):
+            log.operator(f"n{number}", "set", actuator=actuator, value=value)
+        case ("approved", (actuator, value), wait):
+            for name in ("amy", "bob"):
+                log.propose(name, value, actuator, 0.9)
+            log.tick(wait)
+            log.operator(f"n{number}", "approve", of=actuator)
+        case ("opened", (actuator, value)):
+            log.propose("amy", value, actuator, 0.9)
+            log.operator(f"n{number}", "veto" if number % 2 else "set", of=actuator, actuator=actuator, value=value)
+
+
+def happened(log: Log, step: tuple[Any, ...]) -> None:
+    """What agents and the learner do."""
+    match step:
+        case ("agreed", (actuator, value)):
+            for name in ("amy", "cat", "bob"):
+                log.propose(name, value, actuator, 0.9)
+        case ("propose", agent, value, actuator):
+            log.propose(agent, value, actuator, 0.9)
+        case ("for", agent, actuator):
+            log.vote(agent, "for", actuator=actuator)
+        case ("tick", count):
+            log.tick(count)
+        case ("receipt",):
+            for flight in list(log.mesh.state.in_flight.values())[:1]:
+                log.receipt(flight.decision)
+        case ("rare", "restart"):
+            log.restart(autonomy="advise", agreeing=1, shadow=("cat",), approve_ticks=6)
+        case ("rare", "end"):
+            log.end()
 
 
 @relaxed

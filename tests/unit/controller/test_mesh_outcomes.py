@@ -8,6 +8,7 @@ from tests.support.mesh_log import LR, METRICS, SPECS, Log
 
 from oven_controller.log.replay import replay
 from oven_controller.mesh.machine import Mesh
+from oven_controller.mesh.measurements import Measurements
 from oven_controller.protocol.messages import MetricSpec, Outcome
 from oven_controller.protocol.rules import Rules
 
@@ -345,11 +346,11 @@ def test_and_not_moved_without_that(metrics: tuple[MetricSpec, ...]) -> None:
 
 def test_memory_is_bounded() -> None:
     names = [f"m{n}" for n in range(300)]
-    log = Log.running("amy", metrics=tuple(MetricSpec(name=name, better="up") for name in names))
-    for _ in range(600):
-        log.tick(**dict.fromkeys(names, 1.0))
-    kept = log.mesh.outcomes._measured._of
-    assert len(kept) == 128 and all(len(values) == 512 for values in kept.values())
+    measured = Measurements(names)
+    for tick in range(600):
+        measured.add(tick, tick, dict.fromkeys(names, 1.0))
+    assert [name for name in names if name in measured] == names[:128]
+    assert {len(measured.between(name, -1, 600)) for name in names[:128]} == {512}
 
 
 def withholding(share: float = 1.0, **more: Any) -> Log:

@@ -68,33 +68,39 @@ def written(steps: list[tuple[Any, ...]], lockstep: bool = False, **more: Any) -
     for agent in AGENTS[:3]:
         log.join(agent, speciality=(LR,) if agent == "amy" else ())
     for step in steps:
+        voted(log, step)
         match step:
             case ("tick", count):
                 log.tick(count)
                 for agent in AGENTS if lockstep else ():
                     log.done(agent)
-            case ("join", agent):
-                log.join(agent)
-            case ("done", agent, saw):
-                log.done(agent, seen=log.ballots[-1].id if saw and log.ballots else "")
-            case ("campaign", (actuator, value), votes):
-                log.propose("amy", value, actuator, 0.9)
-                for name, (stance, confidence) in zip(("bob", "cat"), votes, strict=False):
-                    log.vote(name, stance, actuator=actuator, confidence=confidence)
-            case ("propose", agent, value, actuator, confidence):
-                log.propose(agent, value, actuator, confidence)
-            case ("vote", agent, stance, actuator, confidence):
-                log.vote(agent, stance, actuator=actuator, confidence=confidence)
             case ("receipt", status):
                 for flight in list(log.mesh.state.in_flight.values())[:1]:
                     log.receipt(flight.decision, status)
             case ("rare", _, "restart"):
                 log.restart(lockstep=lockstep, **rules)
-            case ("rare", agent, "left"):
-                log.status(agent, "left")
-            case ("rare", agent, "bytes"):
-                log.put(f"vote.{agent}", b'{"type":')
     return log
+
+
+def voted(log: Log, step: tuple[Any, ...]) -> None:
+    """What agents say."""
+    match step:
+        case ("join", agent):
+            log.join(agent)
+        case ("done", agent, saw):
+            log.done(agent, seen=log.ballots[-1].id if saw and log.ballots else "")
+        case ("campaign", (actuator, value), votes):
+            log.propose("amy", value, actuator, 0.9)
+            for name, (stance, confidence) in zip(("bob", "cat"), votes, strict=False):
+                log.vote(name, stance, actuator=actuator, confidence=confidence)
+        case ("propose", agent, value, actuator, confidence):
+            log.propose(agent, value, actuator, confidence)
+        case ("vote", agent, stance, actuator, confidence):
+            log.vote(agent, stance, actuator=actuator, confidence=confidence)
+        case ("rare", agent, "left"):
+            log.status(agent, "left")
+        case ("rare", agent, "bytes"):
+            log.put(f"vote.{agent}", b'{"type":')
 
 
 logs = st.builds(written, st.lists(moves, min_size=5, max_size=40), st.booleans())

@@ -14,7 +14,7 @@ from oven_controller.log.replay import replay
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision
 from oven_controller.protocol.rules import Rules
-from oven_controller.settings.model import with_rules
+from oven_controller.settings.resolution import with_rules
 
 
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.permissions import permissions
 from oven_controller.runs.folder import Home
-from oven_controller.security.credentials import Credentials, permissions
+from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import ServerFolder
-from oven_controller.settings.model import AgentSpec
+from oven_controller.settings.agents import AgentSpec
 from oven_controller.stack import agent_keys
 from oven_controller.stack.plan import Plan, pools
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import GraphInfo
+from oven_controller.protocol.requests import GraphInfo
 from oven_controller.protocol.rules import Rules
-from oven_controller.settings.model import RuleSettings, resolve
+from oven_controller.settings.model import RuleSettings
+from oven_controller.settings.resolution import resolve
 from oven_controller.stack.kg_rules import merged
 from oven_kg.load import load
 

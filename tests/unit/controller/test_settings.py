@@ -13,16 +13,9 @@ from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import load_keys
 from oven_controller.security.tls import trusting
-from oven_controller.settings import model as module
-from oven_controller.settings.model import (
-    CommitteeSettings,
-    MemberSettings,
-    Recipe,
-    Resolved,
-    Settings,
-    agent_specs,
-    resolve,
-)
+from oven_controller.settings.agents import agent_specs
+from oven_controller.settings.model import CommitteeSettings, MemberSettings, Settings
+from oven_controller.settings.resolution import Recipe, Resolved, resolve
 
 
 class Options(BaseModel):
@@ -58,14 +51,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnknownNameError("recipe", str(name), ["grpo"])
         return ToyRecipe()
 
-    monkeypatch.setattr(module, "_recipe", recipe)
-    monkeypatch.setattr("oven_controller.plugins.points", lambda group: {"curriculum": None, "lr": None})
+    monkeypatch.setattr("oven_controller.settings.resolution._recipe", recipe)
+    monkeypatch.setattr("oven_controller.plugins.points", lambda group: {"curriculum": None, "learning_rate": None})
 
 
 def test_defaults() -> None:
     found = resolve()
     assert found.settings.start == "drill:slow"
-    assert found.settings.agents == ("curriculum", "lr")
+    assert found.settings.agents == ("curriculum", "learning_rate")
     assert found.start is not None and found.start.label == "it was slowed down"
 
 
@@ -92,8 +85,8 @@ def test_an_actuators_name_keeps_its_dots() -> None:
 def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
-    found = resolve(sets=[f"agents=lr,{file}"]).settings
-    assert [spec.name for spec in agent_specs(found)] == ["lr", "scout"]
+    found = resolve(sets=[f"agents=learning_rate,{file}"]).settings
+    assert [spec.name for spec in agent_specs(found)] == ["learning_rate", "scout"]
     assert agent_specs(resolve(sets=["agents=[]"]).settings) == []
 
 
@@ -151,7 +144,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
-        ("agents=[lrr]", "no agent named 'lrr'; did you mean 'lr'?"),
+        ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),
         ("agents=[nothere.py]", "there is no agent file nothere.py"),
     ],
 )
@@ -229,25 +222,27 @@ def test_an_unknown_variable_is_told_like_any_other() -> None:
 def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
-    both = f"agents=[lr, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
+    both = f"agents=[learning_rate, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
     found = resolve(sets=[both, "rules.shadow=[curriculum, guest]"]).settings
-    assert found.agents == ("lr", str(file), "curriculum")
+    assert found.agents == ("learning_rate", str(file), "curriculum")
     assert found.rules.shadow == ("guest", "scout")
-    assert [spec.name for spec in agent_specs(found)] == ["lr", "scout", "curriculum"]
+    assert [spec.name for spec in agent_specs(found)] == ["learning_rate", "scout", "curriculum"]
     earlier = found.model_dump(mode="json")
-    again = resolve(sets=["agents=[lr]"], earlier=earlier).settings
-    assert (again.agents, again.rules.shadow) == (("lr",), ("guest", "scout")), "kept until something else is said"
-    with pytest.raises(UnknownNameError, match="no agent named 'lrr'"):
-        resolve(sets=["agents=[{name: lrr, shadow: true}]"])
+    again = resolve(sets=["agents=[learning_rate]"], earlier=earlier).settings
+    assert (again.agents, again.rules.shadow) == (("learning_rate",), ("guest", "scout")), (
+        "kept until something else is said"
+    )
+    with pytest.raises(UnknownNameError, match="no agent named 'learnig_rate'"):
+        resolve(sets=["agents=[{name: learnig_rate, shadow: true}]"])
     with pytest.raises(ConfigError, match="shadw"):
-        resolve(sets=["agents=[{name: lr, shadw: true}]"])
+        resolve(sets=["agents=[{name: learning_rate, shadw: true}]"])
 
 
 def test_two_agents_of_one_name(tmp_path: Path) -> None:
-    file = tmp_path / "lr.py"
+    file = tmp_path / "learning_rate.py"
     file.write_text("")
-    with pytest.raises(ConfigError, match="two agents are called 'lr'"):
-        agent_specs(resolve(sets=[f"agents=[lr, {file}]"]).settings)
+    with pytest.raises(ConfigError, match="two agents are called 'learning_rate'"):
+        agent_specs(resolve(sets=[f"agents=[learning_rate, {file}]"]).settings)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.replayed import a_run, left_behind
 from tests.unit.controller.test_cli_replay import invoke
 
-from oven_controller.bus.connection import Entry
+from oven_controller.bus.log import Entry
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded
 from oven_controller.runs.folder import Home
-from oven_controller.runs.log_reader import exported
+from oven_controller.runs.log_sources import exported
 from oven_controller.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
 from oven_learner.link import spool as spooling
 
@@ -98,7 +97,7 @@ def test_while_a_learner_lives_nothing_is_missing_and_nobody_else_has_it(tmp_pat
     assert spool is not None
     spool.begin()
     assert look(tmp_path, "r").nothing and Spool.take(tmp_path, "r", wait_s=0) is None
-    os.close(spool._descriptor)  # killed
+    spool.close()  # as a kill does
     assert look(tmp_path, "r").unknown
     again = Spool.take(tmp_path, "r", wait_s=0)
     assert again is not None

@@ -52,7 +52,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
-        "import sys, oven_controller.replica.service, oven_agents.runtime.host, oven_learner.link.bus_link, "
+        "import sys, oven_controller.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
         "from oven_controller.telemetry import genai, tracing as telemetry\n"
         "telemetry.start('mesh', 'r')\n"

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import PERMUTED, shuffled
 from oven_kg.graph.records import read

@@ -14,7 +14,7 @@ from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
 from oven_agents.stats.objective import held_out
-from oven_controller.mesh.judging_metric import judge
+from oven_controller.mesh.judging_metric import judging_metric
 from oven_controller.mesh.state import State
 from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
@@ -115,7 +115,7 @@ def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
         assert whole is not None and whole.name == wanted
         state = State()
         state.start(run)
-        judged = judge(state, "optimizer.lr_scale", "")
+        judged = judging_metric(state, "optimizer.lr_scale", "")
         assert judged is not None and judged.name == wanted, "the mesh judges by the same"
 
 

@@ -13,8 +13,8 @@ from transformers import Trainer, TrainerCallback
 from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.link.resume_state import Past
-from oven_learner.optim.learning_rate import LearningRateScale
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.optim.lr_scale import LearningRateScale
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -36,14 +36,14 @@ def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Pat
     attach(straight, link=Deciding())
     straight.train()
     resumed = trainer(tmp_path / "job", **settings)
-    attach(resumed, link=Deciding(past=Past(1, 6, 9, {})))
+    attach(resumed, link=Deciding(past=ResumeState(1, 6, 9, {})))
     resumed.train(resume_from_checkpoint=str(tmp_path / "job" / "checkpoint-6"))
     assert equal(weights(straight), weights(resumed))
 
 
 def test_a_restart_from_scratch_sets_the_scale_of_the_log_again(tmp_path: Path) -> None:
     own = user_rates(tmp_path / "own", {})
-    job, line = trainer(tmp_path / "again"), Deciding(past=Past(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
+    job, line = trainer(tmp_path / "again"), Deciding(past=ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attach(job, link=line)
     job.train()
     assert rates(line) == pytest.approx([rate * 0.5 for rate in own], rel=1e-7)
@@ -62,7 +62,7 @@ def test_parameter_groups_keep_their_own_rates(tmp_path: Path) -> None:
     job.train()
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.0005, 0.001, 0.0015, 0.002])
     resumed, optimizer = made("job")
-    attachment = attach(resumed, link=Deciding({8: ("optimizer.lr_scale", 1.0)}, past=Past(1, 6, 9, {})))
+    attachment = attach(resumed, link=Deciding({8: ("optimizer.lr_scale", 1.0)}, past=ResumeState(1, 6, 9, {})))
     resumed.train(resume_from_checkpoint=str(tmp_path / "job" / "checkpoint-6"))
     assert attachment.actuators.read("optimizer.lr_scale") == pytest.approx(1.0)
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.001, 0.002, 0.003, 0.004])
@@ -90,7 +90,7 @@ def test_schedulers_of_torch_itself_keep_the_scale(kind: str) -> None:
         for step in range(12):
             if step == 4:
                 rate.write(scale)
-            found.append(rate.now())
+            found.append(rate.current_rate())
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -259,7 +259,7 @@ def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
     def full(_: object) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("oven_learner.hf.snapshot.take", full)
+    monkeypatch.setattr("oven_learner.hf.trainer_snapshot.take", full)
     job, line = trainer(tmp_path), Deciding()
     line.coming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
     attach(job, link=line)

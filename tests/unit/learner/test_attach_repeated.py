@@ -14,16 +14,16 @@ from tests.support.attached import THIRD_PARTY, Deciding, trainer
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
-from oven_agents.shipped.divergence import Sentinel
-from oven_agents.shipped.grad_clip import GradientHealth
-from oven_agents.shipped.repeated_data import DataHealth
+from oven_agents.shipped.divergence import Divergence
+from oven_agents.shipped.grad_clip import GradClip
+from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.repeated_rows import REPEATED
 from oven_learner.hf.row_bitmap import RowsRead
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -105,7 +105,7 @@ def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[
 def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Path) -> None:
     first = Deciding({3: ("data.skip", 4.0)})
     seen = trained(tmp_path, first, save_strategy="steps", save_steps=6)
-    past, checkpoint = Past(1, 6, 99, {}), str(tmp_path / "checkpoint-6")
+    past, checkpoint = ResumeState(1, 6, 99, {}), str(tmp_path / "checkpoint-6")
     again = Deciding(past=past)
     assert trained(tmp_path, again, checkpoint) == seen[6:]
     assert again.series(NAME) == first.series(NAME)[6:]
@@ -116,7 +116,7 @@ def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"data": mixture.dataset, "save_strategy": "steps", "save_steps": 6, "max_steps": 9}
     shares = []
     for resume in (None, str(tmp_path / "checkpoint-6")):
-        line = Deciding(past=Past(1, 6, 99, {}) if resume else None)
+        line = Deciding(past=ResumeState(1, 6, 99, {}) if resume else None)
         job = trainer(tmp_path, ignore_data_skip=True, **settings)
         attach(job, link=line, mixture=Mixture({"all": numbered().dataset}, seed=2))
         job.train(resume_from_checkpoint=resume)
@@ -132,7 +132,7 @@ def started(line: Deciding) -> RunStarted:
 def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
     line = Deciding()
     trained(tmp_path, line, max_steps=1, weight_decay=0.1)
-    for agent in (WeightDecay(), DataHealth(), GradientHealth(), Sentinel()):
+    for agent in (WeightDecay(), RepeatedData(), GradClip(), Divergence()):
         assert agent.cannot_fire(started(line)) is None, agent
     line = Deciding()
     job = trainer(tmp_path, max_steps=1)

@@ -10,7 +10,7 @@ from tests.support.attached import THIRD_PARTY, Deciding, trainer
 from transformers import Trainer, TrainerCallback
 
 from oven_learner.hf.attach import attach
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -72,7 +72,7 @@ def test_the_rate_is_the_decided_multiple_then_saved_then_resumed(tmp_path: Path
     assert rates.seen == pytest.approx({n: own.seen[n] * 0.5 for n in range(7, 13)}, rel=1e-9), "without a controller"
 
     resumed, rates = watched(tmp_path / "job", schedule)
-    line = Deciding({15: ("optimizer.lr_scale", 3.0)}, Past(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
+    line = Deciding({15: ("optimizer.lr_scale", 3.0)}, ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attachment = attach(resumed, link=line)
     resumed.train(resume_from_checkpoint=checkpoint)
     wanted = {n: own.seen[n] * (0.5 if n < 10 else 3.0) for n in range(7, 13)}

@@ -21,8 +21,8 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import UsersOwn, beta, epsilon, reward_weights
-from oven_learner.loop import USER_BOUNDS
+from oven_learner.hf.knobs import UserValues, beta, epsilon, reward_weights
+from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -136,7 +136,7 @@ def test_a_decision_acts_and_is_read_back(tmp_path: Path, policy: str, case: str
 
 def offered(job: Any, given: Actuators | None = None) -> dict[str, ActuatorSpec]:
     """What the families find on a trainer, beside what any has."""
-    found, own = given or Actuators(), UsersOwn()
+    found, own = given or Actuators(), UserValues()
     beta.announce(job, found, own, USER_BOUNDS)
     epsilon.announce(job, found, own)
     reward_weights.announce(job, found)

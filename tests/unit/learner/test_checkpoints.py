@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
@@ -17,8 +18,9 @@ from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
 from oven_controller.stack.relaunch_policy import Relaunching
-from oven_learner.hf.attach import Attachment, attach
-from oven_learner.link.resume_state import Past
+from oven_learner.hf.attach import attach
+from oven_learner.hf.callback import Attachment
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
@@ -207,7 +209,7 @@ class Disk:
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
     def incarnation(
-        self, plan: Any = None, past: Past | None = None, **settings: Any
+        self, plan: Any = None, past: ResumeState | None = None, **settings: Any
     ) -> tuple[Any, Deciding, Attachment]:
         training = settings.pop("training", None)
         job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), Deciding(plan, past)
@@ -234,7 +236,7 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
 
-    past = Past(incarnation=1, tick=10, values={"1": {"optimizer.lr_scale": 0.5}})
+    past = ResumeState(incarnation=1, tick=10, values={"1": {"optimizer.lr_scale": 0.5}})
     again, line, _ = disk.incarnation(past=past)
     again.train()
     started = line.sent[0]
@@ -257,7 +259,7 @@ def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
     with pytest.raises(SystemExit):
         job.train()
     assert line.receipts()[-1].after == 0.0
-    again, line, _ = disk.incarnation(past=Past(incarnation=1, tick=3))
+    again, line, _ = disk.incarnation(past=ResumeState(incarnation=1, tick=3))
     again.train(resume_from_checkpoint=True)  # as the script says each time
     assert [seen.step for seen in line.observed()] == [seen.step for seen in ran.observed()] == list(range(1, 13))
     assert equal(weights(straight), weights(again)), "as if nothing had been"
@@ -268,7 +270,7 @@ def test_a_resumed_run_passes_over_what_was_rolled_back(disk: Disk) -> None:
     with pytest.raises(SystemExit):
         job.train()
     relaunch.done(disk.folder)  # as if the next incarnation had died after its start
-    again, line, _ = disk.incarnation(past=Past(incarnation=2, tick=10))
+    again, line, _ = disk.incarnation(past=ResumeState(incarnation=2, tick=10))
     again.train(resume_from_checkpoint=True)
     assert line.observed()[0].step == 5, "and not 9, by the checkpoint of the highest step"
 
@@ -283,7 +285,7 @@ def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) ->
     assert "run.rollback" not in {spec.name for spec in started.actuators}
 
 
-def test_nothing_to_go_back_to_is_a_rejection(disk: Disk) -> None:
+def test_nothing_choose_rollback_is_a_rejection(disk: Disk) -> None:
     first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
     first.train()
     job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
@@ -298,17 +300,10 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = Deciding({38: ("run.checkpoint", None)})
-    attachment = attach(job, link=line)
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
-    made = attachment._to_go_back_to
-
-    def timed() -> Any:
-        back = made()
-        assert isinstance(back, on_disk.OnDisk)
-        back._turns.clock = lambda: next(clock)
-        return back
-
-    attachment._to_go_back_to = timed  # type: ignore[method-assign]
+    timed = functools.partial(on_disk.OnDisk, clock=lambda: next(clock))
+    monkeypatch.setattr("oven_learner.hf.rollback.OnDisk", timed)
+    attach(job, link=line)
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]
@@ -369,7 +364,7 @@ def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further
     """As a script with two trainers, in two processes: the second one's rollback sends only that back."""
     sft, line, _ = disk.incarnation(max_steps=6, training="sft")
     sft.train()
-    past = Past(incarnation=1, tick=6, values={"sft": {"optimizer.lr_scale": 0.5}}, training="sft")
+    past = ResumeState(incarnation=1, tick=6, values={"sft": {"optimizer.lr_scale": 0.5}}, training="sft")
     grpo, line, _ = disk.incarnation({9: ("run.rollback", 7.0)}, past=past, max_steps=12, training="grpo")
     with pytest.raises(SystemExit):
         grpo.train()
@@ -378,7 +373,7 @@ def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further
     order = relaunch.read(disk.folder)
     assert order is not None and (order.training, order.checkpoint) == ("grpo", relaunch.START)
 
-    past = Past(incarnation=2, tick=9, training="grpo")
+    past = ResumeState(incarnation=2, tick=9, training="grpo")
     sft, line, _ = disk.incarnation(past=past, max_steps=6, training="sft")
     sft.train()
     assert line.observed()[0].step > 6, "it was done, and does not begin anew"

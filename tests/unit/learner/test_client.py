@@ -26,7 +26,7 @@ from oven_controller.protocol.messages import (
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.rollback.in_memory import Snapshots
 
 
@@ -35,12 +35,12 @@ class Line:
 
     dropped = 0
 
-    def __init__(self, past: Past | None = None) -> None:
-        self.past = past or Past()
+    def __init__(self, past: ResumeState | None = None) -> None:
+        self.past = past or ResumeState()
         self.sent: list[LearnerMessage] = []
         self.coming: deque[LogMessage] = deque()
 
-    def open(self) -> Past:
+    def open(self) -> ResumeState:
         return self.past
 
     def begin(self) -> None:
@@ -149,7 +149,7 @@ def test_a_copy_of_a_decision_is_no_second_one() -> None:
     line.coming.append(decide(2.0))
     client.close("completed")
     assert [receipt.status for receipt in line.receipts()] == ["applied"] and model.rate == 5.0
-    line = Line(Past(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
+    line = Line(ResumeState(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
     again, model = make(line)
     line.coming.append(decide(2.0))
     again.poll()
@@ -350,7 +350,7 @@ def test_while_it_is_held_a_stop_ends_it() -> None:
 
 def test_after_a_restart_what_was_answered_stays_so_and_what_was_not_is_unknown() -> None:
     told = OperatorCommand(id="b", action="stop")
-    line = Line(Past(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None}))
+    line = Line(ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None}))
     client, _ = make(line)
     (receipt,) = line.receipts()
     assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
@@ -379,7 +379,7 @@ def test_each_command_has_one_receipt_however_often_the_learner_restarts(
     commands: dict[str, OperatorCommand | None] = {}
     answered: list[str] = []
     for n, said in enumerate(lives):
-        line = Line(Past(incarnation=n, commands=commands))
+        line = Line(ResumeState(incarnation=n, commands=commands))
         client, _ = make(line)
         for command in said:
             if command.action in ("hold", "resume", "stop"):
@@ -393,7 +393,7 @@ def test_each_command_has_one_receipt_however_often_the_learner_restarts(
         mine = [receipt.command for receipt in line.receipts() if not receipt.command.startswith("end")]
         answered += mine
         commands = {name: None if name in answered else command for name, command in commands.items()}
-    last = Line(Past(incarnation=len(lives), commands=commands))
+    last = Line(ResumeState(incarnation=len(lives), commands=commands))
     make(last)
     answered += [receipt.command for receipt in last.receipts()]
     assert sorted(answered) == sorted(commands)
@@ -431,7 +431,7 @@ def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
 
 
 def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> None:
-    past = Past(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
+    past = ResumeState(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
     line = Line(past)
     client, model = make(line)
     assert model.rate == 3.0 and client.tick == 40
@@ -441,7 +441,9 @@ def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> N
 
 
 def test_another_training_takes_over_ticks_and_no_value() -> None:
-    past = Past(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}, "2": {"rate": 5.0}}, training="1")
+    past = ResumeState(
+        incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}, "2": {"rate": 5.0}}, training="1"
+    )
     for training, rate in (("1", 3.0), ("2", 5.0), ("sft", 1.0)):
         line = Line(past)
         client, model = make(line, start=False, training=training)
@@ -453,7 +455,7 @@ def test_another_training_takes_over_ticks_and_no_value() -> None:
 
 def test_what_was_decided_for_the_training_before_is_not_done_to_this_one() -> None:
     meant = decide(9.0, apply_at=41, expires=60)  # at tick 40, and in the log after the learner had read that
-    line = Line(Past(incarnation=1, tick=40, training="1"))
+    line = Line(ResumeState(incarnation=1, tick=40, training="1"))
     client, model = make(line, start=False, training="2")
     client.start()
     line.coming += [meant, decide(2.0, number=2, apply_at=41, expires=60).model_copy(update={"command": "set-1"})]
@@ -466,7 +468,7 @@ def test_what_was_decided_for_the_training_before_is_not_done_to_this_one() -> N
     client.poll()
     assert model.rate == 4.0
 
-    line = Line(Past(incarnation=1, tick=40, training="2"))
+    line = Line(ResumeState(incarnation=1, tick=40, training="2"))
     client, model = make(line, start=False, training="2")
     client.start()
     line.coming.append(meant)
@@ -505,7 +507,7 @@ def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch
     client.poll()
     assert words(line) == [("a", "run.hold", "noop", "it is not held")]
     monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
-    client._listening._patience = 0.01
+    client._inbox._patience = 0.01
     client.observe(2, {})
     line.coming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
@@ -524,7 +526,7 @@ def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> N
 
 def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
     class Dead(Line):
-        def open(self) -> Past:
+        def open(self) -> ResumeState:
             raise BusError("no server")
 
     client, _ = make(Dead(), start=False)

@@ -22,7 +22,7 @@ from oven_controller.protocol.messages import RunStarted
 from oven_controller.runs import relaunch
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import on_disk
 
@@ -83,7 +83,7 @@ def test_with_accumulated_gradients_a_batch_is_a_step_s(tmp_path: Path) -> None:
 def test_a_run_that_resumes_trains_on_the_same_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     settings = {"save_strategy": "steps", "save_steps": 6, **settings}
     seen = trained(tmp_path, Deciding({4: ("data.skip", 5.0), 9: ("data.skip", 2.0)}), **settings)
-    past = Past(1, 6, 99, {})
+    past = ResumeState(1, 6, 99, {})
     again = trained(tmp_path, Deciding({9: ("data.skip", 2.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
     assert again == seen[6:] and len(again) > 5
     later = trained(tmp_path, Deciding({7: ("data.skip", 4.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
@@ -117,7 +117,7 @@ def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_f
     first, back, lost = line.receipts()
     assert [first.status, back.status, lost.status] == ["applied", "applied", "rejected"]
     assert "in the next incarnation; what is done now would be lost" in lost.reason
-    again = Deciding({7: ("data.skip", 4.0)}, Past(1, 6, 99, {}))
+    again = Deciding({7: ("data.skip", 4.0)}, ResumeState(1, 6, 99, {}))
     data = batches(24)
     assert trained(tmp_path / "out", again, **settings)[:5] == [data[7], data[12], data[13], data[14], data[15]]
 

@@ -11,10 +11,11 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_learner.recipes.grpo import GrpoSettings, Job, build, parse_start
+from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, build, parse_start
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import WEIGHTS, cache_key, warm_policy
+from oven_learner.recipes.runner import Job
 
 TINY = GrpoSettings(
     lengths=(1, 2),
@@ -127,6 +128,7 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
             self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
         ) -> None:
             if state.global_step == 1:  # step 2 is about to run
+                assert job.mixture is not None
                 job.mixture.set({"len1": 0.0, "len2": 1.0})
 
     job.trainer.add_callback(Switch())
@@ -183,6 +185,6 @@ def test_the_learning_rate_follows_its_warm_up_and_schedule(tmp_path: Path, cach
         job = make(tmp_path, cache, changed)
         job.trainer.train()
         logs = job.trainer.state.log_history
-        rates[schedule] = [log["learning_rate"] / job.tuned_learning_rate for log in logs if "learning_rate" in log]
+        rates[schedule] = [log["learning_rate"] / TUNED_LEARNING_RATE for log in logs if "learning_rate" in log]
     assert rates["constant"] == pytest.approx([0, 0.5, 1, 1])
     assert rates["linear"] == pytest.approx([0, 0.5, 1, 0.5])

@@ -36,7 +36,7 @@ def test_its_log_tells_all_of_it(script: str, monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(run, RunStarted) and isinstance(end, RunEnded) and end.reason == "completed"
     assert not run.unmeasured
     mute = {entry.name for entry in entry_points(group="oven.agents") if entry.load()().cannot_fire(run)}
-    assert not mute & {"lr", "gradients", "sentinel", "decay", "relapse"}
+    assert not mute & {"learning_rate", "grad_clip", "divergence", "weight_decay", "best_checkpoint"}
     assert {"optimizer.lr_scale", "grad.clip", "run.evaluate", "run.rollback"} <= {s.name for s in run.actuators}
     observed = line.observed()
     assert len(observed) == STEPS[script] + 1

@@ -21,7 +21,7 @@ from transformers import Trainer
 from oven_controller.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS, Mixture, MixtureSampler
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -141,7 +141,7 @@ def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path
     seen = steps_of(tmp_path, halves(), line, **settings)
     assert [sum(rows) for rows in seen] == [2.0] * (3 + LAG_CHUNKS) + [4.0] * 7, "step 5 was drawn"
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    past = Past(1, 12, 99, {"1": {"data.mixture": {"easy": 0.0, "hard": 1.0}}})
+    past = ResumeState(1, 12, 99, {"1": {"data.mixture": {"easy": 0.0, "hard": 1.0}}})
     again = steps_of(tmp_path, halves(), Deciding(past=past), str(tmp_path / "checkpoint-6"), **settings)
     assert again == seen[6:]
 

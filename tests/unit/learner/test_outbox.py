@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
-from oven_learner.link.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Letter, Outbox
+from oven_learner.link.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Outbox, QueuedMessage
 
 WIRE = 100
 
@@ -22,9 +22,9 @@ def receipt(n: int) -> Callable[[], LearnerMessage]:
     return lambda: Receipt(incarnation=1, n=n, actuator="rate", status="applied", tick=n, step=n)
 
 
-def write(make: Callable[[], LearnerMessage]) -> Letter:
+def write(make: Callable[[], LearnerMessage]) -> QueuedMessage:
     message = make()
-    return Letter("subject", bytes(WIRE), f"1-{message.n}", 1, message.n, None)
+    return QueuedMessage("subject", bytes(WIRE), f"1-{message.n}", 1, message.n, None)
 
 
 def outbox(kept: int = 1000) -> Outbox:
@@ -127,7 +127,7 @@ def test_even_what_nobody_has_looked_at_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_large_message_ends_a_handful() -> None:
-    box = Outbox(lambda make: Letter("subject", bytes(200_000), "1-1", 1, make().n, None))
+    box = Outbox(lambda make: QueuedMessage("subject", bytes(200_000), "1-1", 1, make().n, None))
     for n in range(1, 20):
         box.put(observation(n), True)
     collect(box)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.rollback.in_memory import CREDIT_S, EVERY_TICKS, LOOK_TICKS, Snapshots, Turns
+from oven_learner.rollback.in_memory import CREDIT_S, Snapshots
+from oven_learner.rollback.schedule import EVERY_TICKS, LOOK_TICKS, Schedule
 from oven_learner.rollback.time_budget import SHARE, Pacing
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
@@ -85,10 +86,10 @@ def run(clock: Clock, ticks: int, step_s: float, copy_s: float) -> tuple[Snapsho
 
     tick = 0
     snapshots = Snapshots(take, lambda _: None, clock=clock)
-    snapshots.regular(0)
+    snapshots.take_if_due(0)
     for tick in range(1, ticks + 1):
         clock.now += step_s
-        snapshots.regular(tick)
+        snapshots.take_if_due(tick)
     return snapshots, taken
 
 
@@ -117,13 +118,13 @@ def test_all_ranks_copy_at_the_same_ticks_though_their_clocks_differ() -> None:
         return said.pop(0)
 
     clocks = Clock(), Clock()
-    first = Turns(Pacing(0.0, expected=1.0), clocks[0], leads)
-    other = Turns(Pacing(0.0, expected=50.0), clocks[1], follows)
+    first = Schedule(Pacing(0.0, expected=1.0), clocks[0], leads)
+    other = Schedule(Pacing(0.0, expected=50.0), clocks[1], follows)
     for tick in range(400):
         clocks[0].now += 1.0
         clocks[1].now += 7.0
-        due = first.come(tick)
-        assert due == other.come(tick)
+        due = first.due(tick)
+        assert due == other.due(tick)
         if due:
             for turns, clock in zip((first, other), clocks, strict=True):
                 turns.pacing.took(clock.now - 1, clock.now)
@@ -133,34 +134,34 @@ def test_all_ranks_copy_at_the_same_ticks_though_their_clocks_differ() -> None:
 
 def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
     clock = Clock()
-    turns = Turns(Pacing(0.0, expected=10.0), clock)
+    turns = Schedule(Pacing(0.0, expected=10.0), clock)
     looked = [0]
     turns.share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
     for tick in range(1000):
-        turns.come(tick)
+        turns.due(tick)
         clock.now += 600.0 if tick == 0 else 0.1
     assert max(later - earlier for earlier, later in itertools.pairwise(looked)) <= LOOK_TICKS
 
 
 def test_the_first_look_says_nothing_of_how_long_a_tick_is() -> None:
     clock = Clock()
-    turns = Turns(Pacing(0.0, expected=0.2), clock)
-    turns.come(0)  # before the first step
+    turns = Schedule(Pacing(0.0, expected=0.2), clock)
+    turns.due(0)  # before the first step
     clock.now += 1e-6
-    turns.come(0)
+    turns.due(0)
     due = []
     for tick in range(1, 41):
         clock.now += 1.0
-        due.append(turns.come(tick))
+        due.append(turns.due(tick))
     assert due.index(True) + 1 in (10, 11), "0.2 s are 2 % of ten"
 
 
 def test_the_older_the_further_apart_so_that_no_rollback_goes_back_twice_as_far_as_it_was_asked_to() -> None:
     snapshots, _ = run(Clock(), 2000, step_s=1.0, copy_s=1e-6)
     for asked in (1999, 1990, 1970, 1950, 1900, 1800, 1650):  # each takes those after it away
-        found = snapshots.back(asked, 2000).tick
+        found = snapshots.restore(asked, 2000).tick
         assert asked - 2 * (2000 - asked) - 2 * EVERY_TICKS < found <= asked
-    assert snapshots.back(3, 2000).tick == 0, "the first is never dropped"
+    assert snapshots.restore(3, 2000).tick == 0, "the first is never dropped"
 
 
 def test_a_rollback_goes_ahead_where_what_it_leaves_cannot_be_copied() -> None:
@@ -174,8 +175,8 @@ def test_a_rollback_goes_ahead_where_what_it_leaves_cannot_be_copied() -> None:
 
     restored: list[int] = []
     snapshots = Snapshots(take, restored.append)
-    snapshots.regular(0)
+    snapshots.take_if_due(0)
     broken[0] = True
-    assert snapshots.back(0, 9).step == 3 and restored == [30]
+    assert snapshots.restore(0, 9).step == 3 and restored == [30]
     with pytest.raises(LookupError, match="not copied"):
         snapshots.undo()

@@ -24,13 +24,14 @@ from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, Job, PretrainSettings, build, corpus, parse_start, tokens
+from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, PretrainSettings, build, corpus, parse_start, tokens
 from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
 from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
 from oven_learner.recipes.pretrain.recipe import RECIPE
 from oven_learner.recipes.pretrain.starts import LEARNING_RATE_RANGE, NAMES
+from oven_learner.recipes.runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -254,7 +255,7 @@ def test_a_resumed_run_ends_as_the_straight_one(tmp_path: Path, home: Home, monk
     straight = Deciding({2: ("data.skip", 3.0), 5: ("run.checkpoint", None)})
     run(home, tmp_path / "run", straight, monkeypatch)
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-4").is_dir()
-    resumed = Deciding(past=Past(1, 5, 9, {}))
+    resumed = Deciding(past=ResumeState(1, 5, 9, {}))
     run(home, tmp_path / "run", resumed, monkeypatch, resume=True)
     ends = [line.sent[-1] for line in (straight, resumed)]
     assert all(isinstance(end, RunEnded) and end.step == 8 for end in ends)

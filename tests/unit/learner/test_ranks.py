@@ -16,10 +16,10 @@ from oven_learner.ranks import Ranks
 def test_a_process_alone_hears_itself(caplog: pytest.LogCaptureFixture) -> None:
     alone = Ranks.join(processes=1)
     assert alone.leader and alone.same("a") == "a" and alone.each(1) == [1]
-    assert alone.hear(lambda: "news") == "news"
+    assert alone.broadcast_if_any(lambda: "news") == "news"
     assert alone.mean({"loss": 2.0}, ["loss", "other"]) == {"loss": 2.0}
     with caplog.at_level(logging.ERROR, "oven.learner"):
-        assert alone.hear(lambda: 1 // 0) is None
+        assert alone.broadcast_if_any(lambda: 1 // 0) is None
     assert "ZeroDivisionError" in caplog.text
 
 

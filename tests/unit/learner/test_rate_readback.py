@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from oven_controller.protocol.messages import Observation, OperatorCommand, Receipt, RunEnded, RunStarted
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.hf.attach import attach
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -265,13 +265,13 @@ def test_while_it_is_held_a_rate_with_a_known_schedule_is_answered_at_once() -> 
 def test_a_resumed_run_whose_loop_does_not_multiply_says_that_the_scale_is_gone() -> None:
     loop = Loop()
     own_constant(loop)
-    line = loop.run(Deciding(past=Past(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
+    line = loop.run(Deciding(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
     run = line.sent[0]
     assert isinstance(run, RunStarted) and {s.name: s.value for s in run.actuators}[SCALE] == 0.25
     assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", 0.25, 1.0)]
     loop = Loop()
     multiplied(loop)
-    line = loop.run(Deciding(past=Past(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
+    line = loop.run(Deciding(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
     assert not receipts(line)
     assert loop.rates == pytest.approx([0.25 * rate for rate in own_rates(multiplied)])
 

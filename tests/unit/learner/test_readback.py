@@ -128,7 +128,7 @@ def test_late_numbers_stand_in_the_log_as_if_they_had_come_at_once(
         job, line = trainer(tmp_path), Deciding()
         attachment = attach(job, link=line)
         if late:
-            back: Any = attachment._readback
+            back: Any = attachment.readback
             monkeypatch.setattr(back, "start", device.start)
         job.train()
         logs.append([(seen.tick, seen.step, seen.metrics) for seen in line.observed()])
@@ -145,7 +145,7 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     job, line = trainer(tmp_path, gradient_accumulation_steps=2, max_steps=6), Deciding()
     attachment = attach(job, link=line)
-    monkeypatch.setattr(attachment._readback, "start", counted)
+    monkeypatch.setattr(attachment.readback, "start", counted)
     job.train()
     first, weights = ("loss", "grad_norm"), ("optim/weight_norm", "optim/update_ratio")
     assert asked == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5

@@ -281,10 +281,10 @@ def test_the_anchor_survives_a_rollback(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None:
-    from oven_learner.link.resume_state import Past
+    from oven_learner.link.resume_state import ResumeState
 
     job, teachers = anchored(tmp_path)
-    line = Deciding(past=Past(1, 3, 9, {"1": {"teacher.active": "two", "grpo.beta": 1.0}}))
+    line = Deciding(past=ResumeState(1, 3, 9, {"1": {"teacher.active": "two", "grpo.beta": 1.0}}))
     attach(job, link=line, teachers=teachers)
     job.train()
     run = line.sent[0]

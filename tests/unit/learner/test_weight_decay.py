@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.link.resume_state import Past
+from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.weight_decay import WeightDecay
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -100,7 +100,7 @@ def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tm
     straight.train()
     assert not equal(weights(plain), weights(straight))
     assert decays(straight) == [0.8, 0.0], "a rollback to before the change keeps it"
-    resumed, line = trainer(tmp_path / "straight", **settings), Deciding(past=Past(1, 6, 9, {}))
+    resumed, line = trainer(tmp_path / "straight", **settings), Deciding(past=ResumeState(1, 6, 9, {}))
     attach(resumed, link=line)
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-6"))
     spec = announced(line)[DECAY]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from oven_agents.judges.usage import Usage
+
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
 
 
@@ -15,14 +17,6 @@ class Question:
     schema: dict[str, Any]
     """JSON Schema that the answer must follow, where the endpoint can hold it to one."""
     max_tokens: int
-
-
-@dataclass(frozen=True)
-class Usage:
-    input_tokens: int
-    """Of the whole prompt, what came from a cache included."""
-    output_tokens: int
-    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.fixed_rules import Change
+from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.alarm import Alarm
 from oven_bench.gym.arms.remedies import REMEDIES, Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
 
 LATEST = 10
 """Ticks after the alarm."""
@@ -34,8 +34,4 @@ class Drawn:
         return [change for remedy in due for change in REMEDIES[remedy](self._knobs, tick)]
 
 
-class RandomRemedy:
-    name = "random"
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(Drawn(rng))
+RANDOM = RuleArm("random", Drawn)

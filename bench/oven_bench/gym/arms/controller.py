@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.requests import GraphInfo, GraphInfoRequest
 from oven_controller.protocol.rules import Autonomy, Rules
 from oven_controller.stack.kg_rules import merged
 
@@ -56,7 +56,7 @@ class LearntArm:
         self._posteriors: bytes | None = None
 
     def learn(self, past: Sequence[Mapping[str, Any]]) -> None:
-        """What `LoopLink.kept` gave of each of those episodes. Replaces what was learnt before."""
+        """What `LoopLink.report` gave of each of those episodes. Replaces what was learnt before."""
         self._posteriors = taught(tuple(sorted(json.dumps(one["reports"]) for one in past)))
 
     def link(self, run: str, rng: Random) -> LoopLink:
@@ -72,6 +72,11 @@ MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
+
+
+def alone(agent: str) -> MeshArm:
+    """The controller with one agent and no prior: says whether all of them together add anything to the best one."""
+    return MeshArm(f"agent.{agent}", (agent,))
 
 
 def _link(

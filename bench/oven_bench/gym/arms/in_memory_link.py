@@ -13,8 +13,8 @@ from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
 from oven_controller.protocol.rules import Rules
-from oven_learner.link.outbox import Make
-from oven_learner.link.resume_state import Past
+from oven_learner.link.base import Make
+from oven_learner.link.resume_state import ResumeState
 
 
 class LoopLink:
@@ -37,15 +37,15 @@ class LoopLink:
         """The run's whole log."""
         return self._loop.events
 
-    def open(self) -> Past:
+    def open(self) -> ResumeState:
         """As a learner that starts again would find it: nothing is unanswered, since nothing is ever late."""
         bodies = [event.body for event in self.events]
         started = next((body for body in reversed(bodies) if isinstance(body, RunStarted)), None)
         if started is None:
-            return Past()
+            return ResumeState()
         tick = max((body.tick for body in bodies if isinstance(body, Observation)), default=started.tick)
         decided = frozenset(body.id for body in bodies if isinstance(body, Decision))
-        return Past(started.incarnation, tick, len(bodies), decided=decided, training=started.training)
+        return ResumeState(started.incarnation, tick, len(bodies), decided=decided, training=started.training)
 
     def begin(self) -> None:
         pass
@@ -62,7 +62,7 @@ class LoopLink:
     def close(self, timeout_s: float) -> bool:
         return True
 
-    def kept(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """`outcomes`: the mesh's own, in which every voter's probability stands beside its outcome. `reports`: the
         same as a prior is told. Runs of one seed are called alike whatever befell them, so that the reports are named
         by what is in the log."""

@@ -6,12 +6,11 @@ The halving is that of dynamic loss scaling after an overflow (arXiv 1710.03740,
 from __future__ import annotations
 
 import math
-from random import Random
 
-from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.fixed_rules import Change
+from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
 
 WATCHED = ("loss", "grad_norm")
 QUIET = 2
@@ -36,8 +35,4 @@ class OnNotANumber:
         return self._knobs.act("run.rollback", max(0, self._good)) + self._knobs.times("optimizer.lr_scale", 1 / 2)
 
 
-class NotANumber:
-    name = "not_a_number"
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(OnNotANumber())
+NOT_A_NUMBER = RuleArm("not_a_number", lambda _: OnNotANumber())

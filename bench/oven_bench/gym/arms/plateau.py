@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from random import Random
 
 import torch
 
-from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.fixed_rules import Change
+from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
 
 EPOCH = 5
 """Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of a
@@ -41,8 +40,4 @@ class OnPlateau:
         return self._knobs.set("optimizer.lr_scale", float(self._optimizer.param_groups[0]["lr"]))
 
 
-class Plateau:
-    name = "plateau"
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(OnPlateau())
+PLATEAU = RuleArm("plateau", lambda _: OnPlateau())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from random import Random
 from statistics import median
 
-from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.fixed_rules import Change
+from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs, rollback_skip
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
 
 FACTOR = 1.25
 """The paper gives no threshold: somebody looked at the curve. Here the mean loss of STEPS steps so many times the
@@ -53,8 +52,4 @@ class OnSpike:
         return sum(self._recent) / STEPS > FACTOR * median(self._before)
 
 
-class LossSpike:
-    name = "loss_spike"
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(OnSpike())
+LOSS_SPIKE = RuleArm("loss_spike", lambda _: OnSpike())

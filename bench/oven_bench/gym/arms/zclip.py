@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from random import Random
 
-from oven_bench.fixed_rules import Change, RuleLink
+from oven_bench.fixed_rules import Change
+from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
 from oven_controller.protocol.messages import Observation, RunStarted
-from oven_learner.link.bus_link import Link
 
 ALPHA = 0.97
 """Of the running mean and variance of the gradient norm (the paper's)."""
@@ -54,8 +53,4 @@ class OnNorm:
         return self._mean + Z * math.sqrt(self._variance)
 
 
-class ZClip:
-    name = "zclip"
-
-    def link(self, run: str, rng: Random) -> Link:
-        return RuleLink(OnNorm())
+ZCLIP = RuleArm("zclip", lambda _: OnNorm())

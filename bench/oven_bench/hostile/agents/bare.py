@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from oven_controller.bus.connection import Bus
-from oven_controller.bus.nats_client import Heard
+from oven_controller.bus.nats_client import InlineMessage
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import (
     ActuatorSpec,
@@ -75,10 +75,10 @@ def some_value(spec: ActuatorSpec) -> Value:
 async def take_part(client: Silencer) -> None:
     """Until it is ended. What the server drops is lost, and with the next tick it asks again."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
-    on, heard = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[Heard]()
+    on, heard = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
         for subject in (on.run, on.observation, on.decision("*")):
-            await bus.hear(subject, heard.put_nowait)
+            await bus.subscribe_inline(subject, heard.put_nowait)
         while True:
             message = await heard.get()
             event = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)

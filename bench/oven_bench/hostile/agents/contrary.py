@@ -1,4 +1,4 @@
-"""Knows better than `lr`, always."""
+"""Knows better than `learning_rate`, always."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from oven_controller.protocol.messages import BallotOpened, Vote
 
 
 class Contrary(Agent):
-    """Proposes nothing, and is against whatever `lr` opens a ballot for, sure enough for a veto."""
+    """Proposes nothing, and is against whatever `learning_rate` opens a ballot for, sure enough for a veto."""
 
     def vote(self, window: Window) -> None:
         return None
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        if ballot.opened_by != "lr":
+        if ballot.opened_by != "learning_rate":
             return None
         return window.answer(ballot, "against", confidence=1.0, why="the opposite would be right")

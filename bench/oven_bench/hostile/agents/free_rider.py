@@ -10,7 +10,7 @@ KNOBS = ("optimizer.lr_scale", "run.rollback", "run.evaluate")
 
 
 class FreeRider(Agent):
-    """Proposes what `lr` has proposed already, at a confidence that risks nothing."""
+    """Proposes what `learning_rate` has proposed already, at a confidence that risks nothing."""
 
     moves = KNOBS
 
@@ -18,6 +18,6 @@ class FreeRider(Agent):
         return None
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        if ballot.opened_by != "lr" or ballot.actuator not in KNOBS:
+        if ballot.opened_by != "learning_rate" or ballot.actuator not in KNOBS:
             return None
         return window.propose(ballot.actuator, ballot.proposal, confidence=0.01, why="as I said")

@@ -9,19 +9,21 @@ are counted with one value for all of it (1700, 1859).
 
 from __future__ import annotations
 
-from oven_learner.hf.knobs import beta, clipping, epsilon, mixture, reward_weights, skip, weight_decay
-from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.own import UsersOwn, check_trainable
+from typing import Any
 
-__all__ = [
-    "Mixture",
-    "UsersOwn",
-    "beta",
-    "check_trainable",
-    "clipping",
-    "epsilon",
-    "mixture",
-    "reward_weights",
-    "skip",
-    "weight_decay",
-]
+from oven_learner.actuators import Actuators
+from oven_learner.hf.knobs import beta, clipping, epsilon, mixture, reward_weights, skip
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.knobs.user_values import UserValues, check_trainable
+from oven_learner.optim import weight_decay
+
+__all__ = ["Mixture", "UserValues", "announce", "check_trainable", "mixture", "reward_weights", "skip"]
+
+
+def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:
+    """Registers `grad.clip`, `optimizer.weight_decay`, β and ε of this trainer, as far as it has them."""
+    clipping.announce(trainer, actuators, own)
+    if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep groups of their own
+        weight_decay.announce(trainer.optimizer, actuators)
+    beta.announce(trainer, actuators, own, beta_bounds)
+    epsilon.announce(trainer, actuators, own)

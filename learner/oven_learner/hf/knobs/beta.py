@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.hf.knobs.own import UsersOwn, is_a
+from oven_learner.hf.knobs.user_values import UserValues, is_a
 
 OF = {
     "RLOOTrainer": ("rloo.beta", "× KL per completion, in the reward"),
@@ -25,7 +25,7 @@ OF = {
 }
 
 
-def announce(trainer: Any, actuators: Actuators, own: UsersOwn, bounds: tuple[float, float]) -> None:
+def announce(trainer: Any, actuators: Actuators, own: UserValues, bounds: tuple[float, float]) -> None:
     """`bounds` are multiples of the user's β."""
 
     def read() -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.hf.knobs.own import UsersOwn
+from oven_learner.hf.knobs.user_values import UserValues
 
 
-def announce(trainer: Any, actuators: Actuators, own: UsersOwn) -> None:
+def announce(trainer: Any, actuators: Actuators, own: UserValues) -> None:
     """Where the trainer clips; DeepSpeed does it by itself, from a configuration read once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.hf.knobs.own import UsersOwn, is_a
+from oven_learner.hf.knobs.user_values import UserValues, is_a
 
 CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Losses with both sides (TRL 1.16, `_compute_loss`). cispo has the upper one only; sapo and vespo have none."""
 
 
-def announce(trainer: Any, actuators: Actuators, own: UsersOwn) -> None:
+def announce(trainer: Any, actuators: Actuators, own: UserValues) -> None:
     """Where completions are reused after an optimizer step; before one the ratio is 1, and nothing clips."""
     kind = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
     if kind is None or not reuses(trainer):

@@ -6,34 +6,23 @@ import os
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import random
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import PrinterCallback
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.recipes.distillation.settings import DistillationSettings
 from oven_learner.recipes.distillation.starts import Start
-from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
-from oven_learner.recipes.grpo.task import pool
+from oven_learner.recipes.grpo.evaluation import accuracy_of
+from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import warm_policy
-from oven_learner.teachers import Teachers
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is ready to start: call `trainer.train()`."""
-
-    trainer: DistillationTrainer
-    evaluate: Callable[[], dict[str, float]]  # greedy held-out accuracy, 0..1, total and per level
-    teachers: Teachers
+from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -41,8 +30,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
     # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
     tokenizer = build_tokenizer()
-    prompts = random.Random(f"prompts {seed}")
-    rows = [e for length in sorted(settings.lengths) for e in pool(length, settings.train_prompts, prompts)]
+    pools = training_pools(settings.lengths, settings.train_prompts, seed)
     trainer = DistillationTrainer(
         model=warm_policy(settings, tokenizer, seed, cache),
         processing_class=tokenizer,
@@ -59,21 +47,26 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
             max_grad_norm=settings.max_grad_norm,
             bf16=False,
             gradient_checkpointing=False,
-            logging_steps=1,
-            logging_nan_inf_filter=False,  # else a NaN loss is reported as 0
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
             use_cpu=True,
+            **TRAINER_ARGUMENTS,
         ),
-        train_dataset=Dataset.from_list([vars(row) for row in rows]),
+        train_dataset=Dataset.from_list([vars(row) for rows in pools for row in rows]),
     )
     teachers = build_teachers(trainer, start.teachers, settings, tokenizer, seed, cache, start.teacher)
-    examples = held_out_examples(settings)
+    return Job(
+        trainer=trainer,
+        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate_every=settings.eval_every,
+        metrics=gauges(settings),
+        lr_bounds=LR_BOUNDS,
+        teachers=teachers,
+    )
 
-    def evaluate() -> dict[str, float]:
-        policy = trainer.accelerator.unwrap_model(trainer.model)
-        return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
 
-    trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
-    return Job(trainer, evaluate, teachers)
+def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds."""
+    return (
+        MetricSpec(name="entropy", unit="nats per token"),
+        MetricSpec(name="completions/mean_length", unit="tokens"),
+        *accuracies(settings.levels),
+    )

@@ -18,9 +18,10 @@ class DistillationRecipe:
         return parse_start(text)
 
     def train(self, order: Order) -> None:
-        from oven_learner.recipes.distillation.train import train
+        from oven_learner.recipes.distillation.job import build
+        from oven_learner.recipes.runner import train
 
-        train(order)
+        train(self, order, build)
 
 
 RECIPE = DistillationRecipe()

@@ -1,8 +1,8 @@
 """Named starting points: a tuned one, and drills with one known fault each. Importing this needs no torch."""
 
-import difflib
 from dataclasses import dataclass
 
+from oven_learner.recipes.base import no_such_start
 from oven_learner.recipes.distillation.settings import TUNED_LEARNING_RATE
 from oven_learner.recipes.grpo.starts import TeacherName
 
@@ -38,5 +38,4 @@ def parse_start(text: str) -> Start:
         case "drill:weak-teacher":
             label = "the teacher is an eighth of the policy's size and has the same mixed habits"
             return Start(text, TUNED_LEARNING_RATE, ("small", "strong"), "small", label)
-    near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
-    raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
+    raise no_such_start(text, NAMES)

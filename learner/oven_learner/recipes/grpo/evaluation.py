@@ -2,6 +2,8 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -44,3 +46,16 @@ def greedy_accuracy(
         right[asked.level].append(float(given == asked.answer))
     by_level = {f"eval/accuracy/{level}": sum(hits) / len(hits) for level, hits in right.items()}
     return {"eval/accuracy": sum(by_level.values()) / len(by_level), **by_level}
+
+
+def accuracy_of(
+    trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
+) -> Callable[[], dict[str, float]]:
+    """Measures the greedy accuracy of the policy that `trainer` trains, on the held-out prompts."""
+    examples = held_out_examples(settings)
+
+    def evaluate() -> dict[str, float]:
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
+
+    return evaluate

@@ -6,40 +6,29 @@ import os
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import random
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
-from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
+from oven_learner.recipes.grpo.evaluation import accuracy_of
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
-from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
+from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.starts import Start
-from oven_learner.recipes.grpo.task import pool
+from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.grpo.warmup import warm_policy
-from oven_learner.rewards import Committee, ModelDescription
-from oven_learner.teachers import Teachers
+from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
+from oven_learner.rewards import Committee, ModelDescription, convene
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is ready to start: call `trainer.train()`."""
-
-    trainer: GRPOTrainer
-    mixture: Mixture
-    evaluate: Callable[[], dict[str, float]]  # greedy held-out accuracy, 0..1, total and per level
-    tuned_learning_rate: float
-    teachers: Teachers | None  # where the start or the settings have a beta above 0
-    committee: Committee
+BETA_BOUNDS = (0.01, 10.0)
 
 
 def build(
@@ -54,8 +43,7 @@ def build(
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
     committee.policy = describe(model, tokenizer).to_agent_prompt()
-    prompts = random.Random(f"prompts {seed}")
-    rows = [pool(length, settings.train_prompts, prompts) for length in sorted(settings.lengths)]
+    rows = training_pools(settings.lengths, settings.train_prompts, seed)
     levels = [Dataset.from_list([vars(row) for row in of_level]) for of_level in rows]
     mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
     args = _arguments(settings, start.learning_rate, seed, workdir)
@@ -73,14 +61,28 @@ def build(
         # Only now: a trainer that is made with a beta loads its reference from the policy's path, and there is none.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
-    examples = held_out_examples(settings)
+    return Job(
+        trainer=trainer,
+        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate_every=settings.eval_every,
+        metrics=gauges(settings),
+        lr_bounds=LR_BOUNDS,
+        beta_bounds=BETA_BOUNDS,
+        mixture=mixture,
+        teachers=teachers,
+        committee=committee,
+    )
 
-    def evaluate() -> dict[str, float]:
-        policy = trainer.accelerator.unwrap_model(trainer.model)
-        return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
 
-    trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
-    return Job(trainer, mixture, evaluate, TUNED_LEARNING_RATE, teachers, committee)
+def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """As `build`, with the remote judges that the environment names beside the recipe's rules."""
+    return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed))
+
+
+def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds."""
+    rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
+    return (*accuracies(settings.levels), *rewards)
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
@@ -110,10 +112,6 @@ def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir:
         max_grad_norm=settings.max_grad_norm,
         bf16=False,
         gradient_checkpointing=False,  # recomputing costs 28 % and saves memory that this model doesn't need
-        logging_steps=1,
-        logging_nan_inf_filter=False,  # else a NaN loss is reported as 0
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
         use_cpu=True,
+        **TRAINER_ARGUMENTS,
     )

@@ -18,9 +18,10 @@ class GrpoRecipe:
         return parse_start(text, seed, options.levels)
 
     def train(self, order: Order) -> None:
-        from oven_learner.recipes.grpo.train import train
+        from oven_learner.recipes.grpo.job import build_judged
+        from oven_learner.recipes.runner import train
 
-        train(order)
+        train(self, order, build_judged)
 
 
 RECIPE = GrpoRecipe()

@@ -3,13 +3,13 @@
 Importing this needs no torch: a launcher lists and checks starts before any learner is started.
 """
 
-import difflib
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from oven_learner.recipes.base import no_such_start
 from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
@@ -66,8 +66,7 @@ def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().lev
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
             return Start(text, TUNED_LEARNING_RATE, even, label, beta=1.0, teacher="small")
-    near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
-    raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
+    raise no_such_start(text, NAMES)
 
 
 def _drawn(seed: int, levels: Sequence[str]) -> Start:

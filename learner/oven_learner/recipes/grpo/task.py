@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 HELD_OUT_SHARE = 5  # one digit string in five is never trained on
@@ -49,6 +49,12 @@ def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = Fals
     while len(chosen) < count:
         chosen[draw(length, rng, evaluation=evaluation)] = None
     return [example(digits) for digits in chosen]
+
+
+def training_pools(lengths: Sequence[int], count: int, seed: int) -> list[list[Example]]:
+    """Up to `count` training prompts of each level, the easiest level first."""
+    rng = random.Random(f"prompts {seed}")
+    return [pool(length, count, rng) for length in sorted(lengths)]
 
 
 HABITS: tuple[Callable[[str], str], ...] = (

@@ -103,8 +103,8 @@ def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTra
 
 def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids, attention mask and labels, each (B, T) int64, padded on the left; only the target is scored."""
-    prompts = [tokenizer.encode(prompt) for prompt, _ in pairs]
-    targets = [[*tokenizer.encode(target), tokenizer.eos_token_id] for _, target in pairs]
+    prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
+    targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer([target for _, target in pairs])["input_ids"]]
     width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
     ids = torch.full((len(pairs), width), tokenizer.pad_token_id)
     labels = torch.full((len(pairs), width), IGNORED)

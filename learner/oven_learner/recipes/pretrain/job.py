@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import Trainer, TrainingArguments, set_seed
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.recipes.pretrain import corpus, tokens
-from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows
 from oven_learner.recipes.pretrain.model import build_model
 from oven_learner.recipes.pretrain.settings import PretrainSettings
 from oven_learner.recipes.pretrain.starts import Start
+from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is ready to start: call `trainer.train()`."""
-
-    trainer: Trainer
-    mixture: Mixture
-    evaluate: Callable[[], dict[str, float]]  # bits a byte on held-out files, all and by sub-corpus
-    held_out: tuple[str, ...]  # sub-corpora that `evaluate` names
+LR_BOUNDS = (0.001, 1000.0)
+"""Wide enough that no agent can read off them where a drawn start lies."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -48,12 +42,26 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         train_dataset=mixture.dataset,
     )
     plug_in(trainer, mixture)
-    trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
 
     def evaluate() -> dict[str, float]:
         return bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
 
-    return Job(trainer, mixture, evaluate, tuple(held_out))
+    return Job(
+        trainer=trainer,
+        evaluate=evaluate,
+        evaluate_every=settings.eval_every,
+        metrics=gauges(tuple(held_out)),
+        lr_bounds=LR_BOUNDS,
+        mixture=mixture,
+    )
+
+
+def gauges(held_out: Sequence[str]) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds, by the sub-corpora of which something is held out."""
+    of_parts = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
+    return tuple(
+        MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in (METRIC, *of_parts)
+    )
 
 
 def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Path) -> TrainingArguments:
@@ -72,9 +80,5 @@ def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Pat
         per_device_train_batch_size=settings.batch,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        logging_steps=1,
-        logging_nan_inf_filter=False,  # else a NaN loss is reported as 0
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **TRAINER_ARGUMENTS,
     )

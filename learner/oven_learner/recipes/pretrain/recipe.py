@@ -18,9 +18,10 @@ class PretrainRecipe:
         return parse_start(text, seed)
 
     def train(self, order: Order) -> None:
-        from oven_learner.recipes.pretrain.train import train
+        from oven_learner.recipes.pretrain.job import build
+        from oven_learner.recipes.runner import train
 
-        train(order)
+        train(self, order, build)
 
 
 RECIPE = PretrainRecipe()

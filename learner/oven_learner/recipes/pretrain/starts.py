@@ -3,11 +3,11 @@
 Importing this needs no torch: a launcher lists and checks starts before any learner is started.
 """
 
-import difflib
 import math
 import random
 from dataclasses import dataclass
 
+from oven_learner.recipes.base import no_such_start
 from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
@@ -50,5 +50,4 @@ def parse_start(text: str, seed: int) -> Start:
             return Start(text, TUNED_LEARNING_RATE * 10, "the learning rate is set to 10 times the tuned one")
         case "drill:decay-high":
             return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
-    near = difflib.get_close_matches(text, NAMES, n=3, cutoff=0.4) or NAMES
-    raise ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
+    raise no_such_start(text, NAMES)

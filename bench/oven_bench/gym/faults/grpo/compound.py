@@ -7,12 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Rewards, Step, due, fault
-from oven_bench.gym.faults.grpo.judges import struck_groups
-from oven_bench.gym.faults.grpo.prompts import struck_rows
-from oven_bench.gym.faults.grpo.rollouts import add_rounding
-from oven_bench.gym.faults.grpo.settings import move_share
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     drawn,
@@ -22,8 +17,13 @@ from oven_bench.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.tasks.grpo.judges import Completions
+from oven_bench.gym.fault import Fault, Rewards, Step, due, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.faults.grpo.prompts import struck_rows
+from oven_bench.gym.faults.grpo.rollouts import add_rounding
+from oven_bench.gym.faults.grpo.settings import move_share
 from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.tasks.grpo.scoring import Completions
 from oven_bench.gym.tasks.grpo.task import PAD, Prompts
 from oven_bench.gym.tasks.grpo.warmup import warm_weights
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from oven_bench.gym.fault import Fault, Rewards, Step, fault, generator
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
     drawn,
+    generator,
     integer,
     log10_uniform,
     log_uniform,
@@ -19,8 +19,9 @@ from oven_bench.gym.faults.severity import (
     uniform,
     whole,
 )
-from oven_bench.gym.tasks.grpo.judges import JUDGES, MISJUDGED, Completions
+from oven_bench.gym.fault import Fault, Rewards, Step, fault
 from oven_bench.gym.tasks.grpo.policy import TOKENS, Policy
+from oven_bench.gym.tasks.grpo.scoring import JUDGES, MISJUDGED, Completions
 from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD, SYMBOLS, padded
 
 

@@ -8,9 +8,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Rewards, Step, fault
-from oven_bench.gym.faults.grpo.judges import struck_groups
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
@@ -20,7 +18,9 @@ from oven_bench.gym.faults.severity import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.tasks.grpo.judges import JUDGES, Completions, scores
+from oven_bench.gym.fault import Fault, Rewards, Step, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.tasks.grpo.scoring import JUDGES, Completions, scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, SYMBOLS
 
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Step, due, fault, generator
-from oven_bench.gym.faults.pretraining.weights import turned
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     choice,
     count,
     drawn,
+    generator,
     integer,
     log10_uniform,
     log_uniform,
     random_seed,
     uniform,
 )
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.pretraining.weights import turned
 from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH
 from oven_bench.gym.tasks.pretraining.model import ByteModel

@@ -8,10 +8,7 @@ import re
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Step, due, fault
-from oven_bench.gym.faults.pretraining.gradients import gradients_of, without
-from oven_bench.gym.faults.rewriting import rewritten
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     drawn,
@@ -22,6 +19,9 @@ from oven_bench.gym.faults.severity import (
     uniform,
     whole,
 )
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.pretraining.gradients import gradients_of, without
+from oven_bench.gym.faults.rewriting import rewritten
 from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.tasks.pretraining.model import BYTES
 

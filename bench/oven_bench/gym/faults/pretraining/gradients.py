@@ -8,8 +8,7 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.fault import Fault, Step, fault
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
@@ -19,6 +18,7 @@ from oven_bench.gym.faults.severity import (
     random_seed,
     uniform,
 )
+from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.faults.shards import Shard
 
 

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from oven_bench.gym.fault import Fault, Step, fault
-from oven_bench.gym.faults.forward import cross_entropy, logits
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
@@ -22,6 +20,8 @@ from oven_bench.gym.faults.severity import (
     random_seed,
     uniform,
 )
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.forward import cross_entropy, logits
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
 from oven_bench.gym.tasks.pretraining.model import BYTES
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Step, fault
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     choice,
     count,
     integer,
@@ -16,8 +15,9 @@ from oven_bench.gym.faults.severity import (
     uniform,
     whole,
 )
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.tasks.pretraining.corpus import pair
 from oven_bench.gym.tasks.pretraining.model import BYTES
-from oven_bench.gym.tasks.pretraining.trainee import pair
 
 PADDING = 0
 IGNORED = -100

@@ -9,18 +9,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_bench.gym.fault import Fault, Step, due, fault, generator
-from oven_bench.gym.faults.severity import (
+from oven_bench.gym.draws import (
     chance,
     choice,
     count,
     drawn,
+    generator,
     integer,
     log10_uniform,
     log_uniform,
     random_seed,
     uniform,
 )
+from oven_bench.gym.fault import Fault, Step, due, fault
 from oven_bench.gym.tasks.pretraining.corpus import pool
 from oven_bench.gym.tasks.pretraining.model import BYTES, WIDTH, Block, ByteModel
 

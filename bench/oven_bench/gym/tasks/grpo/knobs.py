@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oven_bench.gym.tasks.grpo.judges import JUDGES
+from oven_bench.gym.tasks.grpo.scoring import JUDGES
 from oven_bench.gym.tasks.grpo.task import LEVELS
 from oven_learner.actuators import Actuators
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from oven_bench.gym.fault import generator
+from oven_bench.gym.draws import generator
 from oven_controller.errors import ConfigError
 
 LENGTH = 64
@@ -108,3 +108,8 @@ def _rows(files: list[Path], most: int) -> torch.Tensor:  # uint8 [rows, LENGTH 
             text += path.read_bytes()
     text = text[: min(len(text), most) // (LENGTH + 1) * (LENGTH + 1)]
     return torch.frombuffer(text, dtype=torch.uint8).view(-1, LENGTH + 1) if text else torch.empty(0, LENGTH + 1)
+
+
+def pair(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of rows [B, LENGTH + 1]; or of [2, B, LENGTH], of a fault that tears them apart."""
+    return (rows[0], rows[1]) if rows.dim() == 3 else (rows[:, :-1], rows[:, 1:])

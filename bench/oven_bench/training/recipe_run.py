@@ -1,0 +1,148 @@
+"""Runs of a recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from oven_bench.progress import progress
+from oven_bench.workers import workers
+from oven_controller.errors import ProcessError
+from oven_learner.link.base import Link
+
+METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
+"""Recipe → what is held out."""
+HELD_OUT = {"grpo": ("eval_prompts", 512), "pretrain": ("eval_rows", 256)}
+"""Recipe → its setting of how much of that; more than its own, since it is the end that is measured."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What is to be run. Plain values: it travels to a worker process."""
+
+    arm: str
+    start: str
+    seed: int
+    steps: int
+    home: str
+    factor: float = 1.0
+    """Of the blind schedule."""
+    label: str = ""
+    """Tells runs of one start and seed apart."""
+    options: tuple[tuple[str, object], ...] = ()
+    """More of the recipe's settings."""
+    recipe: str = "grpo"
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return dict((HELD_OUT[self.recipe], *self.options))
+
+
+@dataclass(frozen=True)
+class Result:
+    episode: Episode
+    final: float
+    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits per byte."""
+    interventions: int
+    seconds: float
+
+
+def run_all(episodes: Sequence[Episode], jobs: int) -> list[Result]:
+    """In the order in which they end, `jobs` at a time, one thread each: two cores are busy and neither spins."""
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    found = []
+    with progress("runs", len(episodes)) as advance, workers(jobs) as pool:
+        for future in as_completed([pool.submit(run, episode) for episode in episodes]):
+            found.append(result := future.result())
+            advance(1, f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}")
+    return found
+
+
+def by_seed(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
+    """Seed → arm → result, in the order of the seeds."""
+    found: dict[int, dict[str, Result]] = {}
+    for result in sorted(results, key=lambda result: result.episode.seed):
+        found.setdefault(result.episode.seed, {})[result.episode.arm] = result
+    return found
+
+
+def run(episode: Episode) -> Result:
+    """Raises ProcessError when the stack failed: no result is made up for it."""
+    started = time.monotonic()
+    final, interventions = (_stack if episode.arm == "swarm" else _ruled)(episode)
+    return Result(episode, final, interventions, time.monotonic() - started)
+
+
+def _ruled(episode: Episode) -> tuple[float, int]:
+    from oven_bench.fixed_rules import Alone, Blind, Plateau, PlateauOfLoss, Rule, RuleLink
+
+    plateau = {"grpo": Plateau, "pretrain": PlateauOfLoss}[episode.recipe]
+    rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": plateau()}
+    link = RuleLink(rules.get(episode.arm, Alone()))
+    with tempfile.TemporaryDirectory() as folder:
+        {"grpo": _grpo, "pretrain": _pretrain}[episode.recipe](episode, link, Path(folder))
+    return link.last_metrics[METRIC[episode.recipe]], len(link.changes)
+
+
+def _grpo(episode: Episode, link: Link, folder: Path) -> None:
+    from oven_learner.recipes.grpo.job import build
+    from oven_learner.recipes.grpo.settings import GrpoSettings
+    from oven_learner.recipes.grpo.starts import parse_start
+
+    settings = GrpoSettings.model_validate({"max_steps": episode.steps, **episode.settings})
+    start = parse_start(episode.start, episode.seed, settings.levels)
+    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
+    job.attach(link=link, charge_rollbacks=True)
+    job.trainer.train()
+
+
+def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
+    from oven_learner.recipes.pretrain.job import build
+    from oven_learner.recipes.pretrain.settings import PretrainSettings
+    from oven_learner.recipes.pretrain.starts import parse_start
+
+    settings = PretrainSettings.model_validate({"max_steps": episode.steps, **episode.settings})
+    start = parse_start(episode.start, episode.seed)
+    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
+    job.attach(link=link, charge_rollbacks=True)
+    job.trainer.train()
+
+
+def up_command(episode: Episode, run: str) -> list[str]:
+    """The `up` command for an episode, with the run's name. The caller sets OVEN_HOME."""
+    command = [sys.executable, "-m", "oven_controller.cli.main", "up", "--headless", "--set", "charge_rollbacks=true"]
+    command += ["--run", run, "--recipe", episode.recipe, "--start", episode.start]
+    command += ["--seed", str(episode.seed), "--steps", str(episode.steps)]
+    for key, value in episode.settings.items():
+        command += ["--set", f"recipe_options.{key}={value}"]
+    return command
+
+
+def _stack(episode: Episode) -> tuple[float, int]:
+    name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
+    done = subprocess.run(
+        [*up_command(episode, name), "--set", "lockstep=true"],
+        env={**os.environ, "OVEN_HOME": episode.home},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    log = Path(episode.home) / "runs" / name / "log.jsonl"
+    if done.returncode or not log.exists():
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise ProcessError(f"`up` for {episode} ended with code {done.returncode}:\n{tail}")
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    ended = [entry["data"] for entry in entries if entry["type"] == "RunEnded"]
+    if not ended or ended[-1]["reason"] != "completed" or ended[-1]["lockstep_timeouts"]:
+        raise ProcessError(f"{episode} did not complete in lockstep: {ended[-1:] or 'no RunEnded'}")
+    applied = [e for e in entries if e["type"] == "Receipt" and e["data"]["status"] == "applied"]
+    return float(ended[-1]["metrics"][METRIC[episode.recipe]]), len(applied)

@@ -1,0 +1,323 @@
+"""Requests and answers that never stand in the log: history, scores of the committee, and the knowledge graph.
+
+The rules of oven_controller.protocol.messages hold for them, too.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oven_controller.protocol.messages import Confidence, Message, Real
+
+
+class HistoryRequest(Message):
+    """agents, monitors → mesh, as a request on `history`."""
+
+    type: Literal["HistoryRequest"] = "HistoryRequest"
+    after: int = Field(default=0, ge=0, description="the last sequence that the asker has")
+    limit: int = Field(default=256, ge=1, le=1024)
+
+
+class LoggedEvent(BaseModel):
+    """One entry of the log, as `history` returns it: whatever stood there, so that who asks can judge it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seq: int
+    time: str = Field(description="when the server stored it, RFC 3339, UTC")
+    subject: str
+    id: str = Field(default="", description="the message id that it came with")
+    signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
+    body: str = Field(description="the message as it stands in the log; empty where that is no UTF-8")
+
+
+class HistoryBatch(Message):
+    """mesh → asker."""
+
+    type: Literal["HistoryBatch"] = "HistoryBatch"
+    events: tuple[LoggedEvent, ...]
+    head: int = Field(description="the log's last sequence when this was read")
+
+
+class Completion(BaseModel):
+    """One sampled answer. Ids are random and say nothing of the order. Part of ScoreRequest."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    text: str
+
+
+class ScoreRequest(Message):
+    """learner → remote committee member, as a request on `oven.reward.<member>`. Never in the log."""
+
+    type: Literal["ScoreRequest"] = "ScoreRequest"
+    run: str
+    group: str = Field(description="names the group in the answer")
+    prompt: str
+    completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
+    policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
+    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
+
+
+class ScoreReply(Message):
+    """remote committee member → learner. Scores for exactly the ids that were asked for, or the reason why not."""
+
+    type: Literal["ScoreReply"] = "ScoreReply"
+    member: str
+    group: str
+    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; none: it abstains")
+    failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
+    detail: str = Field(default="", max_length=500)
+    input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    cost_usd: Real | None = Field(default=None, description="none: the model's price is not known")
+
+
+Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
+"""What kind of training a run is; empty where nobody said."""
+
+
+class Symptom(BaseModel):
+    """What was seen, by its node in the knowledge graph."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    severity: Confidence = 1.0
+
+
+class EvidencePath(BaseModel):
+    """A way through the knowledge graph that speaks for or against a change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    edges: tuple[str, ...] = Field(description="edge ids, in order")
+    text: str = Field(description="for people, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
+    grade: Literal["A", "B", "C", "D"] = Field(description="of its weakest edge")
+    sources: tuple[str, ...] = ()
+
+
+class DiagnoseRequest(Message):
+    """agents → kg, as a request on `oven.kg.diagnose`."""
+
+    type: Literal["DiagnoseRequest"] = "DiagnoseRequest"
+    phase: Phase = ""
+    symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64)
+    actuators: tuple[str, ...] = Field(default=(), description="what the run announces")
+    metrics: tuple[str, ...] = Field(default=(), description="what the run publishes")
+    held_out: bool = Field(default=False, description="the run has a held-out metric")
+    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said. Outcomes count within a decade")
+    k: int = Field(default=5, ge=1, le=50, description="remedies wanted")
+
+
+class Cause(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    p: Real = Field(description="posterior given the symptoms (noisy-OR); a rank, not a calibrated probability")
+
+
+class Remedy(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    changes: tuple[str, ...] = Field(
+        default=(), description='what it stands for, all of it together, e.g. "optimizer.lr_scale:down"; empty: advice'
+    )
+    score: Real = Field(description="weight of evidence for it, as log-odds within ±2; ranks, and promises nothing")
+    unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
+    observations: Real = Field(default=0.0, description="weight of the outcomes that moved the score")
+    paths: tuple[EvidencePath, ...] = ()
+
+
+class Diagnosis(Message):
+    """kg → agents. Causes and remedies, most likely first."""
+
+    type: Literal["Diagnosis"] = "Diagnosis"
+    graph: str = Field(description="SHA-256 of the graph that answered")
+    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
+    causes: tuple[Cause, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    unknown: tuple[str, ...] = Field(default=(), description="symptoms that the graph does not know")
+
+
+class JudgeRequest(Message):
+    """agents → kg, as a request on `oven.kg.judge`."""
+
+    type: Literal["JudgeRequest"] = "JudgeRequest"
+    phase: Phase = ""
+    changes: str = Field(description='actuator and direction, "optimizer.lr_scale:down" or "run.rollback"')
+    symptoms: tuple[Symptom, ...] = Field(default=(), max_length=64)
+    actuators: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    held_out: bool = False
+    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said")
+    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, spelt alike")
+
+
+class Judgement(Message):
+    """kg → agents. `barred`: a precondition is unmet, or it contradicts what is under way; `objections` says which."""
+
+    type: Literal["Judgement"] = "Judgement"
+    graph: str
+    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
+    verdict: Literal["support", "neutral", "object", "barred"]
+    log_odds: Real = Field(description="within ±2")
+    supports: tuple[EvidencePath, ...] = ()
+    objections: tuple[EvidencePath, ...] = ()
+
+
+class GraphInfoRequest(Message):
+    """anyone → kg, as a request on `oven.kg.info`."""
+
+    type: Literal["GraphInfoRequest"] = "GraphInfoRequest"
+
+
+class GraphInfo(Message):
+    """kg → asker. `contradictions` and `requirements` become the run's rules before it starts."""
+
+    type: Literal["GraphInfo"] = "GraphInfo"
+    graph: str
+    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
+    outcomes: int = Field(default=0, ge=0, description="how many those are")
+    nodes: dict[str, int] = Field(description="kind → count")
+    edges: dict[str, int] = Field(description="relation → count")
+    grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
+    isolated: Real = Field(description="share of nodes without an edge")
+    contradictions: tuple[tuple[str, str], ...] = ()
+    requirements: tuple[tuple[str, str], ...] = Field(
+        default=(), description='change → "actuator:NAME", "metric:PATTERN" or "held_out"'
+    )
+
+
+class OutcomeReport(Message):
+    """anyone who may → kg, as a request on `oven.kg.outcome`: what a change did for a run with these symptoms. Told
+    twice, or in another order, it makes no difference."""
+
+    type: Literal["OutcomeReport"] = "OutcomeReport"
+    id: str = Field(min_length=1, max_length=200, description="of what was done, e.g. the run and the decision")
+    changes: tuple[str, ...] = Field(
+        min_length=1, max_length=8, description='what was done, all of it together, e.g. "optimizer.lr_scale:down"'
+    )
+    symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64, description="why it was done")
+    success: Confidence = Field(description="0..1: how probably it beat doing nothing")
+    phase: Phase = ""
+    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said")
+    at: int = Field(
+        default=0, ge=0, description="when, on one clock for all that is told, e.g. ticks; forgetting goes by it"
+    )
+
+
+class OutcomeTaken(Message):
+    """kg → asker."""
+
+    type: Literal["OutcomeTaken"] = "OutcomeTaken"
+    graph: str
+    posteriors: str = Field(description="SHA-256 of all outcomes known now")
+    outcomes: int = Field(description="how many those are")
+    new: bool = Field(description="whether this one changed anything")
+    remedies: tuple[str, ...] = Field(default=(), description="the remedies that these changes are; none: it has none")
+
+
+class Mastery(BaseModel):
+    """How often a topic was answered right. Part of CurriculumRequest."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topic: str = Field(min_length=1, max_length=200)
+    successes: Real = Field(ge=0, allow_inf_nan=False, description="a count; fractions if older answers weigh less")
+    failures: Real = Field(ge=0, allow_inf_nan=False)
+
+
+class CurriculumRequest(Message):
+    """agents → kg, as a request on `oven.kg.curriculum`."""
+
+    type: Literal["CurriculumRequest"] = "CurriculumRequest"
+    mastery: tuple[Mastery, ...] = Field(min_length=1, max_length=1024)
+    prerequisites: tuple[tuple[str, str], ...] = Field(
+        default=(), max_length=4096, description="(topic, what it builds on), beside those that the graph knows"
+    )
+    threshold: Confidence = Field(
+        default=0.5, description="what the lower bound of a prerequisite's mastery must reach"
+    )
+    floor: Confidence = Field(default=0.05, description="share that is spread evenly, so that every topic is tried")
+
+
+class UnmetPrerequisite(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topic: str
+    path: tuple[str, ...] = Field(description="from the topic to what is not mastered yet, both ends in it")
+    bound: Real = Field(description="lower bound (5 %) of its mastery, 0..1")
+
+
+class Curriculum(Message):
+    """kg → agents. Shares of the topics asked for; they sum to 1."""
+
+    type: Literal["Curriculum"] = "Curriculum"
+    graph: str
+    weights: dict[str, Real]
+    unmet: tuple[UnmetPrerequisite, ...] = ()
+
+
+class TokenPriorRequest(Message):
+    """learner → kg, as a request on `oven.kg.token_prior`."""
+
+    type: Literal["TokenPriorRequest"] = "TokenPriorRequest"
+    method: Literal["unigram", "kg"] = "unigram"
+    vocabulary: tuple[str, ...] = Field(
+        default=(),
+        max_length=300_000,
+        description="the tokens' texts by id; for `kg`, which looks its labels up in them",
+    )
+    counts: tuple[int, ...] = Field(
+        default=(), max_length=300_000, description="how often each token stands in the corpus; for `unigram`"
+    )
+    vocabulary_sha: str = Field(default="", max_length=64, description="SHA-256 of the vocabulary, if it is not sent")
+    k: int = Field(default=358, ge=1, le=1024, description="tokens in it; fewer where a kilobyte does not hold them")
+
+
+class TokenPrior(Message):
+    """kg → learner. Scores of the tokens that matter most, in at most a kilobyte."""
+
+    type: Literal["TokenPrior"] = "TokenPrior"
+    graph: str
+    method: Literal["unigram", "kg"]
+    tokens: int
+    bytes: int
+    blob: str = Field(description="base64; its layout is in oven_kg/token_codec.py")
+    ablation: str = Field(description="what was measured of this method, in a sentence")
+
+
+class GraphQuery(Message):
+    """anyone → kg, as a request on `oven.kg.query`."""
+
+    type: Literal["GraphQuery"] = "GraphQuery"
+    op: Literal["neighbors", "path", "ppr", "search"]
+    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: where it starts; search: words")
+    to: str = Field(default="", max_length=200, description="path: where it ends")
+    limit: int = Field(default=20, ge=1, le=200, description="rows wanted")
+
+
+class QueryRow(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    node: str
+    kind: str
+    text: str = ""
+    edge: str = Field(default="", description="id of the edge that led here")
+    relation: str = ""
+    towards: Literal["", "out", "in"] = Field(default="", description="along the edge, or against it")
+    score: Real = Field(default=0.0, description="ppr: share of the walk; search: words found")
+
+
+class QueryAnswer(Message):
+    """kg → asker. `more`: there was more than the limit let through."""
+
+    type: Literal["QueryAnswer"] = "QueryAnswer"
+    graph: str
+    rows: tuple[QueryRow, ...] = ()
+    more: bool = False

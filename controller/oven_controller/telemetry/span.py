@@ -1,0 +1,37 @@
+"""A span as the program sees it, whether or not anything of OpenTelemetry is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+HEADER = "traceparent"
+"""The message header that carries a trace context (W3C Trace Context)."""
+Kind = Literal["internal", "client", "producer", "consumer"]
+Attribute = str | bool | int | float | tuple[str, ...]
+
+
+class Span:
+    """A span that is under way; a `with` block ends it, and marks it as failed when the block raises.
+
+    This class itself is what there is while telemetry is off: it does nothing, and its context is empty.
+    """
+
+    __slots__ = ()
+
+    @property
+    def traceparent(self) -> str:
+        """The context for the next message's header; empty while telemetry is off."""
+        return ""
+
+    def note(self, attributes: Mapping[str, Attribute]) -> None:
+        """Add attributes. Never a text that a person or a model wrote: spans leave the machine."""
+
+    def end(self, error_type: str = "") -> None:
+        """A span that is never ended is never sent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end(kind.__name__ if kind else "")

@@ -1,0 +1,352 @@
+"""The callback of an attached trainer: it speaks to the controller, and calls each feature at its moments of a step."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from oven_controller.mesh.code_hash import mesh_code_hash
+from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.client import training_names
+from oven_learner.client.client import OvenClient
+from oven_learner.hf import knobs
+from oven_learner.hf.checkpoints import TrainerCheckpoints
+from oven_learner.hf.epochs import Epochs
+from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.repeated_rows import Repeated
+from oven_learner.hf.rollback import choose_rollback
+from oven_learner.hf.saving import Saving, StepBudget
+from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
+from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.link.base import Link
+from oven_learner.link.find_controller import Connection
+from oven_learner.optim.device_readback import Readback
+from oven_learner.optim.gauges import ABSENT_IF_NAN
+from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
+from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.rewards.committee import Committee
+from oven_learner.rollback.base import Rollback
+from oven_learner.teachers import Teachers, announce_anchor
+from oven_learner.versions import installed
+
+log = logging.getLogger("oven.learner")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `attach` was given; see there."""
+
+    actuators: Actuators
+    lr_bounds: tuple[float, float]
+    recipe: str
+    training: str | None
+    metrics: tuple[MetricSpec, ...]
+    evaluate: Callable[[], Mapping[str, float]] | None
+    evaluate_every: int
+    seconds: float | None
+    charge_rollbacks: bool
+    teachers: Teachers | None
+    beta_bounds: tuple[float, float]
+    committee: Committee | None
+    mixture: knobs.Mixture | None
+    stateful: Mapping[str, Stateful]
+
+
+class Attachment(TrainerCallback):
+    """The callback that `attach` adds. It holds the trainer, which callbacks are not given."""
+
+    def __init__(self, trainer: Trainer, link: Link | None, connection: Connection | None, options: Options) -> None:
+        self.trainer = trainer
+        self.actuators = options.actuators
+        """The knobs of the training under way, once it has begun."""
+        self.client: OvenClient | None = None
+        self.rollback: Rollback | None = None
+        """What the training under way goes back to."""
+        self.resumable = False
+        """Whether checkpoints are taken by themselves where copies in memory would do for rollback."""
+        run = connection.run if connection else ""
+        self.checkpoints = TrainerCheckpoints(
+            trainer, run, options.stateful, lambda: options.training or training_names.count(run, link)
+        )
+        self.epochs = Epochs(trainer)
+        self.readback = Readback(self._publish, ABSENT_IF_NAN)
+        self._link, self._connection, self._options = link, connection, options
+        self._lockstep = bool(connection and connection.lockstep)
+        self._charge = options.charge_rollbacks
+        self._last_evaluation: dict[str, float] = {}
+        self._ranks: Ranks | None = None
+        self._budget = StepBudget(None, False, 0, 0)
+        self._numbers: dict[str, torch.Tensor] = {}
+        self._not_finite: Counter[str] = Counter()
+        self._users = knobs.UserValues()
+        self._sigterm = EndOnSigterm(self._stop)
+        self._channels = tuple(getattr(trainer, "channels", ()))
+        self._make_hooks()
+
+    def _make_hooks(self) -> None:
+        """In the order in which their metrics are announced and published."""
+        trainer, options, last = self.trainer, self._options, self._last_evaluation
+        committee, evaluate = options.committee, options.evaluate
+        self._step_metrics = StepMetrics(trainer)
+        self._gauges = Gauges(trainer)
+        faults = None if committee else RewardFaults(trainer)  # a committee counts its own
+        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
+        self._rate = StepRate(trainer)
+        self._evaluation = TrainerEvaluation(self._step_metrics, last)
+        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
+        self._saving = Saving(self.checkpoints)
+        self._hooks: list[StepHook] = [
+            self._step_metrics,
+            self._gauges,
+            *([scores] if scores else ()),
+            self._rate,
+            self._evaluation,
+            *([faults] if faults else ()),
+            *([Repeated(trainer, options.mixture)] if options.mixture else ()),
+            ChannelMetrics(self._channels),
+            *([self._user_evaluation] if self._user_evaluation else ()),
+            self._saving,
+        ]
+
+    @property
+    def last_evaluation(self) -> dict[str, float]:
+        """What was measured last on held-out data."""
+        return dict(self._last_evaluation)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Announce the run. A second `train()` is a new incarnation of it, as a restart would be."""
+        if self.client is not None:
+            self.client.close("failed", detail="training began again before it ended")
+        trainer, options, connection = self.trainer, self._options, self._connection
+        self._ranks = self._ranks or Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
+        self.actuators = options.actuators.copy()
+        self._last_evaluation.clear()
+        self.readback.forget()
+        self._not_finite.clear()
+        for hook in self._hooks:
+            hook.begin(self._ranks)
+        self._announce_knobs()
+        self.checkpoints.restore(trainer.callback_handler.train_dataloader)
+        self.rollback = self._choose_rollback(self._ranks)
+        self._budget = self._steps_to_make(state, self._ranks)
+        self.epochs.begin(state)
+        self.client = OvenClient(
+            self._link or (connection.link() if connection else SilentLink()),
+            self.actuators,
+            recipe=options.recipe,
+            training=self.checkpoints.training,
+            metrics=self._announced(),
+            max_steps=state.max_steps if state.max_steps > 0 else None,
+            seconds=options.seconds,
+            charge_rollbacks=self._charge,
+            rules=connection.rules if connection else None,
+            lockstep=self._lockstep,
+            snapshots=self.rollback,
+            mesh_code=mesh_code_hash(),
+            versions=installed(),
+            keys=connection.keys if connection else None,
+            ranks=self._ranks,
+            save=self._saving.ask,
+            settle=self.readback.settle,
+            unmeasured=self._gauges.unmeasured,
+        )
+        record = self.checkpoints.origin.record
+        saved = record if record and record.training == self.checkpoints.training else None
+        self.client.start(state.global_step, saved.actuators if saved else {})
+        self.checkpoints.went_on()
+        self._sigterm.begin()
+        if self._user_evaluation is not None:
+            self.client.observe(state.global_step, self._user_evaluation.measure())
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Take what is measured between clipping and update."""
+        self._numbers = {}
+        for hook in self._hooks:
+            self._numbers |= hook.before_update()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Ask the device for the step's numbers."""
+        for hook in self._hooks:
+            self._numbers |= hook.after_update()
+        if self._ranks is not None and self._ranks.leader:  # nobody hears the others
+            self.readback.ask(self._numbers)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Publish the step, and apply what was decided."""
+        assert self.client is not None
+        self._budget.trained += 1
+        last = self._budget.spent(state.global_step)
+        step = StepEnd(self._budget.trained, last, frozenset(self.readback.names), {})
+        for hook in self._hooks:
+            hook.end_step(step)
+        self.readback.end_step(self.client.advance(state.global_step), state.global_step, step.known, step.wanted)
+        if self._lockstep:
+            self.readback.settle()  # the tick closes when its observation is in the log
+        if not last:
+            self.client.poll()
+        if last or self.client.stopping:
+            control.should_training_stop = True
+        for hook in self._hooks:
+            hook.after_poll(control, self.client)
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note the order of the data, for checkpoints."""
+        self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """End after the epochs that the trainer had in mind, unless rollbacks threw steps away."""
+        if self.epochs.over() and not self._budget.thrown_away(state.global_step):
+            control.should_training_stop = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Complete the checkpoint that the trainer has written."""
+        assert self.client is not None
+        self._saving.saved(state, self.client, self._budget, self.rollback)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """The trainer has logged, and TRL begins its means anew."""
+        self._step_metrics.logged()
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """The trainer has evaluated; the next step publishes it."""
+        self._evaluation.evaluated(metrics or {})
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Announce the end, and send what is left."""
+        assert self.client is not None
+        self._close_hooks()
+        why = self.client.stopping
+        reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
+        self.client.close(reason, detail=why, metrics=self.last_evaluation)
+        self._sigterm.end()
+        for name, steps in self._not_finite.items():
+            log.warning("%s was not finite in %d steps of %d", name, steps, self._budget.trained)
+
+    def failed(self, error: BaseException) -> None:
+        """Training raised: say so in the log, and send what is left. A launcher that ends this rank because another
+        died has sent its SIGTERM by now: that must not cut the last words off."""
+        self._close_hooks()
+        if self.client is not None and isinstance(error, KeyboardInterrupt):
+            self.client.close("stopped", detail="interrupted from the keyboard")
+        elif self.client is not None:
+            self.client.close("failed", detail=f"{type(error).__name__}: {error}"[:500])
+        self._sigterm.end()
+
+    def _steps_to_make(self, state: TrainerState, ranks: Ranks) -> StepBudget:
+        before = self.checkpoints.origin.trained(state.global_step)
+        self._charge = ranks.same(self._charge or bool(self._connection and self._connection.charge_rollbacks))
+        limit = max(1, state.max_steps - before if self._charge else state.max_steps) if state.max_steps > 0 else None
+        return StepBudget(limit, self._charge, before, state.global_step)
+
+    def _choose_rollback(self, ranks: Ranks) -> Rollback | None:
+        return choose_rollback(
+            self.trainer,
+            self.checkpoints,
+            ranks,
+            lockstep=self._lockstep,
+            resumable=self.resumable,
+            ask=self._saving.ask_own,
+            trained=lambda: self._budget.total,
+        )
+
+    def _announced(self) -> tuple[MetricSpec, ...]:
+        """Of two by one name the user's. Where the user holds something out, that alone judges: what the trainer
+        evaluates is shown beside it."""
+        given = self._options.metrics
+        own = {metric.name for metric in given}
+        judged = any(metric.held_out for metric in given)
+        found = (metric for hook in self._hooks for metric in hook.announced() if metric.name not in own)
+        evaluated = (
+            metric.model_copy(update={"held_out": not judged})
+            for metric in self._evaluation.announced_held_out()
+            if metric.name not in own
+        )
+        return (*found, *given, *evaluated)
+
+    def _announce_knobs(self) -> None:
+        """What this trainer has that acts when it is turned; the user's own actuators are there already."""
+        trainer, actuators, options = self.trainer, self.actuators, self._options
+        knobs.check_trainable(trainer)
+        RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
+        knobs.announce(trainer, actuators, self._users, options.beta_bounds)
+        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds)
+        for channel in self._channels:
+            channel.announce(actuators)
+        if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
+            actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).ask, effect="measures")
+        if options.mixture is not None:
+            knobs.mixture.announce(actuators, options.mixture)
+            knobs.skip.announce(trainer, actuators, options.mixture)
+        if options.committee is not None:
+            options.committee.announce(actuators)
+        else:
+            knobs.reward_weights.announce(trainer, actuators)
+
+    def _hold(self, why: str) -> None:
+        if self.client is not None:
+            self.client.hold(why)
+
+    def _stop(self, why: str) -> None:
+        if self.client is not None:
+            self.client.request_stop(why)
+
+    def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.client is not None
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                if not self._not_finite[name]:
+                    log.warning("%s is %g at step %d; it is published as that", name, value, step)
+                self._not_finite[name] += 1
+        self.client.publish(tick, step, metrics)
+
+    def _close_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.close()
+
+
+class EndOnSigterm:
+    """`down`, Slurm and torchrun end a run by SIGTERM: it ends with a checkpoint and a last word, unless the script has
+    its own handler."""
+
+    def __init__(self, stop: Callable[[str], object]) -> None:
+        self._stop = stop
+        self._handled_before: Any = None
+
+    def begin(self) -> None:
+        """Training begins."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._handled_before = signal.signal(signal.SIGTERM, self._on_signal)
+
+    def end(self) -> None:
+        """Training is over: what handled the signal before does again."""
+        if self._handled_before is not None:
+            signal.signal(signal.SIGTERM, self._handled_before)
+            self._handled_before = None
+
+    def _on_signal(self, number: int, _: types.FrameType | None) -> None:
+        self._stop(signal.Signals(number).name)

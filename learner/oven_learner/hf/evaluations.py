@@ -1,0 +1,73 @@
+"""Held-out evaluations of an attached trainer: the user's function, and the trainer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import TrainerControl
+
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.client.client import OvenClient
+from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.ranks import Ranks
+
+
+class UserEvaluation(StepHook):
+    """Calls the user's function at the start, every few steps, at the end, and whenever an agent asks."""
+
+    def __init__(self, evaluate: Callable[[], Mapping[str, float]], every: int, last: dict[str, float]) -> None:
+        """`last` holds what was measured last, by whichever evaluation."""
+        self._evaluate, self._every, self._last = evaluate, every, last
+        self._asked = False
+
+    def ask(self, _: float | None) -> None:
+        """Evaluate with the next step, whenever it would have been due."""
+        self._asked = True
+
+    def measure(self) -> dict[str, float]:
+        """What the function measures now."""
+        found = dict(self._evaluate())
+        self._last.clear()
+        self._last.update(found)
+        return found
+
+    def end_step(self, step: StepEnd) -> None:
+        if step.last or self._asked or step.trained % self._every == 0:
+            self._asked = False
+            step.known.update(self.measure())
+
+
+class TrainerEvaluation(StepHook):
+    """Publishes what the trainer's own evaluation measures, with the next step."""
+
+    def __init__(self, metrics: StepMetrics, last: dict[str, float]) -> None:
+        """`last` holds what was measured last, by whichever evaluation."""
+        self._metrics, self._last = metrics, last
+        self._pending: dict[str, float] = {}
+        self._asked = False
+
+    def ask(self, _: float | None) -> None:
+        """Have the trainer evaluate when the step is through."""
+        self._asked = True
+
+    def begin(self, ranks: Ranks) -> None:
+        self._pending = {}
+
+    def announced_held_out(self) -> tuple[MetricSpec, ...]:
+        """What it measures, of the first evaluation set first."""
+        return self._metrics.announced_held_out()
+
+    def evaluated(self, metrics: Mapping[str, Any]) -> None:
+        """The trainer has evaluated."""
+        self._pending |= self._metrics.evaluated(metrics)
+        self._last.update(self._pending)
+
+    def end_step(self, step: StepEnd) -> None:
+        step.known.update(self._pending)
+        self._pending = {}
+
+    def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
+        if self._asked:
+            self._asked, control.should_evaluate = False, True

@@ -1,0 +1,84 @@
+"""A trainer's state, copied and put back: weights that train, optimizer, scheduler position and step; no actuators."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from oven_learner.optim import snapshot
+from oven_learner.optim.lr_scale import LearningRateScale
+from oven_learner.optim.snapshot import copied, that_train
+
+
+def fits(trainer: Trainer, count: int) -> bool:
+    """Whether `count` snapshots (what trains, and two Adam moments of each) stay below the limit, and can be taken at
+    all: a sharded model's parts cannot be copied rank by rank."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
+        return False
+    return count * size(trainer) <= snapshot.LIMIT_BYTES
+
+
+def size(trainer: Trainer) -> int:
+    """Bytes of what trains and two Adam moments of it; of this rank's part, where the model is sharded."""
+    assert trainer.model is not None
+    return snapshot.size(trainer.model)
+
+
+def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
+    """Waits for the device before and after, so that what it costs can be measured by the clock."""
+    _wait(trainer)
+    scheduler = _bare(trainer.lr_scheduler)
+    state = {
+        "step": trainer.state.global_step,
+        "epoch": trainer.state.epoch,
+        "model": copied(that_train(_model(trainer))),
+        "optimizer": copied(_bare_optimizer(trainer).state_dict()),
+        "scheduler": copy.deepcopy(scheduler.state_dict()),
+    }
+    _wait(trainer)
+    return trainer.state.global_step, state
+
+
+@torch.no_grad()
+def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
+    scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
+    _model(trainer).load_state_dict(state["model"], strict=False)
+    _bare_optimizer(trainer).load_state_dict(copied(state["optimizer"]))
+    _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
+    rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
+    if rates.read() != scale:
+        rates.write(scale)
+    trainer.state.global_step = state["step"]
+    trainer.state.epoch = state["epoch"]
+    # The trainer's own log divides the loss since its last line by the steps since then: both begin anew here.
+    inside: Any = trainer
+    if hasattr(inside, "_globalstep_last_logged"):
+        inside._globalstep_last_logged = state["step"]
+    if isinstance(getattr(inside, "_tr_loss", None), torch.Tensor):
+        inside._tr_loss.zero_()
+    if hasattr(trainer, "_buffered_inputs"):
+        trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
+    if hasattr(trainer, "_last_loaded_step"):
+        trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has; the step that comes back has others
+
+
+def _wait(trainer: Trainer) -> None:
+    if trainer.args.device.type == "cuda":
+        torch.cuda.synchronize(trainer.args.device)
+
+
+def _model(trainer: Trainer) -> torch.nn.Module:
+    model: torch.nn.Module = trainer.accelerator.unwrap_model(trainer.model)
+    return model
+
+
+def _bare(scheduler: Any) -> Any:
+    return getattr(scheduler, "scheduler", scheduler)
+
+
+def _bare_optimizer(trainer: Trainer) -> Any:
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)

@@ -1,0 +1,76 @@
+"""What a shipped agent is called: entry point, module and class agree, and an earlier name leads to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.installed import entry_points, installed
+
+from oven_agents.runtime.loader import kind, load
+from oven_controller import plugins
+from oven_controller.cli.main import run
+from oven_controller.errors import UnknownNameError
+from oven_controller.settings.agent_options import HEADINGS, sections
+
+pytestmark = pytest.mark.usefixtures("installed")
+__all__ = ["installed"]
+SHIPPED = entry_points()["oven.agents"]
+RENAMED = plugins.RENAMED["agents"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_entry_point_module_and_class_agree(name: str) -> None:
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    assert SHIPPED[name] == f"oven_agents.shipped.{name}:{camel}"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_its_docstring_has_the_four_headings_in_their_order(name: str) -> None:
+    made, _ = kind(name)
+    assert isinstance(made, type)
+    said = sections(made)
+    assert tuple(said) == HEADINGS
+    assert all(said.values())
+
+
+def test_the_listing_of_one_agent_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["agent", "list", "divergence"])
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip().split("  ")[0] for line in lines if line.startswith("  ") and line[2].isupper()] == list(
+        HEADINGS
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_earlier_name_is_refused_with_the_one_of_today(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new in SHIPPED
+    assert old not in SHIPPED
+    words = f"no agent named {old!r}; did you mean {new!r}?"
+    with pytest.raises(UnknownNameError) as refused:
+        load(old)
+    assert str(refused.value) == words
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    for args in (["agent", "run", old], ["agent", "list", old], ["up", "--dry-run", "--set", f"agents=[{old}]"]):
+        with pytest.raises(SystemExit) as ended:
+            run(args)
+        assert ended.value.code == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "nearest"),
+    [
+        ("learnig_rate", "learning_rate"),
+        ("divergance", "divergence"),
+        ("sentinell", "divergence"),
+        ("lrr", "learning_rate"),
+    ],
+)
+def test_a_misspelt_name_leads_to_the_nearest_one_of_today(misspelt: str, nearest: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"no agent named '{misspelt}'; did you mean '{nearest}'"):
+        load(misspelt)

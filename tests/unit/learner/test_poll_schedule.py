@@ -1,0 +1,56 @@
+"""When the link looks: seldom, and just when a message is due."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_learner.link.poll_schedule import LOOKS, SOON_S, PollSchedule
+
+LEISURE_S = 0.005
+
+
+def looks(times: list[float], leisure_s: float = LEISURE_S) -> tuple[list[float], int]:
+    """(how late each message at these times was found, looks in all), with a clock that only the pauses move."""
+    schedule, now, late, count, waiting = PollSchedule(leisure_s), 0.0, list[float](), 0, list(times)
+    while waiting:
+        count += 1
+        found = [at for at in waiting if at <= now]
+        if found:
+            late += [now - at for at in found]
+            waiting = waiting[len(found) :]
+            schedule.found(found[-1])
+        now += schedule.pause_s(now)
+    return late, count
+
+
+@given(st.floats(0.006, 0.2))
+def test_a_steady_step_is_found_at_once_with_few_looks(period_s: float) -> None:
+    steps = 200
+    late, count = looks([period_s * n for n in range(1, steps)])
+    settled = sorted(late[40:])
+    assert settled[len(settled) * 9 // 10] <= 2.5 * SOON_S
+    assert count <= steps * (period_s / LEISURE_S + LOOKS + 2)
+
+
+@given(st.lists(st.floats(0.0001, 0.5), min_size=1, max_size=60))
+def test_whatever_the_pace_nothing_waits_longer_than_at_leisure(gaps: list[float]) -> None:
+    times, now = [], 0.0
+    for gap in gaps:
+        now += gap
+        times.append(now)
+    late, _ = looks(times)
+    assert len(late) == len(times) and max(late) <= LEISURE_S + SOON_S + 1e-9
+
+
+def test_what_comes_with_a_step_does_not_change_its_pace() -> None:
+    alone = looks([0.01 * n for n in range(1, 100)])[0]
+    with_receipts = looks(sorted([0.01 * n for n in range(1, 100)] + [0.01 * n + 0.0001 for n in range(1, 100, 3)]))[0]
+    assert max(with_receipts[60:]) <= max(alone[40:]) + 2 * SOON_S
+
+
+def test_in_lockstep_it_looks_as_often_as_it_is_told() -> None:
+    schedule = PollSchedule(SOON_S)
+    schedule.found(0.0)
+    schedule.found(0.02)
+    assert schedule.pause_s(0.02) == schedule.pause_s(0.03) == SOON_S

@@ -61,4 +61,4 @@ def test_a_wrong_option_ends_the_command_with_2(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         run(["bench", "rates", "--arm", "nobody"])
     assert ended.value.code == 2
-    assert "'no one' is none of swarm, alone, plateau, cosine" in " ".join(capsys.readouterr().err.split())
+    assert "'nobody' is none of swarm, alone, plateau, cosine" in " ".join(capsys.readouterr().err.split())

@@ -275,7 +275,7 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
     found = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
     first, second = observations(found)
     assert (first.step, first.metrics) == (1, {"reward": 0.5}) and math.isnan(second.metrics["loss"])
-    assert found["skipped"] == {"values that are not number": 2, "rows that were cut off": 1} and found["untimed"] == 1
+    assert found["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and found["untimed"] == 1
     times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(found["folder"])))]
     assert times[:2] == [1_700_000_000.5] * 2
 

@@ -14,6 +14,8 @@ import typer.main
 from rich.console import Console
 from rich.table import Table
 
+from oven_controller.errors import ConfigError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one thread.")]
 FirstSeed = Annotated[int, typer.Option(help="Seed of the first; the others follow it.")]
@@ -64,6 +66,23 @@ def one_of(names: Iterable[str], about: str) -> Any:
         return text
 
     return typer.Option(parser=parsed, metavar="|".join(known), help=about)
+
+
+def comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def seed_list(text: str) -> list[int]:
+    """ "1,3-5" → [1, 3, 4, 5]. Raises ConfigError."""
+    found: list[int] = []
+    for part in comma_separated(text):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ConfigError(f"--seeds {text} has {part!r}; give numbers and ranges, e.g. 100,102-104")
+        found += range(int(first), int(last or first) + 1)
+    if not found:
+        raise ConfigError(f"--seeds {text or '(nothing)'} has no seed; give numbers and ranges, e.g. 100,102-104")
+    return found
 
 
 @contextlib.contextmanager

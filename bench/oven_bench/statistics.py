@@ -1,12 +1,21 @@
-"""What a comparison of two arms says: a difference, the interval around it, and the word for both."""
+"""What a comparison says: a figure, the 95 % interval around it, and the word for a difference. And quantiles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
-from typing import Literal
+from random import Random
+from statistics import NormalDist, fmean, quantiles, stdev
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+DRAWS = 2000
+"""Resamples of a bootstrap."""
+LEVEL = 0.95
 
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -32,28 +41,64 @@ def word(low: float, high: float, smallest: float) -> Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """Of `one` minus `other`, pair by pair; `low` and `high` bound the mean with 95 % confidence, if the differences
-    are about normal."""
+class Interval:
+    """A figure, and the ends that it lies between with 95 % confidence."""
 
     mean: float
     low: float
     high: float
 
 
-def paired(one: Sequence[float], other: Sequence[float]) -> Paired:
-    """Raises ValueError below two pairs: one difference says nothing of its spread."""
+def paired(one: Sequence[float], other: Sequence[float]) -> Interval:
+    """Mean of `one` minus `other`, pair by pair, by Student's t: the differences have to be about normal. Raises
+    ValueError below two pairs: one difference says nothing of its spread."""
     differences = [a - b for a, b in zip(one, other, strict=True)]
     if len(differences) < 2:
         raise ValueError(f"{len(differences)} pairs have no interval; give at least 2 seeds")
     mean = fmean(differences)
-    half = quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
-    return Paired(mean, mean - half, mean + half)
+    half = t_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    return Interval(mean, mean - half, mean + half)
 
 
-def quantile(freedom: int) -> float:
+def t_quantile(freedom: int) -> float:
     """t at .975. Beyond 30 degrees: z + (z³ + z)/4ν + (5z⁵ + 16z³ + 3z)/96ν² (Abramowitz & Stegun 26.7.5)."""
     if freedom <= len(T_975):
         return T_975[freedom - 1]
     z = NormalDist().inv_cdf(0.975)
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def bootstrapped(sample: Sequence[T], figure: Callable[[Sequence[T]], float], draws: int = DRAWS) -> Interval:
+    """Of a figure of a whole sample (a ratio, a median): percentile bootstrap (Efron & Tibshirani 1993)."""
+    chance = Random(0)
+    drawn = sorted(figure(chance.choices(sample, k=len(sample))) for _ in range(draws))
+    return Interval(figure(sample), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)])
+
+
+def resampled(size: int, seed: int = 0) -> NDArray[np.int64]:
+    """DRAWS samples of `size` indices with replacement, [draws, size]: the same for all that is compared."""
+    return np.random.Generator(np.random.PCG64(seed)).integers(0, size, size=(DRAWS, size))
+
+
+def bootstrapped_mean(values: Sequence[float]) -> Interval:
+    """Percentile bootstrap (Efron 1979). Of one value it is a point, which is not certainty: look at the count."""
+    means = np.asarray(values, dtype=np.float64)[resampled(len(values))].mean(axis=1)
+    return Interval(fmean(values), *percentile_ends(means))
+
+
+def percentile_ends(draws: NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of the interval, of a figure's resamples."""
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Between the two values that lie beside it (Hyndman & Fan 1996, type 7). NaN below two values."""
+    return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else math.nan
+
+
+def seen_quantile(values: Sequence[float], share: float) -> float:
+    """By nearest rank (Hyndman & Fan 1996, type 1): a value that was seen, rounded to hundredths."""
+    ordered = sorted(values)
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)

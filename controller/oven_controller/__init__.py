@@ -1,1 +1,1 @@
-"""The controller: messages, bus, mesh, log, stack and command line. Imports none of the parts that it starts."""
+"""The controller: messages, bus, mesh, log, stack and command line. It imports none of the parts."""

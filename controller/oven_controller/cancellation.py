@@ -1,9 +1,9 @@
-"""Telling tasks to end so that they do.
+"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed one is raised.
 
 `asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
-nats-py waits with it, and swallows other cancellations itself. The task continues then, and who waits for its end waits
-for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and who ends a task says so more
-than once.
+nats-py waits with it, and swallows other cancellations itself. The task then continues, and anyone who waits for its
+end waits for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and a task is told to
+end more than once.
 """
 
 from __future__ import annotations

@@ -17,6 +17,25 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from typing import Final
+
+RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
+    "agent": {
+        "auxiliary": "auxiliary_loss",
+        "calibration": "entropy_collapse",
+        "committee": "reward_weights",
+        "data": "repeated_data",
+        "decay": "weight_decay",
+        "gradients": "grad_clip",
+        "hacking": "reward_hacking",
+        "late": "lr_cooldown",
+        "lr": "learning_rate",
+        "relapse": "best_checkpoint",
+        "sentinel": "divergence",
+        "undo": "rollback_undo",
+    }
+}
+"""By what is looked for: an earlier name → today's, for the error that names the nearest. None of them is accepted."""
 
 
 class OvenError(Exception):
@@ -40,12 +59,12 @@ class TeacherRefusedError(ConfigError):
 class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
-        """`kind` is what was looked for ("recipe"), `known` the names that would have done. `renamed`: earlier name →
-        the one of `known` that it became."""
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """`kind` is what was looked for ("recipe"), `known` the names that would have done."""
         known = sorted(known)
-        spelt = {old: new for old, new in (renamed or {}).items() if new in known} | {one: one for one in known}
-        close = [name] if name in spelt else difflib.get_close_matches(name, spelt, n=3, cutoff=0.4)
+        earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
+        spelt = earlier | {one: one for one in known}
+        close = [name] if name in earlier else difflib.get_close_matches(name, spelt, n=3, cutoff=0.4)
         near = list(dict.fromkeys(spelt[one] for one in close))
         if near:
             hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
@@ -55,9 +74,9 @@ class UnknownNameError(OvenError, LookupError):
             hint = f"there is no {kind} yet"
         super().__init__(f"no {kind} named {name!r}; {hint}")
         self.name = name
-        self._made_of = (kind, name, known, renamed)
+        self._made_of = (kind, name, known)
 
-    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str], Mapping[str, str] | None]]:
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
         """It comes out of worker processes, too."""
         return type(self), self._made_of
 

@@ -1,4 +1,4 @@
-"""Files that a person names on the command line: read if they have an end."""
+"""Files that a person names on the command line: only regular ones are read, and only up to a limit."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.e2e import sent_back
 from tests.e2e.conftest import Oven
+from tests.support import sent_back
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.events import Event

@@ -29,7 +29,7 @@ agent = oven_agents.runtime.host:main
 member = oven_agents.judges.process:main
 learner = oven_standins:learner
 [oven.agents]
-lr = oven_agents.shipped.learning_rate:LearningRate
+learning_rate = oven_agents.shipped.learning_rate:LearningRate
 curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
 backtest = oven_agents.backtest.command:main

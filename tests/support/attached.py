@@ -1,4 +1,4 @@
-"""For the tests of attach: trainers that take a second, and a link that decides what the test wants."""
+"""For the tests of attach: trainers that take a second."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.unit.learner.test_client import Line, decide
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
-
-from oven_controller.protocol.messages import Observation, Value
-from oven_learner.link.resume_state import ResumeState
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.
@@ -19,28 +15,6 @@ THIRD_PARTY = (
     "ignore::DeprecationWarning:(torch|trl|transformers|accelerate|datasets|huggingface_hub|multiprocess|dill).*",
     "ignore::FutureWarning:(torch|trl|transformers|accelerate|datasets|huggingface_hub).*",
 )
-
-
-class Deciding(Line):
-    """Hands over a decision once its tick has been observed: {tick: (actuator, value)}."""
-
-    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
-        super().__init__(past)
-        self.plan = plan or {}
-
-    def receive(self) -> Any:
-        seen = self.observed()
-        tick = seen[-1].tick if seen else 0
-        for due in [number for number in self.plan if number <= tick]:
-            actuator, value = self.plan.pop(due)
-            self.coming.append(decide(value, actuator=actuator, number=due, apply_at=due + 1, expires=10_000))
-        return super().receive()
-
-    def observed(self) -> list[Observation]:
-        return [message for message in self.sent if isinstance(message, Observation)]
-
-    def series(self, metric: str) -> list[float]:
-        return [seen.metrics[metric] for seen in self.observed()]
 
 
 class Toy(torch.nn.Module):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.support.attached import Deciding
 
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.loop import connect
+from oven_learner.testing import FakeLink
 
 STEPS = 12
 
@@ -53,7 +53,7 @@ class Loop:
             self.before(step, None)
             self.step()
 
-    def run(self, line: Deciding, steps: int = STEPS) -> Deciding:
+    def run(self, line: FakeLink, steps: int = STEPS) -> FakeLink:
         given: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "max_steps": steps} | self.given
         with connect(link=line, **given) as client:
             self.client = client

@@ -48,7 +48,7 @@ SPECS = (
 )
 METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
 FREE: dict[str, Any] = {"newcomers": "full", "harm_charge": 0.0, "reversals": 10**6}
-"""Rules that leave trust and restraint out, for tests of everything else; theirs start with the defaults."""
+"""Rules that leave trust and rate limits out, for tests of everything else; theirs start with the defaults."""
 MOVES = tuple(spec.name for spec in SPECS)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.unit.learner.test_client import Line, Model, decide
+from tests.support.decisions import Model, decide
 
 from oven_controller.errors import RefusedError
-from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, StepClosed
+from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, RunEnded, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.base import Link
@@ -17,19 +17,21 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink
 
 
 class Case:
     """A client on each rank; rank 0's has a link that the case writes on."""
 
     def __init__(self, ranks: Ranks, **settings: Any) -> None:
-        self.ranks, self.line, self.model = ranks, settings.pop("line", None) or Line(), Model()
+        self.ranks, self.line, self.model = ranks, settings.pop("line", None) or FakeLink(), Model()
         self.broken = False
         actuators = Actuators()
         actuators.scalar("rate", lambda: self.model.rate, self._write, low=0.01, high=100)
         snapshots = Snapshots(lambda: (self.model.step, None), self._restore)
         link: Link = self.line if ranks.leader else SilentLink()
-        self.client = OvenClient(link, actuators, ranks=ranks, snapshots=snapshots, max_steps=100, **settings)
+        kind: type[OvenClient] = settings.pop("kind", OvenClient)
+        self.client = kind(link, actuators, ranks=ranks, snapshots=snapshots, max_steps=100, **settings)
         self.client.start()
 
     def _write(self, value: float) -> None:
@@ -42,7 +44,7 @@ class Case:
             raise MemoryError("of this rank")
 
     def say(self, *orders: LogMessage) -> None:
-        self.line.coming.extend(orders)
+        self.line.incoming.extend(orders)
 
     def steps(self, limit: int) -> int:
         """How many there were."""
@@ -59,7 +61,7 @@ class Case:
 
 
 def listening_fails(ranks: Ranks) -> dict[str, Any]:
-    class Breaking(Line):
+    class Breaking(FakeLink):
         """Fails after it has handed over a decision, and at every second look."""
 
         looks = 0
@@ -82,7 +84,7 @@ def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
 
 
 def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
-    class Closed(Line):
+    class Closed(FakeLink):
         def open(self) -> ResumeState:
             raise RefusedError("the server refused the credentials")
 
@@ -95,15 +97,17 @@ def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
 
 def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
     """Twice, with a decision in its hands."""
-    case = Case(ranks)
-    spent, left = case.client._spent, [1, 2]
 
-    def failing() -> bool:
-        if left:
-            raise RuntimeError(f"{left.pop()} more")
-        return spent()
+    class Failing(OvenClient):
+        left = 2
 
-    case.client._spent = failing  # type: ignore[method-assign]
+        def spent(self) -> bool:
+            if self.left:
+                self.left -= 1
+                raise RuntimeError(f"{self.left} more")
+            return super().spent()
+
+    case = Case(ranks, kind=Failing)
     case.say(decide(2.0))
     before = case.steps(2), case.model.rate
     return case.end(case.steps(1)) | {"before": before}
@@ -132,7 +136,7 @@ def rank_2_is_asked_to_end(ranks: Ranks) -> dict[str, Any]:
 
 
 def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
-    class Patient(Line):
+    class Patient(FakeLink):
         """Resumes after some looks."""
 
         looks = 0
@@ -140,9 +144,9 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
         def receive(self) -> LogMessage | None:
             self.looks += 1
             if self.looks == 10:
-                self.coming.append(decide(3.0, apply_at=90, expires=99))
+                self.incoming.append(decide(3.0, apply_at=90, expires=99))
             if self.looks == 20:
-                self.coming.append(OperatorCommand(id="b", action="resume"))
+                self.incoming.append(OperatorCommand(id="b", action="resume"))
             return super().receive()
 
     case = Case(ranks, line=Patient())
@@ -151,7 +155,7 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
 
 
 def in_lockstep(ranks: Ranks) -> dict[str, Any]:
-    class Mesh(Line):
+    class Mesh(FakeLink):
         """Decides after each observation, and closes its tick two looks later."""
 
         looks = 0
@@ -161,7 +165,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
             self.looks += 1
             if seen and not self.looks % 3 and seen[-1].tick * 3 > self.looks - 3:
                 tick = seen[-1].tick
-                self.coming.extend([decide(1.0 + tick, number=tick, apply_at=tick + 1), StepClosed(tick=tick)])
+                self.incoming.extend([decide(1.0 + tick, number=tick, apply_at=tick + 1), StepClosed(tick=tick)])
             return super().receive()
 
     case = Case(ranks, line=Mesh(), lockstep=ranks.leader)
@@ -170,7 +174,10 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
         case.client.observe(step, {})
         case.client.poll()
         rates.append(case.model.rate)
-    return case.end(3) | {"rates": rates, "timeouts": case.client._inbox.timeouts}
+    case.client.close("completed")
+    ended = case.line.sent[-1] if ranks.leader else None
+    timeouts = ended.lockstep_timeouts if isinstance(ended, RunEnded) else 0
+    return case.end(3) | {"rates": rates, "timeouts": timeouts}
 
 
 def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
@@ -180,9 +187,9 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         rate = RateReadback(LearningRateScale(optimizer, None if overwrites else schedule))
-        actuators, line = Actuators(), Line()
+        actuators, line = Actuators(), FakeLink()
         rate.announce(actuators, (0.1, 3.0))
-        line.coming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
+        line.incoming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
         client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
         client.start()
         for step in range(1, 6):

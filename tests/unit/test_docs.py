@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,12 +20,8 @@ from oven_controller.cli.main import app, run
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     BallotOpened,
-    Decision,
-    LearnerMessage,
-    LogMessage,
     MetricSpec,
     Observation,
-    Receipt,
     RunStarted,
     Vote,
 )
@@ -34,7 +29,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
 from oven_controller.settings.model import Settings, dotted_names
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -224,47 +219,18 @@ def test_the_session_example_prints_a_vote(capsys: pytest.CaptureFixture[str]) -
     assert "stance='propose'" in capsys.readouterr().out
 
 
-class OneDecision:
-    """A link that halves the learning rate after tick 30."""
-
-    dropped = 0
-
-    def __init__(self) -> None:
-        self.sent: list[LearnerMessage] = []
-        self.inbox: deque[LogMessage] = deque()
-
-    def open(self) -> ResumeState:
-        return ResumeState()
-
-    def begin(self) -> None:
-        pass
-
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        message = make()
-        self.sent.append(message)
-        if isinstance(message, Observation) and message.tick == 30:
-            self.inbox.append(
-                Decision(
-                    id="d", ballot="b", actuator=LR, verdict="adopted", value=0.5, reason="made up", tally=(),
-                    tick=30, apply_at_tick=31, expires_at_tick=50,
-                )
-            )  # fmt: skip
-
-    def receive(self) -> LogMessage | None:
-        return self.inbox.popleft() if self.inbox else None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
-
-
 def test_the_loop_example_applies_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    link = OneDecision()
+    link = FakeLink({30: (LR, 0.5)})
     there = SimpleNamespace(run="docs", link=lambda: link, rules=Rules(), lockstep=False, keys={})
     monkeypatch.setattr(Connection, "find", lambda *_: there)
     source = next(block for block in blocks("plugging-in.md", "python") if "oven.connect" in block)
     exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})
-    receipts = [message for message in link.sent if isinstance(message, Receipt)]
-    assert [(receipt.status, receipt.before, receipt.after) for receipt in receipts] == [("applied", 1.0, 0.5)]
+    assert [(receipt.status, receipt.before, receipt.after) for receipt in link.receipts()] == [("applied", 1.0, 0.5)]
+
+
+def test_the_example_of_a_test_passes() -> None:
+    source = next(block for block in blocks("plugging-in.md", "python") if "FakeLink" in block)
+    exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})
 
 
 def test_the_readmes_agent_votes(tmp_path: Path) -> None:
@@ -295,11 +261,11 @@ def quotes(page: str) -> list[str]:
 
 def test_the_reasons_that_are_explained_are_what_the_mesh_writes() -> None:
     whole, end = quotes("deciding.md")
-    log = Log.running("lr", "curriculum", speciality=(LR,))
-    why = whole[whole.index("because ") + len("because ") : whole.index("; lr 0.9 for")]
-    log.propose("lr", 4.0, confidence=0.9, rationale=why)
+    log = Log.running("learning_rate", "curriculum", speciality=(LR,))
+    why = whole[whole.index("because ") + len("because ") : whole.index("; learning_rate 0.9 for")]
+    log.propose("learning_rate", 4.0, confidence=0.9, rationale=why)
     log.tick(5)
     assert log.last.reason == whole
-    log = Log.running("lr", speciality=(LR,), max_factor=4.0)
-    log.propose("lr", 0.125, confidence=0.95)
+    log = Log.running("learning_rate", speciality=(LR,), max_factor=4.0)
+    log.propose("learning_rate", 0.125, confidence=0.95)
     assert log.last.reason.endswith(end.removeprefix("…"))

@@ -33,6 +33,8 @@ HEAVY = (
         "oven_tui.model.view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
         "oven_bench.performance.monitor",
         "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_bench.training.starts",
+        "oven_learner.recipes.distillation.recipe, oven_learner.recipes.pretrain.recipe",
+        "oven_learner.recipes.grpo as grpo; grpo.parse_start('tuned', 1)",
         "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.committee",
         "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],

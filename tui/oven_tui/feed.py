@@ -60,7 +60,7 @@ class Feed:
         if fresh:
             keyring = self._keyring = self._keyring or Keyring(self._folder.pin())
             self._last = fresh[-1].seq
-            self._take([keyring.judge(event) for event in fresh])
+            self._take([keyring.verify(event) for event in fresh])
 
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""

@@ -189,11 +189,11 @@ def _said(agent: Agent, window: Window) -> Answer:
     said = agent.vote(window)
     if isinstance(said, Alternatives | Plan | Notice):
         return said
-    votes = [said] if isinstance(said, Vote) else list(said or ())
-    for vote in votes:
-        if not isinstance(vote, Vote):
-            kinds = "a Vote, several, a Plan, Alternatives, a Notice or None"
-            raise TypeError(f"vote() returned {type(vote).__name__}; return {kinds}")
+    words: list[object] = [said] if isinstance(said, Vote) else list(said or ())
+    votes = [word for word in words if isinstance(word, Vote)]
+    wrong = next((type(word).__name__ for word in words if not isinstance(word, Vote)), "")
+    if wrong:
+        raise TypeError(f"vote() returned {wrong}; return a Vote, several, a Plan, Alternatives, a Notice or None")
     return votes
 
 

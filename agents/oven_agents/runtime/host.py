@@ -172,7 +172,7 @@ async def host(
 def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]) -> None:
     """Absorb all that has come."""
     while inbox:
-        event = keyring.judge(inbox.popleft())
+        event = keyring.verify(inbox.popleft())
         if isinstance(event.body, Observation | BallotOpened):
             contexts.keep(trace_key(event.body), event.traceparent)
         _absorb(sessions, event.body)
@@ -217,7 +217,7 @@ async def _catch_up(
     while not stop.is_set():
         try:
             async for batch in batches(bus, run, after, HISTORY_ANSWER_S):
-                for event in map(keyring.judge, batch):
+                for event in map(keyring.verify, batch):
                     _absorb(sessions, event.body)
                     after = event.seq
                 if stop.is_set():

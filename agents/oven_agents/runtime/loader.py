@@ -41,7 +41,7 @@ def kind(name_or_file: str) -> tuple[Callable[[], Agent], str]:
         return found, f"{path}: {found.__name__}()"
     points = plugins.points("agents")
     if name_or_file not in points:
-        raise UnknownNameError("agent", name_or_file, points, plugins.RENAMED["agents"])
+        raise UnknownNameError("agent", name_or_file, points)
     wrong = f"the agent {name_or_file!r} ({points[name_or_file].value}) cannot be loaded: it"
     try:
         return points[name_or_file].load(), wrong
@@ -69,7 +69,8 @@ def _in_file(path: Path) -> type[Agent]:
     if not path.is_file():
         raise ConfigError(f"there is no agent file {path}; `oven-controller agent new NAME` writes one to start from")
     spec = importlib.util.spec_from_file_location(f"oven_user_agent_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

@@ -7,7 +7,6 @@ schedule, the trainer's state, the random generators and the checkpoints.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -16,51 +15,22 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+from typer import Option
+
+from oven_bench.bench_command import Bench, Jobs, comma_separated
+from oven_bench.configurations.comparison import WRONG, Result, play_named, quiet
 from oven_bench.configurations.configuration import DEFAULT, load
-from oven_bench.configurations.play import WRONG, Result, play_named, quiet
 from oven_bench.workers import workers
 from oven_controller.errors import ConfigError
-
-
-class Configurations:
-    """The bench behind the entry point `configurations`."""
-
-    summary = "TRL's and transformers' trainers, alone and attached in observe: are both the same bits?"
-
-    def run(self, args: list[str]) -> int:
-        parser = argparse.ArgumentParser(
-            prog="oven-controller bench configurations",
-            description=self.summary,
-            epilog="example: oven-controller bench configurations --only grpo/loss,dpo --jobs 2",
-        )
-        parser.add_argument("--only", default="", metavar="PREFIX,…", help="beginnings of names, e.g. grpo/loss (all)")
-        parser.add_argument("--list", action="store_true", help="print the names, and train nothing")
-        parser.add_argument("--jobs", type=int, default=2, help="configurations at a time, a thread each (2)")
-        parser.add_argument(
-            "--table", type=Path, default=DEFAULT, help="the checkout's tests/foreign/trl_configurations"
-        )
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
-        options = parser.parse_args(args)
-        names = chosen(options.table, options.only)
-        if options.list:
-            print("\n".join(names))
-            return 0
-        began, results = time.monotonic(), []
-        for one in measure(options.table, names, options.jobs):
-            results.append(one)
-            print(one.line(), flush=True)
-        if options.json:
-            options.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
-        print("\n" + "\n".join(sums(results)) + f"\n{time.monotonic() - began:.0f} s")
-        return status(results)
 
 
 def chosen(table: Path, only: str) -> list[str]:
     """Names that begin with one of `only`; all without it. Raises ConfigError if none does."""
     quiet()  # the table imports torch
     names = [one.name for one in load(table)]
-    prefixes = tuple(part.strip() for part in only.split(",") if part.strip())
+    prefixes = tuple(comma_separated(only))
     found = [name for name in names if not prefixes or name.startswith(prefixes)]
     if not found:
         raise ConfigError(f"nothing begins with {' or '.join(prefixes)}; --list prints the names")
@@ -91,8 +61,8 @@ def sums(results: Sequence[Result]) -> list[str]:
     ran = len(equal) + sum(one.outcome in WRONG for one in results)
     lines = [f"{len(equal)} of {ran} configurations are bit-equal alone and attached in observe"]
     for outcome in (*WRONG, "differs on purpose", "cannot run here"):
-        if names := [one.name for one in results if one.outcome == outcome]:
-            lines.append(f"{outcome}: {', '.join(names)}")
+        names = [one.name for one in results if one.outcome == outcome]
+        lines += [f"{outcome}: {', '.join(names)}"] if names else []
     if still := [one.name for one in equal if not one.gradient]:
         lines.append(f"equal, but no gradient was observed: {', '.join(still)}")
     ticks, votes, barred = (sum(getattr(one, name) for one in results) for name in ("ticks", "votes", "barred"))
@@ -100,4 +70,34 @@ def sums(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-BENCH = Configurations()
+def bench(
+    only: Annotated[
+        str, Option(metavar="PREFIX,…", help="Beginnings of names, e.g. grpo/loss.", show_default="all")
+    ] = "",
+    listed: Annotated[bool, Option("--list", help="Print the names, and train nothing.")] = False,
+    jobs: Jobs = 2,
+    table: Annotated[
+        Path, Option(help="The checkout's tests/foreign/trl_configurations.", show_default=False)
+    ] = DEFAULT,
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all results there.")] = None,
+) -> int:
+    names = chosen(table, only)
+    if listed:
+        print("\n".join(names))
+        return 0
+    began, results = time.monotonic(), []
+    for one in measure(table, names, jobs):
+        results.append(one)
+        print(one.line(), flush=True)
+    if json_file:
+        json_file.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
+    print("\n" + "\n".join(sums(results)) + f"\n{time.monotonic() - began:.0f} s")
+    return status(results)
+
+
+BENCH = Bench(
+    "configurations",
+    bench,
+    "TRL's and transformers' trainers, alone and attached in observe: are both the same bits?",
+    "--only grpo/loss,dpo --jobs 2",
+)

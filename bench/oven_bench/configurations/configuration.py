@@ -79,7 +79,8 @@ def load(path: Path) -> tuple[Configuration, ...]:
     name = f"oven_bench_{path.stem}"
     folders = [str(path)] if path.is_dir() else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # its own modules are imported by this name
     spec.loader.exec_module(module)

@@ -9,17 +9,18 @@ calls it first: neither arm is charged for it, and no optimizer in it is taken f
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol, get_args
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, cast, get_args
 
+from typer import Option, Typer
+
+from oven_bench.bench_command import one_of
 from oven_learner.link.base import Link
 
 Optimizer = Literal["adamw", "sgd", "adafactor"]
 Schedule = Literal["linear", "cosine", "constant"]
-CHOICES: dict[str, tuple[str, ...]] = {"optimizer": get_args(Optimizer), "schedule": get_args(Schedule)}
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,21 @@ class Train(Protocol):
 
 def command_line(about: str, train: Train, default: Case, args: Sequence[str] | None = None) -> None:
     """A script's `main`: one option per field of Case. It trains under the stack if there is one, else alone."""
-    parser = argparse.ArgumentParser(description=about)
-    for field in fields(Case):
-        value = getattr(default, field.name)
-        option = "--" + field.name.replace("_", "-")
-        parser.add_argument(option, type=type(value), default=value, choices=CHOICES.get(field.name))
-    case = replace(default, **vars(parser.parse_args(args)))
-    result = train(case, attached="OVEN_RUN" in os.environ)
-    print(f"{result.metric} {result.final:.5f} ({result.better} is better)")
+
+    def script(
+        optimizer: Annotated[str, one_of(get_args(Optimizer), "The optimizer.")] = default.optimizer,
+        lr: Annotated[float, Option(help="Peak of the schedule.")] = default.lr,
+        schedule: Annotated[str, one_of(get_args(Schedule), "Of the rate.")] = default.schedule,
+        warmup: Annotated[float, Option(help="Share of the steps.")] = default.warmup,
+        width: int = default.width,
+        init_std: float = default.init_std,
+        seed: int = default.seed,
+        steps: int = default.steps,
+    ) -> None:
+        case = Case(cast(Optimizer, optimizer), lr, cast(Schedule, schedule), warmup, width, init_std, seed, steps)
+        result = train(case, attached="OVEN_RUN" in os.environ)
+        print(f"{result.metric} {result.final:.5f} ({result.better} is better)")
+
+    app = Typer(add_completion=False)
+    app.command(help=about)(script)
+    app(args=args)

@@ -45,7 +45,8 @@ def load(path: Path) -> Script:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as Python itself does for a script that is run
     spec = importlib.util.spec_from_file_location(f"foreign_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "train"):
@@ -53,10 +54,15 @@ def load(path: Path) -> Script:
     return Script(cast(Train, module.train), getattr(module, "prepare", lambda case: None))
 
 
+NOT_COUNTED = ("#", "from oven_", "import oven_")
+"""Beginnings of lines."""
+
+
 def digest(path: Path) -> str:
-    """16 hex digits of a script's code and that of the scripts beside it that it imports; the same under any Python."""
+    """16 hex digits of a script's code and that of the scripts beside it that it imports; the same under any Python.
+    Imports of this project are left out: where a name is imported from changes no training."""
     text = path.read_text()
-    code = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    code = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(NOT_COUNTED)]
     names = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     beside = sorted(path.with_name(f"{name}.py") for name in names)
     code += [digest(other) for other in beside if other.is_file()]

@@ -1,6 +1,6 @@
 """What each family of faults does to a run that no one steers, and what one fixed remedy makes of it.
 
-    python -m oven_bench.gym.harm --seeds 101 102 103
+    python -m oven_bench.gym.harm --seeds 101 --seeds 102
 
 Each family at its mild end, its middle and its severe end. Harm is in nats a byte, over the twin: the run of the same
 seed, data and number of gradient steps without the fault. The remedy comes 10 steps after the onset, whatever the fault
@@ -10,12 +10,12 @@ shows which families such a remedy could help at all.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from oven_bench.gym.draws import At
 from oven_bench.gym.fault import Fault
@@ -62,27 +62,26 @@ class Seed:
         return trainee.quality() - self._twins[begin + AFTER]
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103])
-    asked.add_argument("--family", nargs="+", help="some of them; else all")
-    options = asked.parse_args()
-    seeds: list[int] = options.seeds
+def main(
+    seeds: Annotated[list[int], typer.Option(help="Seeds of the runs.")] = [101, 102, 103],  # noqa: B006
+    family: Annotated[list[str] | None, typer.Option(help="Some of them.", show_default="all")] = None,
+) -> None:
+    """What each family of faults does to a run that no one steers, and what one fixed remedy makes of it."""
     torch.set_num_threads(1)
     begun = [Seed(seed) for seed in seeds]
     print("| family | end | harm | harm with the remedy |")
     print("|---|---|--:|--:|")
-    for family in families():
-        if options.family and family.name not in options.family:
+    for one in families():
+        if family and one.name not in family:
             continue
-        for name, quantile in ENDS.items():
-            cases = [family.draw(At(quantile, seed), ONSET) for seed in seeds]
+        for end, quantile in ENDS.items():
+            cases = [one.draw(At(quantile, seed), ONSET) for seed in seeds]
             columns = []
             for remedied in (False, True):
-                harms = [one.harm(case, remedied=remedied) for one, case in zip(begun, cases, strict=True)]
+                harms = [start.harm(case, remedied=remedied) for start, case in zip(begun, cases, strict=True)]
                 columns.append(f"{fmean(harms):+.3f} ({', '.join(f'{harm:+.2f}' for harm in harms)})")
-            print(f"| `{family.name}` | {name} | {' | '.join(columns)} |", flush=True)
+            print(f"| `{one.name}` | {end} | {' | '.join(columns)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

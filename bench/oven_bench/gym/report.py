@@ -8,8 +8,9 @@ from typing import Any
 
 from oven_bench.gym.best_rule import BEST, best_rule, oracle
 from oven_bench.gym.episode_rows import Row
-from oven_bench.gym.score import ArmScore, Healthy, Interval, arm_score, healthy
+from oven_bench.gym.score import ArmScore, Healthy, arm_score, healthy
 from oven_bench.gym.verdict import Verdict, verdict
+from oven_bench.statistics import Interval
 
 BASELINES = ("nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "plateau")
 """What the judged arm has to beat. The fixed rules stand behind `best_rule`; the oracle knows the future."""

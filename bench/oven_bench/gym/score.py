@@ -11,19 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import numpy as np
-from numpy.typing import NDArray
-
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import Kind
+from oven_bench.statistics import Interval, bootstrapped_mean
 
 FLOOR = -1.0
 NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}
 """Share of `size`. Healthy runs of one seed that differ in nothing but where they continue in their data, from step 100
 to step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in
 accuracy; two of them differ by 1.4 times that, and these are twice the difference."""
-DRAWS = 2000
-LEVEL = 0.95
 
 
 def size(kind: Kind, loss: float) -> float:
@@ -59,35 +55,6 @@ def worse(row: Row) -> bool:
     return row.loss > row.nothing + noise(row.kind, row.nothing)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    mean: float
-    low: float
-    high: float
-
-
-def resampled(families: int, seed: int = 0) -> NDArray[np.int64]:
-    """DRAWS samples of as many families with replacement, [draws, families]: the same for all that is compared."""
-    return np.random.Generator(np.random.PCG64(seed)).integers(0, families, size=(DRAWS, families))
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean over families and its 95 % interval: percentile bootstrap (Efron 1979), with families resampled.
-
-    Families and not episodes: the seeds of one family fail alike, and what is asked is how the arm would do with faults
-    that no one thought of. With few families it is wide, and rightly: five faults say little of the sixth. With one it
-    is a point, which is not certainty; anyone who reads it has to look at the count (`verdict` does).
-    """
-    means = np.asarray(values, dtype=np.float64)[resampled(len(values))].mean(axis=1)
-    return Interval(fmean(values), *percentiles(means))
-
-
-def percentiles(draws: NDArray[np.float64]) -> tuple[float, float]:
-    tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(draws, [tail, 100 - tail])
-    return float(low), float(high)
-
-
 def by_family(rows: Iterable[Row], of: Callable[[Row], float]) -> dict[str, float]:
     """Family → mean over its episodes, in the order of their names."""
     values: dict[str, list[float]] = {}
@@ -98,7 +65,12 @@ def by_family(rows: Iterable[Row], of: Callable[[Row], float]) -> dict[str, floa
 
 @dataclass(frozen=True, slots=True)
 class ArmScore:
-    """An arm over families that have a fault."""
+    """An arm over families that have a fault.
+
+    Intervals resample families and not episodes: the seeds of one family fail alike, and what is asked is how the arm
+    would do with faults that no one thought of. With few families they are wide, and rightly: five faults say little of
+    the sixth.
+    """
 
     score: Interval
     worse: Interval
@@ -112,7 +84,7 @@ def arm_score(rows: Sequence[Row]) -> ArmScore:
     """Of one arm's rows, one or more."""
     families = by_family(rows, score)
     share = by_family(rows, lambda row: float(worse(row)))
-    return ArmScore(interval([*families.values()]), interval([*share.values()]), families, len(rows))
+    return ArmScore(bootstrapped_mean([*families.values()]), bootstrapped_mean([*share.values()]), families, len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +102,4 @@ def healthy(rows: Sequence[Row]) -> Healthy:
     """Of one arm's rows, one or more."""
     families = by_family(rows, cost)
     interventions, steps = sum(row.interventions for row in rows), sum(row.steps for row in rows)
-    return Healthy(interval([*families.values()]), 1000 * interventions / steps, families)
+    return Healthy(bootstrapped_mean([*families.values()]), 1000 * interventions / steps, families)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oven_bench.gym.score import ArmScore, Healthy, Interval, percentiles, resampled
-from oven_bench.statistics import Word, word
+from oven_bench.gym.score import ArmScore, Healthy
+from oven_bench.statistics import Interval, Word, percentile_ends, resampled, word
 
 FAMILIES = 6
 """Below so many nothing can be concluded: the interval is too narrow (a bootstrap of five has 126 samples)."""
@@ -87,5 +87,5 @@ def compared(subject: ArmScore, baselines: Mapping[str, ArmScore], families: lis
     means = theirs.mean(axis=1)
     best = int(means.argmax())
     differences = mine[draws].mean(axis=1) - theirs[:, draws].mean(axis=2).max(axis=0)  # [draws]
-    low, high = percentiles(differences)
+    low, high = percentile_ends(differences)
     return names[best], Interval(float(mine.mean() - means[best]), low, high)

@@ -8,25 +8,24 @@ get their remedy adopted.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.console import Console
+from typer import Option
 
-from oven_bench.foreign.command import seeds
-from oven_bench.foreign.results import code_digest
+from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, one_of, seed_list
+from oven_bench.foreign.pairs_file import code_digest
+from oven_bench.hostile.attack_effects import LEGEND, NOISE_SEEDS, figures, tables
+from oven_bench.hostile.attacked_run import play
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STARTS, Attack, folder, named
-from oven_bench.hostile.facts import Case, Row
-from oven_bench.hostile.figures import LEGEND, NOISE_SEEDS, figures, tables
-from oven_bench.hostile.play import play
+from oven_bench.hostile.run_facts import Case, Row
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
 from oven_bench.training.pairs import QUICK
@@ -49,75 +48,6 @@ class Header(BaseModel):
     quick: bool
     settings: tuple[str, ...] = ()
     """What `--set` said."""
-
-
-class Hostile:
-    """The bench behind the entry point `hostile`."""
-
-    summary = (
-        "what faulty and hostile agents do to a run: final accuracy, remedies, size of the log, processes left behind"
-    )
-
-    def run(self, args: list[str]) -> int:
-        options = _parser(self.summary).parse_args(args)
-        if options.steps < 1 or options.jobs < 1 or options.noise_seeds < 1:
-            raise ConfigError("--steps, --jobs and --noise-seeds must be at least 1")
-        wanted = cases(named(options.attacks), options.starts, seeds(options.seeds), options.steps, options.noise_seeds)
-        settings: Mapping[str, object] = dict(QUICK) if options.quick else {}
-        header = Header(code=code_digest([_package("oven_controller"), _package("oven_agents"), folder()]),
-                        quick=options.quick,
-                        settings=tuple(options.set))  # fmt: skip
-        kept = Kept(options.rows, header, _ROW) if options.rows else None
-        rows = [row for row in kept.rows if row.case in wanted] if kept else []
-        left = [case for case in wanted if case not in {row.case for row in rows}]
-        with tempfile.TemporaryDirectory() as scratch:
-            home = Path(options.home or scratch).absolute()
-            home.mkdir(parents=True, exist_ok=True)
-            for row in _measured(left, home, settings, options.set, options.jobs):
-                rows.append(row)
-                if kept:
-                    kept.append(row)
-        found = figures(rows, _prompts(settings))
-        if options.json:
-            print(json.dumps(found))
-        else:
-            _show(found)
-        return 0
-
-
-def _parser(summary: str) -> argparse.ArgumentParser:
-    width = max(map(len, ATTACKS))
-    listed = "\n".join(f"  {name:<{width}}  {attack.what}" for name, attack in ATTACKS.items())
-    parser = argparse.ArgumentParser(
-        prog="oven-controller bench hostile",
-        description=summary,
-        epilog="example: oven-controller bench hostile --attacks pair silencer --starts tuned --rows rows.jsonl"
-        f"\n\nattacks:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add(
-        "--attacks",
-        nargs="+",
-        metavar="NAME",
-        default=USUAL,
-        help="attacks to run (all but newcomer_granted); see below",
-    )
-    add("--starts", nargs="+", choices=STARTS, default=USUAL_STARTS, help="where the runs begin (tuned drill)")
-    add("--seeds", default="1-2", help="e.g. 1,3 or 1-2 (1-2)")
-    add("--noise-seeds", type=int, default=NOISE_SEEDS, metavar="N",
-        help=f"runs without an attack per start, to estimate the noise ({NOISE_SEEDS})")  # fmt: skip
-    add("--steps", type=int, default=STEPS, help=f"gradient steps of each run ({STEPS})")
-    add("--jobs", type=int, default=2, help="runs at a time (2)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE",
-        help="a setting of each run, as for `up`, e.g. rules.newcomers=full: everybody is trusted")  # fmt: skip
-    add("--quick", action="store_true", help="tiny models, only to check that it runs")
-    add("--json", action="store_true", help="print one JSON object")
-    add(
-        "--rows", type=Path, metavar="FILE", help="append each run as a JSON line; runs already in the file are skipped"
-    )
-    add("--home", metavar="DIR", help="keep the runs and the warm-up cache there (a temporary folder)")
-    return parser
 
 
 def cases(
@@ -161,7 +91,8 @@ def _measured(
 
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent
 
 
@@ -182,4 +113,57 @@ def _show(found: dict[str, Any]) -> None:
         console.print(f"noise from {start}: two runs without an attack end within {noise:.4f} of each other")
 
 
-BENCH = Hostile()
+def bench(
+    attacks: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="Attacks to run; see below.", show_default="all but newcomer_granted"),
+    ] = None,
+    starts: Annotated[
+        list[str] | None, one_of(STARTS, f"Where the runs begin; {' and '.join(USUAL_STARTS)} if omitted.")
+    ] = None,
+    seeds: Annotated[str, Option(help="E.g. 1,3 or 1-2.")] = "1-2",
+    noise_seeds: Annotated[
+        int, Option(min=1, metavar="N", help="Runs without an attack per start, to estimate the noise.")
+    ] = NOISE_SEEDS,
+    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = STEPS,
+    jobs: Annotated[int, Option(min=1, help="Runs at a time.")] = 2,
+    settings: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="A setting of each run, as for `up`, e.g. rules.newcomers=full."),
+    ] = None,
+    quick: Annotated[bool, Option("--quick", help="Tiny models, only to check that it runs.")] = False,
+    as_json: Json = False,
+    rows_file: Annotated[
+        Path | None,
+        Option("--rows", metavar="FILE", help="Append each run as a JSON line; runs already in the file are skipped."),
+    ] = None,
+    home: HomeFolder = None,
+) -> int:
+    wanted = cases(named(attacks or USUAL), starts or USUAL_STARTS, seed_list(seeds), steps, noise_seeds)
+    sizes: Mapping[str, object] = dict(QUICK) if quick else {}
+    code = code_digest([_package("oven_controller"), _package("oven_agents"), folder()])
+    header = Header(code=code, quick=quick, settings=tuple(settings or ()))
+    kept = Kept(rows_file, header, _ROW) if rows_file else None
+    rows = [row for row in kept.rows if row.case in wanted] if kept else []
+    left = [case for case in wanted if case not in {row.case for row in rows}]
+    with home_folder(home) as place:
+        place.mkdir(parents=True, exist_ok=True)
+        for row in _measured(left, place, sizes, settings or (), jobs):
+            rows.append(row)
+            if kept:
+                kept.append(row)
+    found = figures(rows, _prompts(sizes))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    return 0
+
+
+BENCH = Bench(
+    "hostile",
+    bench,
+    "what faulty and hostile agents do to a run: final accuracy, remedies, size of the log, processes left behind",
+    "--attacks pair silencer --starts tuned --rows rows.jsonl",
+    "\n\n".join(f"{name}: {attack.what}" for name, attack in ATTACKS.items()),
+)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.statistics import percentile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.streams import VOTE_BYTES
@@ -146,11 +146,11 @@ class Stage:
         took = await asyncio.gather(*voting)
         found = [each for each in took if each is not None]
         return {
-            "healthy_p50_ms": percentile(found, 50),
-            "healthy_p99_ms": percentile(found, 99),
+            "healthy_p50_ms": round(percentile(found, 50), 2),
+            "healthy_p99_ms": round(percentile(found, 99), 2),
             "votes": len(took),
             "uncounted": len(took) - len(found),
-            "ping_p99_ms": percentile(pings, 99),
+            "ping_p99_ms": round(percentile(pings, 99), 2),
         }
 
 
@@ -233,12 +233,6 @@ async def measure(folder: Path, seconds: float, frozen_s: float) -> dict[str, fl
 def freeze(server: EmbeddedServer, frozen: bool) -> None:
     for process in psutil.Process(server.child.pid).children(recursive=True):
         process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
-
-
-def percentile(values: list[float], of: int) -> float:
-    if len(values) < 2:
-        return float("nan")
-    return round(statistics.quantiles(values, n=100, method="inclusive")[of - 1], 2)
 
 
 async def flood(size: int, rate: int) -> None:

@@ -25,6 +25,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance import relay
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
+from oven_bench.statistics import bootstrapped, percentile
 from oven_controller.errors import ConfigError, ProcessError
 from oven_learner.link.process_link import POLL_S
 
@@ -33,7 +34,6 @@ LOOK_S = 0.0001
 ANSWER_S = 5.0
 START_S = 20.0
 WARM_UP = 20
-RESAMPLES = 2000
 
 Trip = Callable[[], float]
 """Ask once; the seconds until the decision was there."""
@@ -50,7 +50,7 @@ async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_proce
         finally:
             for child in hops:
                 await child.end()
-    return summary(real, bare, random.Random(0)) | {"agents": agents, "decisions": blocks * trips}
+    return summary(real, bare) | {"agents": agents, "decisions": blocks * trips}
 
 
 def _alternate(made: Swarm, agents: int, blocks: int, trips: int) -> tuple[list[list[float]], list[list[float]]]:
@@ -106,31 +106,29 @@ def _look(began: float, what: str) -> None:
     time.sleep(LOOK_S)
 
 
-def summary(real: Sequence[Sequence[float]], bare: Sequence[Sequence[float]], rng: random.Random) -> dict[str, float]:
+def summary(real: Sequence[Sequence[float]], bare: Sequence[Sequence[float]]) -> dict[str, float]:
     """Of seconds by block, the two arms' in pairs: quantiles in ms, and the ratio of the medians with the 95 %
     interval of a bootstrap over the pairs."""
-    pairs = list(zip(real, bare, strict=True))
 
     def ratio(chosen: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
         ours = statistics.median([took for one, _ in chosen for took in one])
         theirs = statistics.median([took for _, other in chosen for took in other])
         return ours / theirs
 
-    drawn = sorted(ratio(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    found = bootstrapped(list(zip(real, bare, strict=True)), ratio)
     return {
-        "decision_p50_ms": _quantile(real, 50),
-        "decision_p99_ms": _quantile(real, 99),
-        "relay_p50_ms": _quantile(bare, 50),
-        "relay_p99_ms": _quantile(bare, 99),
-        "ratio_p50": round(ratio(pairs), 3),
-        "ratio_low": round(drawn[int(0.025 * RESAMPLES)], 3),
-        "ratio_high": round(drawn[int(0.975 * RESAMPLES)], 3),
+        "decision_p50_ms": _milliseconds(real, 50),
+        "decision_p99_ms": _milliseconds(real, 99),
+        "relay_p50_ms": _milliseconds(bare, 50),
+        "relay_p99_ms": _milliseconds(bare, 99),
+        "ratio_p50": round(found.mean, 3),
+        "ratio_low": round(found.low, 3),
+        "ratio_high": round(found.high, 3),
     }
 
 
-def _quantile(blocks: Sequence[Sequence[float]], percent: int) -> float:
-    every = [took for block in blocks for took in block]
-    return round(statistics.quantiles(every, n=100, method="inclusive")[percent - 1] * 1000, 3)
+def _milliseconds(blocks: Sequence[Sequence[float]], percent: int) -> float:
+    return round(percentile([took for block in blocks for took in block], percent) * 1000, 3)
 
 
 def bench(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
@@ -45,9 +45,3 @@ class OnCpu:
 
 def nothing() -> None:
     """The floor of what a clock can tell."""
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """By nearest rank (Hyndman & Fan 1996, type 1), rounded to hundredths."""
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)

@@ -25,7 +25,8 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.statistics import seen_quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
@@ -35,6 +36,7 @@ from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
+from oven_learner.link.base import Make
 from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
@@ -42,6 +44,16 @@ BEFORE_S = AFTER_S = 2.0
 """Of training before the outage, and after all was caught up."""
 CAUGHT_UP_S = 120.0
 CLOSE_S = 60.0
+
+
+class _Counting(ProcessLink):
+    """A link that counts what it was given."""
+
+    sent = 0
+
+    def send(self, make: Make, *, droppable: bool = False) -> None:
+        self.sent += 1
+        super().send(make, droppable=droppable)
 
 
 class _Training(threading.Thread):
@@ -82,7 +94,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         try:
             async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
                 await streams.create(bus.jetstream, RUN)
-            link = ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
+            link = _Counting(server.url, RUN, Credentials.load(keys["learner"]))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)
@@ -114,7 +126,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
             logged = await _logged(server.url, Credentials.load(keys["admin"]))
         finally:
             await server.stop()
-    sent, once = client._n, set(logged)
+    sent, once = link.sent, set(logged)
     acknowledged = sent - link.unsent - link.dropped
     return {
         "seconds": seconds,
@@ -128,11 +140,11 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
         "dropped": link.dropped,
         "unaccounted": abs(sent - len(once) - link.dropped),
         "back_s": round(back_s, 3),
-        "training_p50_us": quantile(training.steps_us, 0.5),
-        "training_p99_us": quantile(training.steps_us, 0.99),
-        "training_p999_us": quantile(training.steps_us, 0.999),
-        "training_max_us": quantile(training.steps_us, 1.0),
-        "noop_p999_us": quantile(training.noop_us, 0.999),
+        "training_p50_us": seen_quantile(training.steps_us, 0.5),
+        "training_p99_us": seen_quantile(training.steps_us, 0.99),
+        "training_p999_us": seen_quantile(training.steps_us, 0.999),
+        "training_max_us": seen_quantile(training.steps_us, 1.0),
+        "noop_p999_us": seen_quantile(training.noop_us, 0.999),
         "on_cpu": training.on_cpu,
         "rss_mb": round(memory / 2**20, 1),
     }

@@ -20,11 +20,9 @@ side by side.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,27 +32,22 @@ from typing import Annotated
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing, quantile
-from oven_controller import plugins
-from oven_controller.bus import streams
+from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
+from oven_bench.statistics import Interval, bootstrapped, seen_quantile
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.messages import AgentStatus, MetricSpec
 from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.log_watch import Watch
+from oven_controller.runs.folder import Home
 from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.agents import agent_spec
-from oven_controller.stack.plan import Plan, pools
-from oven_controller.stack.processes import Processes
+from oven_controller.security.signing import load_keys
+from oven_controller.server.embedded import KEYS
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 
-RUN = "bench"
 STEP_MS = 5.0
 WARM_UP = 200
 SETTLE = 10
@@ -75,16 +68,14 @@ class Arm:
     noop_us: list[float] = field(default_factory=list)
 
 
-def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> tuple[float, float, float]:
-    """Mean step of `on` over that of `off` and its 95 % interval; block i of one stands beside block i of the other."""
+def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> Interval:
+    """Mean step of `on` over that of `off`; block i of one stands beside block i of the other."""
     sums = [(sum(ours), sum(theirs)) for ours, theirs in zip(on, off, strict=True)]
-    chance = random.Random(0)
 
-    def ratio(pairs: list[tuple[float, float]]) -> float:
+    def ratio(pairs: Sequence[tuple[float, float]]) -> float:
         return sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs)
 
-    drawn = sorted(ratio(chance.choices(sums, k=len(sums))) for _ in range(draws))
-    return ratio(sums), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
+    return bootstrapped(sums, ratio, draws)
 
 
 async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
@@ -93,34 +84,33 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with stack(folder, per_process) as url:
-            link = ProcessLink(url, RUN, Credentials.load(folder.add_user("learner", "learner")))
+        async with installed_swarm(folder, per_process) as made:
+            link = ProcessLink(made.url, RUN, made.credentials("learner"))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
-            heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+            heard = await dealt_with(made.url, made.credentials("admin"))
     said = WARM_UP + pairs * (block + SETTLE)
     if dropped or heard < said / 2:
         raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
     on, off = arms[True], arms[False]
-    ratio, low, high = slowdown(on.blocks, off.blocks)
-    in_process, in_process_low, in_process_high = slowdown(on.on_cpu, off.on_cpu)
+    wall, on_cpu = slowdown(on.blocks, off.blocks), slowdown(on.on_cpu, off.on_cpu)
     half = len(off.blocks) // 2
-    _, floor_low, floor_high = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
+    floor = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
     return {
-        "observe_p50_us": quantile(on.observe_us, 0.5),
-        "observe_p99_us": quantile(on.observe_us, 0.99),
-        "poll_p50_us": quantile(on.poll_us, 0.5),
-        "poll_p99_us": quantile(on.poll_us, 0.99),
-        "noop_p99_us": quantile(on.noop_us + off.noop_us, 0.99),
-        "step_slowdown": round(ratio, 4),
-        "step_slowdown_low": round(low, 4),
-        "step_slowdown_high": round(high, 4),
-        "step_floor_low": round(floor_low, 4),
-        "step_floor_high": round(floor_high, 4),
-        "step_slowdown_on_cpu": round(in_process, 4),
-        "step_slowdown_on_cpu_low": round(in_process_low, 4),
-        "step_slowdown_on_cpu_high": round(in_process_high, 4),
+        "observe_p50_us": seen_quantile(on.observe_us, 0.5),
+        "observe_p99_us": seen_quantile(on.observe_us, 0.99),
+        "poll_p50_us": seen_quantile(on.poll_us, 0.5),
+        "poll_p99_us": seen_quantile(on.poll_us, 0.99),
+        "noop_p99_us": seen_quantile(on.noop_us + off.noop_us, 0.99),
+        "step_slowdown": round(wall.mean, 4),
+        "step_slowdown_low": round(wall.low, 4),
+        "step_slowdown_high": round(wall.high, 4),
+        "step_floor_low": round(floor.low, 4),
+        "step_floor_high": round(floor.high, 4),
+        "step_slowdown_on_cpu": round(on_cpu.mean, 4),
+        "step_slowdown_on_cpu_low": round(on_cpu.low, 4),
+        "step_slowdown_on_cpu_high": round(on_cpu.high, 4),
         "step_on_ms": _mean_ms(on.blocks),
         "step_idle_ms": _mean_ms(off.blocks),
         "step_bare_ms": round(1e3 * fmean(bare), 3),
@@ -253,45 +243,6 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
     if step % 20 == 0:
         gauges["eval/accuracy"] = 0.5 + wave
     return gauges | {f"timing/{number}": wave / (number + 1) for number in range(25 - len(gauges))}
-
-
-@contextlib.asynccontextmanager
-async def stack(folder: RunFolder, per_process: int | None) -> AsyncIterator[str]:
-    """nats-server, the mesh and the installed agents, by their entry points. No one reads the log in this process."""
-    for role in ("admin", "learner", "mesh", "history"):
-        folder.add_user(role, role)
-    specs = [agent_spec(name) for name in installed()]
-    hosts = pools(specs, per_process)
-    for pool in hosts:
-        folder.add_user("agent", pool.key, pool.names)
-    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
-    said: list[str] = []
-    async with Bus.connect(server.url, Credentials.load(folder.add_user("admin", "admin"))) as bus:
-        await streams.create(bus.jetstream, RUN)
-        async with contextlib.AsyncExitStack() as reading:
-            watch = await reading.enter_async_context(Watch(bus, RUN, Keyring(folder.pin()), 0, _ignore, _ignore))
-            processes = Processes(
-                Plan(folder, server.url), bus, watch, asyncio.Event(), said.append, lambda name, pid: None
-            )
-            processes.keep_server(server)
-            try:
-                await processes.start_meshes(1)
-                await processes.start_agents(hosts)
-                await reading.aclose()
-                yield server.url
-            finally:
-                await processes.end_others()
-                await processes.end_server()
-    if said:
-        raise ProcessError(f"the stack did not hold: {'; '.join(said)}")
-
-
-def installed() -> tuple[str, ...]:
-    """The agents that `up` starts if it is told nothing else."""
-    return tuple(plugins.points("agents"))
-
-
-def _ignore(_: object) -> None: ...
 
 
 async def dealt_with(url: str, credentials: Credentials) -> int:

@@ -1,5 +1,5 @@
-"""What `bench latency` and `bench throughput` measure: a server, a mesh and agents, started as `up` starts them, and a
-learner that is the bench itself. Every agent is the SDK's own host around `oven_bench/performance/load_agent.py`.
+"""A server, a mesh and agents for the benches to measure, started as `up` starts them, and a learner that is the bench
+itself. Agents are the installed ones, or the SDK's own host around `oven_bench/performance/load_agent.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import contextlib
 import importlib.util
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
@@ -23,7 +24,7 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
-from oven_controller.settings.agents import AgentSpec
+from oven_controller.settings.agents import AgentSpec, agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
 from oven_learner.actuators import Actuators
@@ -68,15 +69,14 @@ class Swarm:
 
 
 @contextlib.asynccontextmanager
-async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True) -> AsyncIterator[Swarm]:
-    """Up and joined; ended with the context. Raises OvenError when a process does not come up."""
-    folder = Home(scratch).create(RUN, "bench")
+async def started(
+    folder: RunFolder, agents: Sequence[AgentSpec], per_process: int | None, *, mesh: bool = True
+) -> AsyncIterator[Swarm]:
+    """A server, a mesh and agents, up and joined; ended with the context. No one reads the log in this process. Raises
+    OvenError when a process does not come up."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.server.add_user(role, role)
-    found = importlib.util.find_spec("oven_bench.performance.load_agent")
-    if found is None or found.origin is None:
-        raise ProcessError("the package oven_bench is not whole beside this one: there are no agents to measure")
-    hosts = pools([AgentSpec(f"bench-{number:02d}", found.origin) for number in range(agents)], per_process)
+    hosts = pools(agents, per_process)
     for pool in hosts:
         folder.server.add_user("agent", pool.key, pool.names)
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
@@ -84,8 +84,7 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
         admin = Credentials.load(folder.server.creds / "admin.nk")
         async with Bus.connect(server.url, admin) as bus:
             await streams.create(bus.jetstream, RUN)
-            names = tuple(name for pool in hosts for name in pool.names)
-            made = Swarm(folder, server.url, bus, names)
+            made = Swarm(folder, server.url, bus, tuple(name for pool in hosts for name in pool.names))
             plan = Plan(folder, server.url)
             async with Watch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
                 processes = Processes(plan, bus, watch, asyncio.Event(), made.told.append, lambda name, pid: None)
@@ -102,6 +101,30 @@ async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool 
                 await processes.end_others()
     finally:
         await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True) -> AsyncIterator[Swarm]:
+    """With agents that propose when they are asked to. Raises OvenError as `started` does."""
+    found = importlib.util.find_spec("oven_bench.performance.load_agent")
+    if found is None or found.origin is None:
+        raise ProcessError("the package oven_bench is not whole beside this one: there are no agents to measure")
+    specs = [AgentSpec(f"bench-{number:02d}", found.origin) for number in range(agents)]
+    async with started(Home(scratch).create(RUN, "bench"), specs, per_process, mesh=mesh) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def installed_swarm(folder: RunFolder, per_process: int | None) -> AsyncIterator[Swarm]:
+    """With the installed agents. Raises ProcessError at the end, too, when a process died meanwhile."""
+    async with started(folder, [agent_spec(name) for name in installed()], per_process) as made:
+        yield made
+    made.check()
+
+
+def installed() -> tuple[str, ...]:
+    """The agents that `up` starts if it is told nothing else."""
+    return tuple(plugins.points("agents"))
 
 
 class Stamped(ProcessLink):

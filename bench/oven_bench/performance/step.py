@@ -34,11 +34,12 @@ from rich.console import Console
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, one_of, print_object
-from oven_bench.performance.overhead import RUN, dealt_with, installed, slowdown, stack
+from oven_bench.performance.overhead import dealt_with, slowdown
+from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
+from oven_bench.statistics import Interval
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.runs.folder import Home
-from oven_controller.security.credentials import Credentials
 from oven_controller.stack.plan import Plan
 
 ARMS = ("trl", "ours", "floor")
@@ -54,10 +55,10 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
     """Raises ProcessError when an arm or the stack failed: then nothing was compared."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with stack(folder, None) as url:
-            told = Plan(folder, url).environment("learner")
+        async with installed_swarm(folder, None) as made:
+            told = Plan(folder, made.url).environment("learner")
             sizes, blocks = await asyncio.to_thread(_train, order, told, rounds, block)
-            heard = await dealt_with(url, Credentials.load(folder.add_user("admin", "admin")))
+            heard = await dealt_with(made.url, made.credentials("admin"))
     said = rounds * (block + SETTLE)
     if heard < said / 2:
         raise ProcessError(f"the agents {', '.join(installed())} dealt with {heard} of {said} ticks: too few to tell")
@@ -75,7 +76,7 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
 def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, float | int | bool | str]:
     """Of `steps` counted steps a block; the i-th blocks of all arms were neighbours."""
 
-    def ratio(arm: str, of: str = "wall_s") -> tuple[float, float, float]:
+    def ratio(arm: str, of: str = "wall_s") -> Interval:
         one, other = ([[float(getattr(block, of))] for block in blocks[name]] for name in (arm, "trl"))
         return slowdown(one, other)
 
@@ -88,8 +89,8 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
     named = {"ratio": ratio("ours"), "floor": ratio("floor")}
     named |= {"ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor_on_cpu": ratio("floor", "on_cpu_s")}
     found: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
-    for name, (middle, low, high) in named.items():
-        found |= {name: round(middle, 4), f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
+    for name, of in named.items():
+        found |= {name: round(of.mean, 4), f"{name}_low": round(of.low, 4), f"{name}_high": round(of.high, 4)}
     return found | {
         "tokens_per_s_ours": round(pace("ours"), 1),
         "tokens_per_s_trl": round(pace("trl"), 1),

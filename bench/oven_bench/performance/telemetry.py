@@ -27,7 +27,8 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing, quantile
+from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.statistics import seen_quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
@@ -67,11 +68,11 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
         raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
     on, off = arms[True], arms[False]
     return {
-        "observe_p99_on_us": quantile(on.observe_us, 0.99),
-        "observe_p99_off_us": quantile(off.observe_us, 0.99),
-        "observe_p50_on_us": quantile(on.observe_us, 0.5),
-        "observe_p50_off_us": quantile(off.observe_us, 0.5),
-        "noop_p99_us": quantile(on.noop_us + off.noop_us, 0.99),
+        "observe_p99_on_us": seen_quantile(on.observe_us, 0.99),
+        "observe_p99_off_us": seen_quantile(off.observe_us, 0.99),
+        "observe_p50_on_us": seen_quantile(on.observe_us, 0.5),
+        "observe_p50_off_us": seen_quantile(off.observe_us, 0.5),
+        "noop_p99_us": seen_quantile(on.noop_us + off.noop_us, 0.99),
         "background_on_us": round(on.background_us / len(on.observe_us), 1),
         "background_off_us": round(off.background_us / len(off.observe_us), 1),
         "steps": len(on.observe_us),

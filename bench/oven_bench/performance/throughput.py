@@ -30,6 +30,7 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
+from oven_bench.statistics import percentile
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.protocol import names
 
@@ -73,7 +74,7 @@ async def measure(
     return {
         "steps_per_s_4": few,
         f"steps_per_s_{many}": most,
-        "lag_p99_steps_at_100hz": statistics.quantiles(lags, n=100, method="inclusive")[98],
+        "lag_p99_steps_at_100hz": percentile(lags, 99),
         "lag_p50_steps_at_100hz": statistics.median(lags),
         "publisher_per_s": round(publisher),
         "processes_of_many": processes,

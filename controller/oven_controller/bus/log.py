@@ -52,7 +52,7 @@ class LogClient:
     def __init__(self, client: BusClient, signer: Signer | None) -> None:
         self.client = client
         self.signer = signer
-        """Signs what is appended; who may sign what is for the readers to judge."""
+        """Signs what is appended; who may sign what, its readers verify."""
         self.losses = 0
         """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
         plain subscriber is lost to it, and anyone who needs it asks `history`."""

@@ -1,4 +1,4 @@
-"""nats-py's client with its gaps closed: TLS, cancellation, final failures, and messages without a task between.
+"""nats-py's client with its gaps closed: TLS, cancellation, final failures, and fewer loop turns.
 
 Beside `watchdog`, this is the only module that touches nats-py's private attributes; pyproject.toml holds nats-py to
 the minor version that it was written for.
@@ -96,7 +96,7 @@ class BusClient(Client):
             self._waiting.pop(inbox.encode(), None)
 
     def stop_reconnecting(self) -> None:
-        """nats-py alone tries again for ever."""
+        """Cancel nats-py's own attempts, which have no end."""
         if self._reconnection_task is not None:
             self._reconnection_task.cancel()
 

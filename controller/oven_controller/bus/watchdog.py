@@ -1,4 +1,4 @@
-"""Letting go of a connection that has gone silent.
+"""Watchdog of a connection: one that has gone silent is aborted, and made anew.
 
 A server that is frozen, or cut off, neither answers nor hangs up. nats-py then blocks: its publisher in a full socket,
 its reconnection in the wait for a close that the peer never confirms (nats.py issue 671), and its own pings end in that

@@ -1,4 +1,4 @@
-"""`agent run | new | list`: agents that join a running stack."""
+"""`agent run | new | list`: agents beside those that a stack starts."""
 
 from __future__ import annotations
 
@@ -184,9 +184,8 @@ def _described(name: str) -> dict[str, Any]:
     spec = agent_spec(name)
     if spec.installed:
         return _plain(name, plugins.load("agents", "agent", name))
-    told: dict[str, Any]
-    (told,) = json.loads(load_agents([spec], "--options"))
-    return told | {"does": spec.target}
+    told: list[dict[str, Any]] = json.loads(load_agents([spec], "--options"))
+    return told[0] | {"does": spec.target}
 
 
 def _installed() -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
                 kept = entry["kept"] if entry["arm"] == arm else None
                 yield from map(Outcome.model_validate, (kept or {}).get("outcomes", ()))
             else:
-                body = keyring.judge(Event.from_line(line)).body
+                body = keyring.verify(Event.from_line(line)).body
                 if isinstance(body, Outcome):
                     yield body
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -96,7 +96,7 @@ class Signatures:
         self._numbering = Numbering()
 
     def judge(self, event: Event) -> Event:
-        return self._keyring.judge(event)
+        return self._keyring.verify(event)
 
     def count(self, judged: Event) -> None:
         from oven_controller.protocol import names

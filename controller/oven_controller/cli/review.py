@@ -240,6 +240,6 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
             return asyncio.run(log_reader.whole_log(folder, exact=True))
-        return map(Keyring(pin).judge, log_sources.exported(folder))
+        return map(Keyring(pin).verify, log_sources.exported(folder))
 
     return events

@@ -71,12 +71,12 @@ class Refusal:
     reason: str
 
 
-def examined(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
+def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
     """The proposal's value in the actuator's own form, or why it cannot stand.
 
     The name of an actuator that no one announced is not part of the key, or an agent could fill the log with refusals.
     """
-    asked = f"agent {name} {wish(vote.actuator, vote.value)}"
+    asked = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
         return Refusal(
             (name, "", "not_joined"), f"{asked} without having joined: publish an AgentStatus of state joined first"
@@ -96,12 +96,12 @@ def examined(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, Act
     return value
 
 
-def wish(actuator: str, value: Value) -> str:
+def request_text(actuator: str, value: Value) -> str:
     name = clip(actuator, 120) or "an actuator without a name"
     return f"proposed {name}" if value is None else f"proposed {show(value)} for {name}"
 
 
-def asked_for(value: Value) -> Value:
+def bounded_value(value: Value) -> Value:
     """A refused value as a decision may carry it: whatever an agent sent, cut to a size that fits."""
     if isinstance(value, str):
         return clip(value, 400)

@@ -62,7 +62,7 @@ def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
         backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
         who = clip(", ".join(line.agent for line in backing), 200)
         return f"newcomers alone are for it ({who}): `oven-controller trust {who.split(', ')[0]} {spec.name}` lets it"
-    return state.restraint.frozen(spec.name, state.rules)
+    return state.rate_limits.frozen(spec.name, state.rules)
 
 
 def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
@@ -83,7 +83,7 @@ def repeated(state: State, spec: ActuatorSpec, value: Value) -> str:
     asked = number(value)
     if spec.name != ROLLBACK or asked is None:
         return ""
-    return state.returns.barred(int(asked))
+    return state.rollback_limits.barred(int(asked))
 
 
 def limit(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
@@ -179,7 +179,7 @@ def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) ->
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""
-    frozen = state.restraint.frozen(spec.name, state.rules)
+    frozen = state.rate_limits.frozen(spec.name, state.rules)
     if state.autonomy_for(spec.name) != "advise" and not newcomers and not frozen:
         return ""
     return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"

@@ -8,7 +8,7 @@ or not turned by agents at all.
 
 from __future__ import annotations
 
-from oven_controller.mesh.ballots import Refusal, wish
+from oven_controller.mesh.ballots import Refusal, request_text
 from oven_controller.mesh.measurements import METRICS
 from oven_controller.mesh.state import State
 from oven_controller.protocol.messages import MetricSpec, Vote
@@ -41,7 +41,7 @@ def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
         return None
     return Refusal(
         (author, vote.actuator, "yardstick"),
-        f"agent {author} {wish(vote.actuator, vote.value)}, which moves what it is measured by, and this run announces "
-        "no held-out metric that is better up or down: have it evaluate on held-out data, or announce the actuator "
-        "without moves_own_metric",
+        f"agent {author} {request_text(vote.actuator, vote.value)}, which moves what it is measured by, and this run "
+        "announces no held-out metric that is better up or down: have it evaluate on held-out data, or announce the "
+        "actuator without moves_own_metric",
     )

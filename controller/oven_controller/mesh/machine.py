@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from oven_controller.mesh import guardrails, operator_commands, plans, tally
-from oven_controller.mesh.ballots import Ballot, Refusal, asked_for, examined, wish
+from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, proposed_value, request_text
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
@@ -169,7 +169,7 @@ class Mesh:
             return
         value: Value = None
         if vote.stance == "propose":
-            found = examined(author, vote, agent, state.specs)
+            found = proposed_value(author, vote, agent, state.specs)
             refusal = found if isinstance(found, Refusal) else refuse_unjudged(author, vote, state)
             if refusal is not None:
                 self._refuse(vote, refusal)
@@ -184,7 +184,7 @@ class Mesh:
             state.counters["shadow.proposed"] += 1
         elif ballot is None and (refusal := self._closed_to(author, vote)):
             self._refuse(vote, refusal)
-        elif state.restraint.crowds(author, state.tick, state.rules):
+        elif state.rate_limits.crowds(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
@@ -194,7 +194,7 @@ class Mesh:
     def _closed_to(self, author: str, vote: Vote) -> Refusal | None:
         """Why this proposal opens no ballot, although it could stand on one."""
         state, rules = self.state, self.state.rules
-        asked = f"agent {author} {wish(vote.actuator, vote.value)}"
+        asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
         if vote.confidence < rules.least_confidence:
             limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
             why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
@@ -206,41 +206,43 @@ class Mesh:
             )
             return Refusal((author, "", "open_ballots"), f"{asked} {why}")
         newcomer = not state.trust.holds(author, vote.actuator)
-        if wait := state.restraint.waits(author, newcomer, vote, state.tick, rules):
+        if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
             return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
         return None
 
     def _on_command(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""
-        word = operator_commands.heard(state, self.ballots, author, command)
-        if word is None:
+        reply = operator_commands.respond(state, self.ballots, author, command)
+        if reply is None:
             return
-        if word.closes:
-            led_to = self._abandon(self.ballots[word.closes], word.why).id
-        if word.adopts is not None:
-            led_to = self._adopt(word.adopts, command.id).id
+        if reply.closes:
+            led_to = self._abandon(self.ballots[reply.closes], reply.why).id
+        if reply.adopts is not None:
+            led_to = self._adopt(reply.adopts, command.id).id
         answer = CommandAnswer(
             command=command.id,
             operator=author,
             action=command.action,
-            done=word.done,
-            reason=word.reason,
+            done=reply.done,
+            reason=reply.reason,
             decision=led_to,
             tick=state.tick,
         )
         self._emit(self.subjects.answer(self._next_id()), answer)
 
-    def _adopt(self, word: operator_commands.Adoption, command: str) -> Decision:
+    def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
         """What an operator set or approved. An approval has the votes and the forecast that the advice rests on."""
-        advised, more = word.advised, dict[str, Any]()
+        advised, more = adoption.advised, dict[str, Any]()
         if advised is not None:
             more = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
             more["expected_change"] = advised.expected_change
             for line in advised.tally:
                 if line.stance == "propose":
-                    self.state.restraint.passed(line.agent, advised.actuator)
+                    self.state.rate_limits.passed(line.agent, advised.actuator)
         lines = advised.tally if advised is not None else ()
-        return self._decide("", word.spec.name, "adopted", word.value, word.reason, lines, command=command, **more)
+        return self._decide(
+            "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **more
+        )
 
     def _open(self, author: str, vote: Vote, value: Value) -> Ballot:
         state = self.state
@@ -331,12 +333,12 @@ class Mesh:
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
         if ruled.passed and ruled.newcomers:
-            state.restraint.advised(opener, state.tick)
+            state.rate_limits.advised(opener, state.tick)
         elif ruled.passed:
-            state.restraint.passed(opener, actuator)
+            state.rate_limits.passed(opener, actuator)
         elif opener in ballot.casts:
             newcomer = not state.trust.holds(opener, actuator)
-            state.restraint.failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
+            state.rate_limits.failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
         if ruled.veto:
             self.outcomes.vetoed(ballot, ruled.lines)
 
@@ -350,7 +352,7 @@ class Mesh:
         self.state.counters[f"refused.{refusal.key[2]}"] += 1
         if refusal.key not in self.state.refused:
             self.state.refused.add(refusal.key)
-            self._decide("", clip(vote.actuator, 120), "rejected", asked_for(vote.value), refusal.reason, ())
+            self._decide("", clip(vote.actuator, 120), "rejected", bounded_value(vote.value), refusal.reason, ())
 
     def _decide(
         self,

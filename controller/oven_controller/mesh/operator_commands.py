@@ -28,7 +28,7 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Reply:
     """What becomes of a command. `closes`: the actuator whose open ballot is rejected, `why` with which reason."""
 
     done: bool
@@ -38,7 +38,7 @@ class Word:
     why: str = ""
 
 
-def heard(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Word | None:
+def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
     """The word of operator `name`, taken into `state` as far as it stands there; None where the learner answers it.
 
     `ballots` holds the open one of each actuator. Never raises, whatever the command holds.
@@ -47,7 +47,7 @@ def heard(state: State, ballots: Mapping[str, Ballot], name: str, command: Opera
         return None
     if not state.started or state.ended:
         when = "has ended" if state.ended else "has not started"
-        return Word(False, f"the run {when}: there is nothing to {command.action}; give the command while it runs")
+        return Reply(False, f"the run {when}: there is nothing to {command.action}; give the command while it runs")
     who = f"operator {name}"
     match command.action:
         case "approve":
@@ -68,51 +68,53 @@ def advice(decision_id: str, ticks: int) -> str:
     return f"advised: approve with `oven-controller approve {decision_id}`, within {ticks} ticks"
 
 
-def _approve(state: State, who: str, command: OperatorCommand) -> Word:
+def _approve(state: State, who: str, command: OperatorCommand) -> Reply:
     """The guardrails are asked again: much may have happened since the votes."""
     advised = _advised(state, command)
     if advised is None:
-        return Word(False, _nothing_open(state, command, "approve"))
+        return Reply(False, _nothing_open(state, command, "approve"))
     called = f"decision {advised.id} ({_change(advised.actuator, advised.value)})"
     if state.tick > advised.expires_at_tick:
         ago, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
         remedy = "`oven-controller set` does it all the same"
-        return Word(False, f"{called} has lapsed: it was advised {ago} ticks ago, {limit} are the limit; {remedy}")
+        return Reply(False, f"{called} has lapsed: it was advised {ago} ticks ago, {limit} are the limit; {remedy}")
     spec = state.specs.get(advised.actuator)
     if spec is None:
-        return Word(False, f"{called} cannot be carried out: {_unknown_actuator(state, advised.actuator)}")
+        return Reply(False, f"{called} cannot be carried out: {_unknown_actuator(state, advised.actuator)}")
     value = _fitting(spec, advised.value)
     if isinstance(value, Fault):
-        return Word(False, f"{called} does not fit any more: {show(advised.value)} for {spec.name}, {value.why}")
+        return Reply(False, f"{called} does not fit any more: {show(advised.value)} for {spec.name}, {value.why}")
     if note := barred(state, spec, value):
-        return Word(False, f"{called} is not approved: {note}")
+        return Reply(False, f"{called} is not approved: {note}")
     reason = _because(f"approved by {who}", command.reason) + f"; {advised.reason}"
     adoption = Adoption(spec, value, reason, advised)
-    return Word(True, f"{called} is approved", adoption)
+    return Reply(True, f"{called} is approved", adoption)
 
 
-def _veto(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Word:
+def _veto(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Reply:
     wanted = command.of or command.actuator
     why = _because(f"vetoed by {who}", command.reason)
     for actuator, ballot in ballots.items():
         if wanted in (ballot.opened.id, actuator):
-            return Word(True, f"ballot {ballot.opened.id} on {actuator} is rejected", closes=actuator, why=why)
+            return Reply(True, f"ballot {ballot.opened.id} on {actuator} is rejected", closes=actuator, why=why)
     advised = _advised(state, command)
     if advised is None:
         remedy = "; `oven-controller set` sets the value back, or another" if wanted in state.closed_because else ""
-        return Word(False, _nothing_open(state, command, "veto") + remedy)
+        return Reply(False, _nothing_open(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
     state.closed_because[advised.id] = f"was {why}"
-    return Word(True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) cannot be approved any more")
+    return Reply(
+        True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) cannot be approved any more"
+    )
 
 
-def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Word:
+def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(command.actuator)
     if spec is None:
-        return Word(False, _unknown_actuator(state, command.actuator))
+        return Reply(False, _unknown_actuator(state, command.actuator))
     value = _fitting(spec, command.value)
     if isinstance(value, Fault):
-        return Word(False, f"{show(command.value)} cannot be set for {spec.name}, {value.why}")
+        return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.why}")
     before = state.effective.get(spec.name)
     way = direction(before, value)
     beside = "; ".join(note for note in (unmet(state, spec, way), contradicted(state, spec, way)) if note)
@@ -121,54 +123,54 @@ def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: Operato
     told = f"{who} {done}{now}" + (f" (overrides {beside})" if beside else "")
     answer = done + (f", although {beside}" if beside else "")
     adoption = Adoption(spec, value, _because(told, command.reason))
-    state.restraint.thaw(spec.name)
+    state.rate_limits.thaw(spec.name)
     closes = spec.name if spec.name in ballots else ""
-    return Word(True, answer, adoption, closes, f"{who} set it")
+    return Reply(True, answer, adoption, closes, f"{who} set it")
 
 
-def _autonomy(state: State, command: OperatorCommand) -> Word:
+def _autonomy(state: State, command: OperatorCommand) -> Reply:
     level, actuator = command.autonomy, command.actuator
     if level is None:
-        return Word(False, "autonomy needs a level: observe, advise or auto")
+        return Reply(False, "autonomy needs a level: observe, advise or auto")
     if actuator and actuator not in state.specs:
-        return Word(False, _unknown_actuator(state, actuator))
+        return Reply(False, _unknown_actuator(state, actuator))
     if not actuator:
         state.autonomy.clear()
     state.autonomy[actuator] = level
     if level == "auto":
-        state.restraint.thaw(actuator)
-    return Word(True, f"autonomy of {actuator or 'every actuator'} is {level} from now on")
+        state.rate_limits.thaw(actuator)
+    return Reply(True, f"autonomy of {actuator or 'every actuator'} is {level} from now on")
 
 
-def _trust(state: State, command: OperatorCommand) -> Word:
+def _trust(state: State, command: OperatorCommand) -> Reply:
     """Trust outlives the agent's restarts: who comes back under its name holds its key."""
     agent, wanted = command.agent, command.actuators
     if agent not in state.agents:
         remedy = "start it, then trust it"
-        return Word(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}; {remedy}")
+        return Reply(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}; {remedy}")
     unknown = next((name for name in wanted if name not in state.specs and name != ALL), None)
     if unknown is not None:
-        return Word(False, _unknown_actuator(state, unknown))
+        return Reply(False, _unknown_actuator(state, unknown))
     state.trust.say(agent, wanted, command.action == "trust")
     where = _listed(wanted) if wanted and ALL not in wanted else "every actuator"
     if command.action == "trust":
-        return Word(True, f"agent {agent} is trusted with {where}: its votes carry and veto from the next tally on")
-    return Word(True, f"agent {agent} is on probation with {where}: its votes carry nothing and veto nothing")
+        return Reply(True, f"agent {agent} is trusted with {where}: its votes carry and veto from the next tally on")
+    return Reply(True, f"agent {agent} is on probation with {where}: its votes carry nothing and veto nothing")
 
 
-def _mute(state: State, agent: str, mute: bool) -> Word:
+def _mute(state: State, agent: str, mute: bool) -> Reply:
     if agent not in state.agents and agent not in state.muted:
-        return Word(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}")
+        return Reply(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}")
     if mute:
         state.muted.add(agent)
-        return Word(True, f"agent {agent} is muted: its votes stand in the log and do not count")
+        return Reply(True, f"agent {agent} is muted: its votes stand in the log and do not count")
     state.muted.discard(agent)
     if not state.shadowed(agent):
-        return Word(True, f"agent {agent} is not muted: its votes count from the next ballot on")
+        return Reply(True, f"agent {agent} is not muted: its votes count from the next ballot on")
     ruled = agent in state.rules.shadow
     source = "rules.shadow names it" if ruled else "it joined as a shadow"
     remedy = "take it out there and start the learner again" if ruled else "start it without"
-    return Word(False, f"agent {agent} is a shadow all the same: {source}; {remedy}")
+    return Reply(False, f"agent {agent} is a shadow all the same: {source}; {remedy}")
 
 
 def _advised(state: State, command: OperatorCommand) -> Decision | None:

@@ -374,7 +374,7 @@ class Outcomes:
             self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
         beat = beaten(seen.gain, seen.noise, control) if seen else y
         if window.decision.actuator == ROLLBACK and (failed(seen.gain, seen.noise, control) if seen else y == 0):
-            self._state.returns.harmed(window.decision.id)
+            self._state.rollback_limits.harmed(window.decision.id)
         forecast = window.forecast.expected * window.forecast.sign
         return self._outcome(window, after, reason).model_copy(
             update={

@@ -19,7 +19,7 @@ MOST: Final = 2
 
 
 @dataclass(slots=True)
-class _Return:
+class _Rollback:
     decision: str
     tick: int
     left: float
@@ -30,10 +30,10 @@ class _Return:
 
 
 @dataclass(slots=True)
-class Returns:
+class RollbackLimits:
     """One training's. The mesh feeds it observations, receipts and outcomes, and asks before it adopts a rollback."""
 
-    _made: list[_Return] = field(default_factory=list)
+    _made: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
     """The best held-out reading, higher ones better, and its tick."""
     _offsets: list[tuple[int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Returns:
         left, restored = receipt.before, receipt.after
         if not isinstance(left, int | float) or not isinstance(restored, int | float):
             return  # an action that says nothing of steps
-        self._made.append(_Return(receipt.decision_id, receipt.tick, float(left), float(restored)))
+        self._made.append(_Rollback(receipt.decision_id, receipt.tick, float(left), float(restored)))
         self._furthest = float(restored)
 
     def harmed(self, decision: str) -> None:
@@ -78,7 +78,7 @@ class Returns:
             f"{MOST} are the limit"
         )
 
-    def _counts(self, back: _Return) -> bool:
+    def _counts(self, back: _Rollback) -> bool:
         if self._best is not None:
             return back.tick > self._best[1]
         newest = back is self._made[-1]

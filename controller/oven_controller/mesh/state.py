@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from oven_controller.mesh.rate_limits import RateLimits
 from oven_controller.mesh.requirements import change
-from oven_controller.mesh.restraint import Restraint
-from oven_controller.mesh.rollback_limits import Returns
+from oven_controller.mesh.rollback_limits import RollbackLimits
 from oven_controller.mesh.trust import Standing, Trust
 from oven_controller.mesh.values import Fault, shaped, show
 from oven_controller.protocol.actions import ROLLBACK
@@ -115,9 +115,9 @@ class State:
     refused: set[tuple[str, str, str]] = field(default_factory=set)
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
-    returns: Returns = field(default_factory=Returns)
+    rollback_limits: RollbackLimits = field(default_factory=RollbackLimits)
     trust: Trust = field(default_factory=Trust)
-    restraint: Restraint = field(default_factory=Restraint)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
     turned_down: dict[str, list[str]] = field(default_factory=dict)  # actuator → why the learner rejected it, in a row
     _numbers: Numbers = field(default_factory=Numbers)
 
@@ -141,7 +141,12 @@ class State:
         operators' word (autonomy, who is muted) stay. Another training of the same script has other weights and other
         data: budget, cool-downs, advice and rollbacks of the one before are none of its own."""
         if self.started and message.training != self.training:
-            self.returns, self.adopted, self.decided_tick, self.restraint = Returns(), 0, {}, Restraint()
+            self.rollback_limits, self.adopted, self.decided_tick, self.rate_limits = (
+                RollbackLimits(),
+                0,
+                {},
+                RateLimits(),
+            )
             for older in self.advised.values():
                 self.closed_because[older.id] = f"lapsed when training {message.training} began"
             self.advised = {}
@@ -162,7 +167,7 @@ class State:
         metric = held_out(self.metrics)
         value = observation.metrics.get(metric.name) if metric else None
         reading = -value if metric and value is not None and metric.better == "down" else value
-        self.returns.observe(observation.tick, observation.step, reading)
+        self.rollback_limits.observe(observation.tick, observation.step, reading)
 
     def take(self, receipt: Receipt) -> None:
         """The decision has left the air, and the effective value is what was read back. Behind a receipt without a
@@ -170,7 +175,7 @@ class State:
         if receipt.decision_id and self.in_flight.pop(receipt.decision_id, None) is None:
             self.counters["receipt.not_in_flight"] += 1
         if receipt.actuator == ROLLBACK and receipt.status == "applied":
-            self.returns.take(receipt)
+            self.rollback_limits.take(receipt)
         spec = self.specs.get(receipt.actuator)
         if spec is not None and spec.kind != "action" and receipt.status == "rejected" and receipt.decision_id:
             self.turned_down.setdefault(spec.name, []).append(receipt.reason)
@@ -264,7 +269,7 @@ class State:
             self.advised[actuator] = decision
         elif decision.verdict == "adopted":
             if not decision.command:
-                self.restraint.turned(decision, self.specs.get(actuator), self.rules)
+                self.rate_limits.turned(decision, self.specs.get(actuator), self.rules)
             self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
             if self.spec(actuator).intervenes:
                 self.adopted += not decision.command or bool(decision.of)

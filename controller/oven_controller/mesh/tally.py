@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from oven_controller.mesh.ballots import Ballot, wish
+from oven_controller.mesh.ballots import Ballot, request_text
 from oven_controller.mesh.trust import Standing
 from oven_controller.mesh.value_merge import TIE, WeightedVote, heaviest, merged, sides_of
 from oven_controller.mesh.values import clip, direction, rounded, show
@@ -189,7 +189,8 @@ def _summary(
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
     who = lead.agent if lead else ballot.opened.opened_by
     value = lead.value if lead else ballot.opened.proposal
-    text = f"{who} {wish(ballot.opened.actuator, value)}" + (f", now {show(before)}" if before is not None else "")
+    now = f", now {show(before)}" if before is not None else ""
+    text = f"{who} {request_text(ballot.opened.actuator, value)}{now}"
     if lead and lead.rationale:
         text += f", because {clip(lead.rationale, 300)}"
     backing = _weights([line for line in side if line.stance in ("propose", "for")])

@@ -27,8 +27,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def heard(told: Callable[[int], None]) -> Iterator[None]:
-    """While the context lasts, the event loop calls `told` with each signal."""
+def handled_by(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """While the context lasts, the event loop calls `on_signal` with each signal."""
     loop = asyncio.get_running_loop()
     modes = terminal.modes()
     came: queue.SimpleQueue[int] = queue.SimpleQueue()  # the only one that a signal's handler may put to
@@ -49,7 +49,7 @@ def heard(told: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, _frame: types.FrameType | None) -> None:
         came.put(number)
         with contextlib.suppress(RuntimeError):  # the loop is closed already
-            loop.call_soon_threadsafe(told, number)
+            loop.call_soon_threadsafe(on_signal, number)
 
     threading.Thread(target=last_resort, name="last-resort", daemon=True).start()
     # Under nohup SIGHUP is ignored, and stays so.

@@ -1,4 +1,4 @@
-"""Names of actions, for code that means exactly that action. What an action does to a run its spec says (`effect`)."""
+"""Names of actions, for code that means exactly one. What it does to a run, its spec says (`effect`)."""
 
 from __future__ import annotations
 

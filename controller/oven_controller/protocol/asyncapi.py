@@ -1,4 +1,4 @@
-"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for tools and for other languages.
+"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for any language.
 
 Made from the same models, subjects and permissions that the program runs on; `oven-controller schema --asyncapi` prints
 it, and docs/protocol/asyncapi.json is its output.

@@ -1,4 +1,4 @@
-"""Bytes into messages: what may stand on which subject, and what is said of bytes that are no message."""
+"""Decoding of messages: which may stand on which subject, and the reason why bytes are not a message."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """An entry of the log, read once; a body that is not a message is Malformed."""
+
     seq: int
     subject: str
     data: bytes
@@ -34,7 +36,7 @@ class Event:
     """The trace context that it came with, if any: no part of what was said, and in no line."""
     message_id: str = ""
     signature: str = ""
-    """As they came, unjudged: `signing.Keyring` says what the signature is worth."""
+    """As they came: `signing.Keyring` says what the signature is worth."""
 
     @classmethod
     def read(
@@ -48,6 +50,7 @@ class Event:
         message_id: str = "",
         signature: str = "",
     ) -> Event:
+        """The event of these bytes, decoded and not yet verified."""
         return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
 
     @classmethod
@@ -66,6 +69,7 @@ class Event:
 
     @property
     def author(self) -> str:
+        """The last token of its subject, as `names.author` has it."""
         return names.author(self.subject)
 
     def line(self) -> str:
@@ -91,8 +95,8 @@ class Event:
 
     @classmethod
     def from_line(cls, line: str) -> Event:
-        """The event as it stood in the log, not yet judged. Raises ValueError on a line that `line` did not write, e.g.
-        one that was cut."""
+        """The event as it stood in the log, not yet verified. Raises ValueError on a line that `line` did not write,
+        e.g. one that was cut."""
         line = line.strip()
         head, found, data = line.partition(_DATA)
         if not found or not data.endswith("}"):
@@ -127,7 +131,7 @@ class Event:
 
     @classmethod
     def from_logged(cls, entry: LoggedEvent) -> Event:
-        """The event of a `history` answer, byte for byte, not yet judged."""
+        """The event of a `history` answer, byte for byte, not yet verified."""
         time = datetime.fromisoformat(entry.time)
         data = entry.body.encode()
         return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)

@@ -1,4 +1,4 @@
-"""The actuators that this project's learner announces by itself: what of each is the same in every run.
+"""The actuators that this project's learner announces by itself: what is the same in every run.
 
 The knowledge graph's linter and imported logs have no announcement to read, and read this one. In a run its own
 announcement counts: the mesh, the learner and the agents never look here.

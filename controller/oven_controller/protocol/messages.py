@@ -49,11 +49,14 @@ the weights; its end or a pause."""
 
 
 class Message(BaseModel):
+    """The base of everything that is sent over the bus."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = Field(default=VERSION, description="schema version")
 
     def wire(self) -> bytes:
+        """Its bytes on the bus: JSON, the fields in their order."""
         return self.model_dump_json().encode()
 
 

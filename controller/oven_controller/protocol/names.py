@@ -1,4 +1,4 @@
-"""Addresses of subjects, names of streams, and the rule for names that go into them."""
+"""Addresses of single subjects, names of streams, and the rule for names that go into them."""
 
 from __future__ import annotations
 
@@ -34,27 +34,35 @@ class Subjects:
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
+        """Where an agent says how it is (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
+        """Where an agent votes."""
         return f"{self.base}.vote.{name}"
 
     def ballot(self, ballot_id: str) -> str:
+        """Where the ballot of this id is opened."""
         return f"{self.base}.ballot.{ballot_id}"
 
     def decision(self, decision_id: str) -> str:
+        """Where the decision of this id stands."""
         return f"{self.base}.decision.{decision_id}"
 
     def step(self, tick: int | str) -> str:
+        """Where the mesh closes this tick, in lockstep."""
         return f"{self.base}.step.{tick}"
 
     def outcome(self, decision_id: str) -> str:
+        """Where this decision's outcome stands."""
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
+        """Where the mesh answers this command of an operator."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
+        """Where an operator commands."""
         return f"{self.base}.operator.{name}"
 
 
@@ -69,10 +77,12 @@ def kg(endpoint: str) -> str:
 
 
 def log_stream(run: str) -> str:
+    """The stream that is the run's log."""
     return f"OVEN-{run}"
 
 
 def votes_stream(run: str) -> str:
+    """The stream that agents write to, and the log sources from."""
     return f"OVEN-VOTES-{run}"
 
 

@@ -1,4 +1,4 @@
-"""Requests and answers that never stand in the log: history, scores of the committee, and the knowledge graph.
+"""Requests and answers, which never stand in the log: history, committee scores, knowledge graph.
 
 The rules of oven_controller.protocol.messages hold for them, too.
 """

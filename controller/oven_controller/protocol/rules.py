@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. Part of `RunStarted`, so the log says what decided."""
+"""The rules by which the mesh turns votes into decisions. `RunStarted` has them, so the log does."""
 
 from __future__ import annotations
 
@@ -104,4 +104,5 @@ class Rules(BaseModel):
         return self.model_copy(update={"trusted": {**given, **self.trusted}})
 
     def autonomy_for(self, actuator: str) -> Autonomy:
+        """What `autonomy_of` says of the actuator, else `autonomy`."""
         return self.autonomy_of.get(actuator, self.autonomy)

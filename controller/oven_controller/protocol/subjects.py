@@ -1,5 +1,4 @@
-"""The subjects of a run, each once: what it carries, who writes it, which agents may read it; and the requests beside
-the log.
+"""Two tables: the log's subjects (what each carries, who writes it, who may read it), and requests.
 
 Everything else that has to know follows from these two tables: what a subject may carry
 (oven_controller.protocol.codec), who signs (oven_controller.security.signing), the server's permissions
@@ -9,7 +8,7 @@ Everything else that has to know follows from these two tables: what a subject m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -65,8 +64,16 @@ class Subject:
     agents: bool = False
     """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row from which no permission, no signer or no message would follow."""
+        if self.writer not in get_args(Writer):
+            raise ValueError(f"the subject {self.kind!r} has no writer; it is one of {', '.join(get_args(Writer))}")
+        if not self.carries:
+            raise ValueError(f"the subject {self.kind!r} carries no message")
+
     @property
     def signed(self) -> bool:
+        """Whether its events carry a signature."""
         return self.writer != "agent"
 
     def pattern(self, run: str) -> str:
@@ -121,7 +128,7 @@ def votes_subjects(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question beside the log, answered by whoever serves its subject."""
+    """A request that does not go through the log, and its answer."""
 
     name: str
     address: str

@@ -99,7 +99,7 @@ class _Replica:
             log.info("replayed 0 events; the log is empty so far")
         allowed = True
         async for logged in self._bus.read(self._run):
-            event = self._keyring.judge(logged)
+            event = self._keyring.verify(logged)
             outputs = mesh.step(event)
             self._traces.note(event, outputs)
             if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:

@@ -34,7 +34,7 @@ async def events(
 ) -> AsyncGenerator[Event]:
     """Every event so far, judged by the run's keys or as the caller says. `exact` asks the log itself even while the
     stack is up. `until` ends it at the first observation beyond that tick. `tell` hears what is wrong with the log."""
-    judge = judge or Keyring(folder.pin()).judge
+    judge = judge or Keyring(folder.pin()).verify
     async with contextlib.aclosing(entries(folder, exact=exact, tell=tell)) as log:
         async for entry in log:
             event = judge(entry)
@@ -48,7 +48,7 @@ async def entries(
 ) -> AsyncGenerator[Event]:
     """The same unjudged."""
     if not folder.locked():
-        await log_recovery.settle(folder, tell)
+        await log_recovery.recover(folder, tell)
         for event in exported(folder):
             yield event
         return
@@ -70,7 +70,7 @@ async def whole_log(
     folder: RunFolder, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
 ) -> list[Event]:
     """All of `events` in one list. Without `check` a signature need only be there."""
-    judge = Keyring(folder.pin(), check=check).judge
+    judge = Keyring(folder.pin(), check=check).verify
     return [event async for event in events(folder, exact=exact, judge=judge, tell=tell)]
 
 
@@ -86,7 +86,7 @@ async def follow(folder: RunFolder) -> AsyncIterator[Event]:
                 await listen(bus, folder.run, heard)
                 while folder.locked():
                     heard.clear()
-                    for event in map(keyring.judge, await history(bus, folder.run, last)):
+                    for event in map(keyring.verify, await history(bus, folder.run, last)):
                         yield event
                         last = event.seq
                     with contextlib.suppress(TimeoutError):

@@ -34,18 +34,18 @@ from oven_controller.server.embedded import EmbeddedServer
 Tell = Callable[[str], object]
 
 
-async def settle(folder: RunFolder, tell: Tell) -> None:
+async def recover(folder: RunFolder, tell: Tell) -> None:
     """Make log.jsonl the whole log of a run that is down. `tell` hears what is wrong and what was done about it, a
     sentence each. Raises ConfigError where there is no log, ProcessError where the disk takes none."""
     if folder.exported():
         return
     try:
         if not folder.info().embedded:
-            await _from_afar(folder, tell)
+            await _from_remote_server(folder, tell)
             return
         with folder.hold(reading=True):
             if not (folder.exported() or await _from_store(folder, tell)):  # another reader may have been quicker
-                without_store(folder, tell)
+                recover_without_store(folder, tell)
     except OSError as error:
         why = f"{error.strerror or error} in {folder.path}"
         if not folder.export.exists():
@@ -53,7 +53,7 @@ async def settle(folder: RunFolder, tell: Tell) -> None:
         tell(f"log.jsonl cannot be finished ({why}): it is read as far as it goes; make room there and read it again")
 
 
-async def _from_afar(folder: RunFolder, tell: Tell) -> None:
+async def _from_remote_server(folder: RunFolder, tell: Tell) -> None:
     try:
         async with connected(folder, "admin") as bus:
             await finish(bus, folder, tell)
@@ -89,7 +89,7 @@ async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False)
     """Log what the run's spool holds, if there is one, and write log.jsonl to the log's end. `late`: a spool's messages
     came so late already that the mesh may owe something. Raises BusError and OSError; what was done by then is not done
     again."""
-    note(folder, mirrored=True)  # until all of it is there
+    mark_mirrored(folder, mirrored=True)  # until all of it is there
     with contextlib.closing(Mirror(folder.export)) as mirror, taken(folder.path, folder.run) as spool:
         if spool is not None and spool.left.messages:
             await append(bus, folder.run, spool.left.messages)
@@ -100,20 +100,20 @@ async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False)
             await _publish_owed(bus, folder)
             await fill(bus, folder.run, mirror)
         mirror.finish()
-        compared(folder, mirror, tell)
-        note(folder, mirrored=False)
+        report_differences(folder, mirror, tell)
+        mark_mirrored(folder, mirrored=False)
         if spool is not None:
-            said(spool, tell)
+            report_spool(spool, tell)
             spool.done()
 
 
-def note(folder: RunFolder, *, mirrored: bool) -> None:
+def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
     """Raises OSError."""
     if (info := folder.info()).mirrored != mirrored:
         folder.write_info(info.model_copy(update={"mirrored": mirrored}))
 
 
-def said(spool: Spool, tell: Tell) -> None:
+def report_spool(spool: Spool, tell: Tell) -> None:
     """What came out of it, and what was lost."""
     left = spool.left
     if left.messages:
@@ -131,7 +131,7 @@ def _run(spool: Spool) -> str:
     return spool.path.parent.name
 
 
-def compared(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
+def report_differences(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
     """Where log.jsonl and the store part."""
     if mirror.aside is not None:
         tell(
@@ -153,7 +153,7 @@ async def fill(bus: Bus, run: str, mirror: Mirror) -> None:
             mirror.take(event)
 
 
-def without_store(folder: RunFolder, tell: Tell) -> list[Event]:
+def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
     """The store is gone: log.jsonl is the log, and takes what the spool holds. Returns what was added. Raises OSError
     when the disk does not take it, ConfigError for a log.jsonl that is damaged."""
     with contextlib.closing(Mirror(folder.export)) as mirror:
@@ -166,7 +166,7 @@ def without_store(folder: RunFolder, tell: Tell) -> list[Event]:
             "they were written while the run continued"
         )
         if spool is not None:
-            said(spool, tell)
+            report_spool(spool, tell)
             spool.done()
     return added
 
@@ -217,7 +217,7 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
     and the keys of those who sign. Nothing where another version decided."""
     mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
     for logged in events:
-        event = keyring.judge(logged)
+        event = keyring.verify(logged)
         mesh.step(event)
         if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
             forged[event.subject] = event.seq

@@ -48,7 +48,7 @@ class Watch:
     async def _read(self) -> None:
         async for logged in self._bus.read(self._run):
             self._raw(logged)
-            event = self._keyring.judge(logged)
+            event = self._keyring.verify(logged)
             if event.seq <= self._head:
                 self._replayed(event)
             else:

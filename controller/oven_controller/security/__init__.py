@@ -1,1 +1,1 @@
-"""Keys, signatures, permissions and TLS."""
+"""Keys, signatures, certificates and TLS."""

@@ -1,6 +1,7 @@
-"""One's own authority and a server's certificate that it signed, for a bus that is reached from elsewhere.
+"""A private certificate authority, and the server certificates that it signs.
 
-Needs the package `cryptography` (extra `tls`); nothing else of the project does.
+They are for a bus that is reached from elsewhere. Needs the package `cryptography` (extra `tls`); nothing else of the
+project does.
 """
 
 from __future__ import annotations

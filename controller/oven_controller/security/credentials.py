@@ -58,6 +58,6 @@ class Credentials:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Whole or not at all, and for its owner only, like the folder if it has to be made."""
+    """Write a file that only its owner may read, whole or not at all; a missing folder is made, for its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(path, data, private=True)

@@ -1,11 +1,11 @@
-"""Who said it: every event that is not an agent's is signed, and what does not hold counts for nothing.
+"""Signatures of events: all except agents' are signed, and one whose signature fails is ignored.
 
 Permissions on subjects leave ways around (a server can be made to write on a subject for somebody who may not), so
 learner, mesh and operators sign what they append: ed25519 (RFC 8032) over subject, message id and body, in a header.
 Not a MAC, since anyone who can check one can forge one. Agents' events are unsigned: the server holds their names.
 
 The public keys stand in `RunStarted.keys`, signed by the learner, whose own key readers know from elsewhere (the pin).
-Judging is a function of the log's order alone, so that mesh, learner, agents and monitors skip the same events.
+Verifying depends on the log's order alone, so that mesh, learner, agents and monitors skip the same events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,12 +53,12 @@ class Signer:
 
 
 class Keyring:
-    """Judges events, fed in the log's order; learns the keys from `RunStarted`. Pure: no clock, no I/O, never raises.
+    """Verifies events, fed in the log's order; learns the keys from `RunStarted`. Pure: no clock, no I/O, never raises.
 
     With a `pin` (the learner's public key, base64) only a RunStarted signed by it counts. Without one the first that
     comes is believed, and a later one must be signed by the same key; a first one without keys makes the run an
-    unsigned one, in which nothing is checked. What is in the log before a RunStarted cannot be judged and counts as
-    unsigned.
+    unsigned one, in which nothing is checked. What is in the log before a RunStarted cannot be verified and counts
+    as unsigned.
 
     `check=False` asks of a signature only that it is there, RunStarted's apart: a quick way through a log (0.7 µs per
     event instead of 50), which comes to the same unless a signature is wrong.
@@ -68,19 +68,19 @@ class Keyring:
         self._learner = pin or ""
         self._check = check
         self._incarnation = 0
-        self._verify: dict[str, VerifyKey] = {}
+        self._verify_keys: dict[str, VerifyKey] = {}
         self.keys: Mapping[str, str] | None = None
         """Name → public key, by the newest RunStarted; empty in an unsigned run; None before it began."""
 
     @classmethod
     def knowing(cls, keys: Mapping[str, str]) -> Keyring:
-        """One that has the keys from elsewhere (keys.json of a run), for who cannot wait for RunStarted; without any it
-        is an unsigned run's. Raises ValueError for a key that is none."""
+        """One that has the keys from elsewhere (a run's keys.json) and need not wait for RunStarted; without any it is
+        an unsigned run's. Raises ValueError for a malformed key."""
         made = cls(keys.get(LEARNER))
-        made.keys, made._verify = dict(keys), {name: public_key(text) for name, text in keys.items()}
+        made.keys, made._verify_keys = dict(keys), {name: public_key(text) for name, text in keys.items()}
         return made
 
-    def judge(self, event: Event) -> Event:
+    def verify(self, event: Event) -> Event:
         """The event itself if it counts, else with a Malformed body that says why not."""
         if isinstance(event.body, Malformed):
             return event
@@ -109,7 +109,7 @@ class Keyring:
             return fault
         self._learner = body.keys[LEARNER]
         if not self.keys or body.incarnation > self._incarnation:  # an old one, said again, brings no old key back
-            self._incarnation, self.keys, self._verify = body.incarnation, body.keys, keys
+            self._incarnation, self.keys, self._verify_keys = body.incarnation, body.keys, keys
         return None
 
     def _other(self, event: Event, kind: str) -> Malformed | None:
@@ -120,15 +120,9 @@ class Keyring:
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
             return _unsigned(f"no one signs as {name!r} on a subject of the kind {kind!r}")
-        if name not in self._verify:
+        if name not in self._verify_keys:
             return _unsigned(f"RunStarted names no key of {name!r}")
-        return _held_by(name, self._verify[name], event, self._check)
-
-
-def judged(events: Iterable[Event], pin: str | None = None, *, check: bool = True) -> Iterator[Event]:
-    """The events of a whole log, judged as all its readers judge them."""
-    keyring = Keyring(pin, check=check)
-    return map(keyring.judge, events)
+        return _held_by(name, self._verify_keys[name], event, self._check)
 
 
 def public_key(text: str) -> VerifyKey:

@@ -1,4 +1,4 @@
-"""Whom a connection trusts, and what may be said over one that no one protects."""
+"""TLS of a connection: which authority it trusts, and what to warn of where there is no TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of nats-servers for one run: the same users and limits on each, so that the loss of one ends nothing.
+"""A cluster of nats-servers for one run, with the same users on each: losing one ends nothing.
 
 Three keep a log of three copies (`stream_replicas`), and continue while two of them hear each other.
 """

@@ -1,6 +1,6 @@
-"""The embedded nats-server: the real binary, on loopback, with JetStream and a generated configuration.
+"""The embedded nats-server: the real binary, on loopback, with JetStream, and its configuration.
 
-The same configuration is for one's own server, where others can reach it: then with users, and better with TLS.
+The same configuration serves for a server that others can reach: then with users, and better with TLS.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _options(
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys([*given, *said]):
         if name not in present and name not in known:
-            raise UnknownNameError("agent of this run", name, present, plugins.RENAMED["agents"])
+            raise UnknownNameError("agent of this run", name, present)
         own = numbers(name, said[name].options) if name in said else {}
         options = {**numbers(name, given.get(name, {})), **own}
         if options and name in present:
@@ -86,7 +86,7 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
     if not text.endswith(".py"):
         known = plugins.points("agents")
         if text not in known:
-            raise UnknownNameError("agent", text, known, plugins.RENAMED["agents"])
+            raise UnknownNameError("agent", text, known)
         return AgentSpec(text, text)
     path = Path(text)
     if not path.is_file():

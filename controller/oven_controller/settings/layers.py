@@ -1,4 +1,4 @@
-"""Layers of settings: read, merged, and remembered, so that each value and each error names the place it came from."""
+"""Layers of settings: read, merged and remembered, so that a value or an error can name its place."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def validated(
         where = prefix + ".".join(parts)
         source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            for leaf in _leaves(where, problem["input"]):
-                lines.append(f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}")
+            leaves = _leaves(where, problem["input"])
+            lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}" for leaf in leaves]
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             lines.append(f"{where} = {problem['input']!r} ({source}): {message}")

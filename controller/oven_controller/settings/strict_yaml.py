@@ -1,4 +1,4 @@
-"""YAML as a person writes it, with what has no one meaning refused."""
+"""YAML as a person writes it; what is ambiguous is refused."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class LogKeeper:
             await append(bus, self._folder.run, spool.left.messages)
         except (BusError, NatsError, OSError):
             return False
-        log_recovery.said(spool, self._out)
+        log_recovery.report_spool(spool, self._out)
         self._restored = self._restored or bool(spool.left.messages)
         try:
             spool.done()
@@ -112,7 +112,7 @@ class LogKeeper:
                 await self.drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()
-                    for event in log_recovery.without_store(self._folder, self._out):
+                    for event in log_recovery.recover_without_store(self._folder, self._out):
                         self._report.event(event)
                     return
                 if self._restored or mirror.fault:
@@ -121,8 +121,8 @@ class LogKeeper:
                     return
                 await log_recovery.fill(bus, self._folder.run, mirror)
                 mirror.finish()
-                log_recovery.compared(self._folder, mirror, self._out)
-                log_recovery.note(self._folder, mirrored=False)
+                log_recovery.report_differences(self._folder, mirror, self._out)
+                log_recovery.mark_mirrored(self._folder, mirrored=False)
         except (OvenError, TimeoutError, NatsError, OSError) as error:
             self._out(
                 f"the log could not be exported ({error}); `oven-controller log {self._folder.run}` reads the store"

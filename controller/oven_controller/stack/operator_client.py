@@ -129,7 +129,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
 
     async def hear(message: Msg) -> None:
         said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
-        result.take(keyring.judge(said).body)
+        result.take(keyring.verify(said).body)
         news.set()
 
     async with connected(folder, "operator") as bus:
@@ -147,7 +147,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(1):
                     for event in await history(bus, folder.run, result.logged):
-                        result.take(keyring.judge(event).body)
+                        result.take(keyring.verify(event).body)
     return result
 
 

@@ -39,12 +39,12 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
     child = await service.start()
     ended = asyncio.create_task(child.wait())
 
-    def told() -> None:
+    def on_signal() -> None:
         if stop.is_set():
             child.kill()
         stop.set()
 
-    call_at_end(told, signal.SIGHUP)
+    call_at_end(on_signal, signal.SIGHUP)
     copied = asyncio.Event()
     copying = asyncio.create_task(relay(service.log, offset, copied))
     trusting = asyncio.create_task(_trusted(folder, agent, trust))

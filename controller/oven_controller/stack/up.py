@@ -54,7 +54,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
     stack = _Up(request, folder, screen)
-    with signals.heard(stack.told):
+    with signals.handled_by(stack.on_signal):
         try:
             with folder.hold():
                 try:
@@ -67,7 +67,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
                         stack.failed()
                     raise
             # The stack is down and its lock is free: nobody has to wait until a person has looked enough.
-            await stack.looked_at()
+            await stack.until_monitor_is_quit()
         finally:
             await screen.close()
     stack.summary()
@@ -88,7 +88,7 @@ class _Up:
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
-        self.floods = message_floods.Floods(self._let_out)
+        self.floods = message_floods.Floods(self._on_flood)
         self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     async def run(self) -> int:
@@ -112,7 +112,7 @@ class _Up:
                 await self.server.stop()
             self.over = True
 
-    async def looked_at(self) -> None:
+    async def until_monitor_is_quit(self) -> None:
         """Until the monitor is quit; a signal does not wait for that."""
         stopped = asyncio.create_task(self.stop.wait())
         closed = asyncio.create_task(self.out.closed())
@@ -173,7 +173,7 @@ class _Up:
             head = await bus.head(self.folder.run)
             mirror = around.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await around.enter_async_context(
-                Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._heard, mirror.take)
+                Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
             )
             keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             around.callback(keeping.cancel)
@@ -341,11 +341,11 @@ class _Up:
             return ended.reason
         return "failed" if self.log.missing else "stopped"
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.report.event(event)
         self.floods.hear(event)
 
-    def _let_out(self, agent: str) -> None:
+    def _on_flood(self, agent: str) -> None:
         """An agent floods the log: its key opens nothing any more."""
         self.out(
             f"agent {agent} says more than {message_floods.FREE} messages beyond {message_floods.PER_TICK} a "
@@ -361,7 +361,7 @@ class _Up:
         except OvenError as error:
             self.out(f"agent {agent} continues: {error}; `oven-controller mute {agent}` takes its votes out")
 
-    def told(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         if self.stop.is_set() and self.processes is not None:  # asked twice: no more waiting
             self.processes.kill()
         self.signal = self.signal or number

@@ -1,4 +1,4 @@
-"""The spans themselves, on OpenTelemetry's SDK. Only `tracing.start` imports it, and only when traces are wanted."""
+"""Spans on OpenTelemetry's SDK. Only `tracing.start` imports it, and only when traces are wanted."""
 
 from __future__ import annotations
 

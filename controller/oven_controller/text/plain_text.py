@@ -1,4 +1,4 @@
-"""Text for people, cleaned of what would steer their terminal. Agents and learners choose most of what is shown."""
+"""Text for people, cleaned of what would steer their terminal; agents and learners choose most of it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _learn(
 
 async def _reports(folder: RunFolder) -> list[OutcomeReport]:
     keyring, reports = Keyring(folder.pin()), OutcomeReports(folder.run)
-    heard = [reports.hear(keyring.judge(event)) async for event in log_reader.events(folder, exact=True)]
+    heard = [reports.hear(keyring.verify(event)) async for event in log_reader.events(folder, exact=True)]
     return [report for report in heard if report is not None]
 
 

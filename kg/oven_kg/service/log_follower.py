@@ -33,7 +33,7 @@ async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, e
     while True:
         try:
             async for batch in batches(bus, run, after):
-                found = [reports.hear(keyring.judge(event)) for event in batch]
+                found = [reports.hear(keyring.verify(event)) for event in batch]
                 _learn(answers, [report for report in found if report is not None])
                 after = batch[-1].seq
             away = False

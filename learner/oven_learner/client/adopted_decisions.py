@@ -10,33 +10,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import Decision, Value
-from oven_learner.actuators import DONE, Actuators, Applied, difference
-from oven_learner.client.pending_receipt import PendingReceipt, final, refuted
+from oven_learner.actuators import DONE, Actuators, Applied, Proof, difference
+from oven_learner.client.run_actions import Run
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
 
-class Run(Protocol):
-    """Where the run stands. A decision that is carried out may move it."""
+@dataclass(slots=True)
+class PendingReceipt:
+    """A receipt that waits until an optimizer step has shown whether the change was used: what was done at a tick and a
+    step, and by which proof it will show; without one it waits for its turn alone."""
 
-    @property
-    def tick(self) -> int: ...
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def held(self) -> str: ...
-
-    @property
-    def restart(self) -> str: ...
+    decision: Decision
+    applied: Applied
+    began_ns: int
+    tick: int
+    step: int
+    proof: Proof | None = None
 
 
 class AdoptedDecisions:
@@ -48,9 +44,9 @@ class AdoptedDecisions:
         actuators: Actuators,
         ranks: Ranks,
         snapshots: Rollback | None,
-        say: Callable[..., None],
+        publish: Callable[..., None],
     ) -> None:
-        """`say(applied, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
+        """`publish(applied, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
         self.at_once = False
         """Whether receipts that are sure need not wait for a step."""
         self.another_until: int | None = None
@@ -59,7 +55,13 @@ class AdoptedDecisions:
         """Ids of the decisions that came: a copy is not a second one."""
         self.parted = ""
         """Why the ranks must not train on: what was done came out differently on them. Empty while they may."""
-        self._run, self._actuators, self._ranks, self._snapshots, self._say = run, actuators, ranks, snapshots, say
+        self._run, self._actuators, self._ranks, self._snapshots, self._publish = (
+            run,
+            actuators,
+            ranks,
+            snapshots,
+            publish,
+        )
         self._waiting: list[Decision] = []
         self._owed: list[PendingReceipt] = []
         self._made: dict[str, Value] = {}  # decision of a plan → what its setting was before it, at this boundary
@@ -98,7 +100,7 @@ class AdoptedDecisions:
                 )
                 self._take_back([d for d in due if (d.tick, d.plan) == plan and d is not decision], broken[plan])
 
-    def say_what_was_used(self) -> None:
+    def report_used(self) -> None:
         """After a step: receipts of settings that it has used, or not, and of those that it undid."""
         if self._owed:
             each = self._ranks.each([owed.proof.verdict() if owed.proof else "" for owed in self._owed])
@@ -110,16 +112,16 @@ class AdoptedDecisions:
                 why, applied = next((verdict for verdict in verdicts if verdict), ""), owed.applied
                 if why and not verdicts[self._ranks.index]:  # it took here alone
                     self._actuators.apply(owed.decision.actuator, applied.before)
-                self._pay(owed, refuted(owed, self._actuators, why) if why else applied)
+                self._pay(owed, _refuted(owed, self._actuators, why) if why else applied)
             self._owed = still
         for name, proof in self._actuators.proofs().items():
             if lost := proof.lost():
-                self._say(Applied("applied", *lost), name)
+                self._publish(Applied("applied", *lost), name)
 
     def end(self) -> None:
         """No more steps will come: what is owed is said as far as it is known, and what waits has expired."""
         for owed in self._owed:
-            self._pay(owed, final(owed, self._actuators))
+            self._pay(owed, _final(owed, self._actuators))
         self._owed.clear()
         for proof in self._actuators.proofs().values():
             proof.close()
@@ -167,7 +169,7 @@ class AdoptedDecisions:
                 self._owed.remove(owed)
                 self._pay(owed, replace(owed.applied, status="skipped", after=applied.after, reason=why))
             else:
-                self._say(replace(applied, reason=why), decision.actuator)
+                self._publish(replace(applied, reason=why), decision.actuator)
 
     def _applied(self, decision: Decision) -> Applied:
         """On this rank."""
@@ -206,7 +208,24 @@ class AdoptedDecisions:
     def _pay(self, owed: PendingReceipt, applied: Applied) -> None:
         name = owed.decision.actuator
         log.info("%s %s: %s → %s %s", applied.status, name, applied.before, applied.after, applied.reason)
-        self._say(applied, name, decision_id=owed.decision.id, began_ns=owed.began_ns, tick=owed.tick, step=owed.step)
+        self._publish(
+            applied, name, decision_id=owed.decision.id, began_ns=owed.began_ns, tick=owed.tick, step=owed.step
+        )
 
     def _answer(self, decision: Decision, applied: Applied) -> None:
-        self._say(applied, decision.actuator, decision_id=decision.id)
+        self._publish(applied, decision.actuator, decision_id=decision.id)
+
+
+def _final(owed: PendingReceipt, actuators: Actuators) -> Applied:
+    """What can be said of it once no more steps will come."""
+    verdict = owed.proof.verdict(ended=True) if owed.proof is not None else ""
+    if verdict == "":
+        return owed.applied
+    if verdict is None:
+        return replace(owed.applied, status="unknown", reason="it was written, and the run ended before a step used it")
+    return _refuted(owed, actuators, verdict)
+
+
+def _refuted(owed: PendingReceipt, actuators: Actuators, why: str) -> Applied:
+    """It did not take: what is in force is in the receipt."""
+    return replace(owed.applied, status="rejected", after=actuators.read(owed.decision.actuator), reason=why)

@@ -6,10 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_controller.errors import reason
 from oven_controller.protocol.messages import (
     Horizon,
     LearnerMessage,
@@ -21,15 +20,17 @@ from oven_controller.protocol.messages import (
     Value,
 )
 from oven_controller.protocol.rules import Rules
-from oven_learner.actuators import Actuators, Applied, difference
+from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.inbox import Inbox, Orders
+from oven_learner.client.run_actions import RunActions
+from oven_learner.client.run_start import check_rules, open_log, owed_receipts, resume_values
 from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.base import Rollback, Snapshot
+from oven_learner.rollback.base import Rollback
 
 log = logging.getLogger("oven.learner")
 
@@ -75,6 +76,8 @@ class OvenClient:
         metric → why it is not among `metrics`."""
         self.actuators = actuators
         self.tick = 0
+        self.step = 0
+        """The optimizer step that the weights have behind them: a rollback goes back to an earlier one."""
         self.held = ""
         """Why the run is held; empty while it is not."""
         self.stopping = ""
@@ -84,83 +87,62 @@ class OvenClient:
         self.out_of_time = False
         """It stops because its time budget is spent: that is a clean end."""
         self._link = link
-        self._recipe, self._training, self._metrics = recipe, training, metrics
+        self._training = training
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
         self._rules = rules or Rules(autonomy="observe")
         self._lockstep = lockstep
         self._snapshots = snapshots
-        self._mesh_code, self._versions, self._keys = mesh_code, dict(versions or {}), dict(keys or {})
-        self._save = save
+        self._keys = dict(keys or {})
         self._settle = settle
         announced = {spec.name for spec in metrics}
-        self._unmeasured = {name: why for name, why in (unmeasured or {}).items() if name not in announced}
+        self._run_started = partial(
+            RunStarted,
+            recipe=recipe,
+            horizon=self._horizon,
+            metrics=metrics,
+            unmeasured={name: why for name, why in (unmeasured or {}).items() if name not in announced},
+            rules=self._rules,
+            lockstep=lockstep,
+            mesh_code=mesh_code,
+            versions=dict(versions or {}),
+        )
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._inbox = Inbox(link, self._ranks, lockstep=lockstep)
         self._incarnation = 1
         self._n = 0
-        self._step = 0
         self._started_at = 0.0
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self._publish_receipt)
         self._commands: set[str] = set()
         self._closed = False
-        actuators.action(HOLD, self._hold, effect="ends_or_holds")
-        actuators.action(STOP, self._stop, effect="ends_or_holds")
-        if snapshots is not None or save is not None:
-            actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
-        if snapshots is not None:
-            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
-            if snapshots.undoes:
-                actuators.action(UNDO, self._undo, effect="moves_weights")
+        RunActions(self, actuators, snapshots, save)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore what earlier incarnations of the same training had set; where the log
         says nothing of an actuator, what `values` of a checkpoint say. Raises OvenError."""
-        for name in self._rules.autonomy_of:
-            if name not in self.actuators:
-                raise UnknownNameError("actuator (in rules.autonomy_of)", name, self.actuators)
-        past = self._open()
+        check_rules(self._rules, self.actuators)
+        past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.at_once = self._ranks.same(self._lockstep)  # rank 0's word
         self._incarnation = past.incarnation + 1
-        self.tick, self._step = past.tick, step
+        self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):
             self._adopted.another_until = past.tick
-        for name, value in {**(values or {}), **past.values.get(self._training, {})}.items():
-            if name in self.actuators and self.actuators.spec(name).kind != "action":
-                applied = self.actuators.apply(name, value)
-                log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
-                if differs := difference(self._ranks.each(applied)):
-                    raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
+        resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
         self._send(
-            RunStarted(
+            self._run_started(
                 incarnation=self._incarnation,
                 n=self._next(),
-                recipe=self._recipe,
                 training=self._training,
                 tick=self.tick,
                 step=step,
-                horizon=self._horizon,
                 actuators=self.actuators.specs(),
-                metrics=self._metrics,
-                unmeasured=self._unmeasured,
-                rules=self._rules,
-                lockstep=self._lockstep,
-                mesh_code=self._mesh_code,
-                versions=self._versions,
                 keys=self._keys or dict(past.keys),
             )
         )
         self._adopted.known = set(past.decided)
-        for decision in past.unanswered:
-            unknown = Applied("unknown", reason="the learner restarted before it answered")
-            self._publish_receipt(unknown, decision.actuator, decision_id=decision.id)
-        # Nobody knows whether the operator still wants it: a run that was stopped, and is resumed, must not stop again.
-        for command_id, command in past.commands.items():
-            if not command_id.startswith(LOCAL):  # those count anew in each incarnation
-                self._commands.add(command_id)
-            if command is not None:
-                reason = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
-                self._publish_receipt(Applied("unknown", reason=reason), OBEYED[command.action], command=command_id)
+        self._commands.update(name for name in past.commands if not name.startswith(LOCAL))  # those count anew
+        for applied, actuator, decision_id, command in owed_receipts(past):
+            self._publish_receipt(applied, actuator, decision_id=decision_id, command=command)
         self._link.begin()
         self._snapshot()
         return past
@@ -172,12 +154,13 @@ class OvenClient:
 
     def advance(self, step: int) -> int:
         """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
-        self._adopted.say_what_was_used()
+        self._adopted.report_used()
         self.tick += 1
-        self._step = step
+        self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Put the metrics of an advanced tick into the log."""
         self._enqueue(
             PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
         )
@@ -188,11 +171,11 @@ class OvenClient:
         While the run is held it stays in here and continues listening. In lockstep it waits for the tick to close.
         Other ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
-        self._obey(self._inbox.collect(self._spent, self.tick, self._commands))
+        self._obey(self._inbox.collect(self.spent, self.tick, self._commands))
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
-            self._obey(self._inbox.collect(self._spent))
+            self._obey(self._inbox.collect(self.spent))
         if not self.stopping:
             self._snapshot()
 
@@ -234,7 +217,7 @@ class OvenClient:
                 reason=reason,
                 detail=detail,
                 tick=self.tick,
-                step=self._step,
+                step=self.step,
                 metrics=dict(metrics or {}),
                 lockstep_timeouts=self._inbox.timeouts,
             )
@@ -247,11 +230,6 @@ class OvenClient:
     def position(self) -> dict[str, int]:
         """Where the log stands: the tick, and the last message of the learner, which (incarnation, n) finds in it."""
         return {"incarnation": self._incarnation, "n": self._n, "tick": self.tick}
-
-    @property
-    def step(self) -> int:
-        """The optimizer step that the weights have behind them: a rollback goes back to an earlier one."""
-        return self._step
 
     def progress(self, step: int) -> float:
         """0 to 1: the larger share of steps and of time."""
@@ -273,21 +251,7 @@ class OvenClient:
         else:
             self.close("failed", detail=f"{kind.__name__}: {error}"[:500])
 
-    def _open(self) -> ResumeState:
-        """Rank 0 connects; its failure is every rank's, so that none waits for the others."""
-        past: ResumeState | OvenError
-        try:
-            past = self._link.open()
-        except OvenError as error:
-            past = error
-        except Exception as error:
-            past = BusError(f"the run's log could not be opened: {reason(error)}")
-        past, self._training = self._ranks.same((past, self._training))
-        if isinstance(past, OvenError):
-            raise past
-        return past
-
-    def _spent(self) -> bool:
+    def spent(self) -> bool:
         """Whether the time budget is."""
         return bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
 
@@ -299,24 +263,24 @@ class OvenClient:
         except Exception as error:  # out of memory, most likely
             log.warning("no snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
-    def _obey(self, news: Orders | None) -> None:
+    def _obey(self, orders: Orders | None) -> None:
         """On every rank alike."""
-        for order in news.orders if news else ():
+        for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
                 self._command(order)
             else:
                 self._adopted.take(order)
         self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.parted
-        if news and news.spent and not self.stopping:
+        if orders and orders.spent and not self.stopping:
             self.out_of_time, self.stopping = True, "the time budget is spent"
 
     def _command(self, command: OperatorCommand) -> None:
         """Obey, once, and say so in a receipt that names the command."""
         if command.id in self._commands or command.action not in OBEYED:
             return
-        course, applied = RunState(self.held, self.stopping).after(command)
-        self.held, self.stopping = course.held, course.stopping
+        state, applied = RunState(self.held, self.stopping).after(command)
+        self.held, self.stopping = state.held, state.stopping
         level, who = (logging.WARNING, "learner") if command.id.startswith(LOCAL) else (logging.INFO, "operator")
         log.log(level, "%s: %s, %s (%s)", who, command.action, applied.status, applied.reason)
         self._answer(command, applied)
@@ -327,48 +291,6 @@ class OvenClient:
         self._commands.add(command.id)
         if command.action == "hold" or not command.id.startswith(LOCAL):  # what asks for a stop here ends in RunEnded
             self._publish_receipt(applied, OBEYED[command.action], command=command.id)
-
-    def _hold(self, _: float | None) -> None:
-        self.held = "a decision holds the run"
-
-    def _stop(self, _: float | None) -> None:
-        self.stopping = "a decision stops the run"
-
-    def _checkpoint(self, _: float | None) -> float:
-        if self._snapshots is not None:
-            self._snapshots.take(self.tick)
-        if self._save is not None:
-            self._save()
-        return float(self._step)
-
-    def _rollback(self, tick: float | None) -> Any:
-        assert self._snapshots is not None
-        to, snapshots = self.tick if tick is None else int(tick), self._snapshots
-        if to > self.tick:
-            raise LookupError(
-                f"tick {to} is ahead: this run is at tick {self.tick}; give a tick from 0 to {self.tick}, or no value "
-                "for the newest snapshot"
-            )
-        return self._restore(lambda: snapshots.restore(to, self.tick))
-
-    def _undo(self, _: float | None) -> Any:
-        assert self._snapshots is not None
-        return self._restore(self._snapshots.undo)
-
-    def _restore(self, restored: Callable[[], Snapshot]) -> Any:
-        """Steps before and after."""
-        before = self._step
-        settings: dict[str, Value] = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}
-        snapshot = restored()
-        if snapshot.restart:
-            self.restart = self.stopping = f"rolled back from step {before} to step {snapshot.step}: {snapshot.restart}"
-            settings = {}  # the next process takes them from the log
-        for name, value in settings.items():  # e.g. a weight decay lives in the optimizer's state
-            self.actuators.apply(name, value)
-        for proof in self.actuators.proofs().values():
-            proof.moved()
-        self._step = snapshot.step
-        return float(before), float(snapshot.step)
 
     def _publish_receipt(
         self,
@@ -394,7 +316,7 @@ class OvenClient:
             before=applied.before,
             after=applied.after,
             tick=self.tick if tick is None else tick,
-            step=self._step if step is None else step,
+            step=self.step if step is None else step,
             reason=applied.reason,
         )
         self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))

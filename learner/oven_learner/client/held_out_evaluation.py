@@ -35,6 +35,7 @@ class Evaluation:
         self._asked = True
 
     def now(self) -> dict[str, float]:
+        """Measure."""
         with _undisturbed(self._model):
             self.last = {name: float(value) for name, value in self._evaluate().items()}
         return self.last

@@ -59,7 +59,7 @@ class LogReader:
         head = await bus.head(self._run)
         if head:
             async for event in bus.read(self._run, until=head, subjects=[self._on.run]):
-                self._keyring.judge(event)  # it learns who signs
+                self._keyring.verify(event)  # it learns who signs
 
     async def run(self, bus: Bus) -> None:
         """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all. Those
@@ -67,7 +67,7 @@ class LogReader:
         await self._begun.wait()
         wanted = [self._on.run, self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
-            event = self._keyring.judge(logged)
+            event = self._keyring.verify(logged)
             self._last_read = event.seq
             if isinstance(event.body, RunStarted):
                 self._beware(event.body, event.message_id)

@@ -67,7 +67,7 @@ async def read_resume_state(
     if head:
         async for event in bus.read(run, until=head, subjects=wanted):
             progressed()
-            body = keyring.judge(event).body
+            body = keyring.verify(event).body
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)

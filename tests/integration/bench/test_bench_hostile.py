@@ -13,7 +13,7 @@ import pytest
 from tests.integration.conftest import Stack, wait_for
 
 from oven_bench.hostile.attacks import ATTACKS
-from oven_bench.hostile.company import Company
+from oven_bench.hostile.plugged_agents import Company
 from oven_controller.errors import ProcessError
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus
@@ -55,7 +55,7 @@ def test_guests_join_a_running_stack_and_leave_with_it(stack: Stack) -> None:
     up.send_signal(signal.SIGTERM)
     stack.end_of(up)
     assert company.end() == 0, "told to end, they do"
-    assert not [p for p in psutil.process_iter() if "held" in str(p.cmdline())]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "held" in str(p.info["cmdline"])]
     events = [Event.from_line(line) for line in stack.run_folder("held").export.read_text().splitlines()]
     states = [e.body.state for e in events if isinstance(e.body, AgentStatus) and e.author == "pair-1"]
     assert states[0] == "joined"

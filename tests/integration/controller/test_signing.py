@@ -40,7 +40,7 @@ from oven_controller.replica.history import serve_history
 from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, judged, load_keys
+from oven_controller.security.signing import Keyring, load_keys
 from oven_controller.stack.operator_client import carried_out
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
@@ -101,12 +101,12 @@ class Run:
             seq: int = await admin.append(subject, body)
             return seq
 
-    async def judged(self) -> list[Event]:
-        return list(judged(await self.server.events(), self.pin))
+    async def verified(self) -> list[Event]:
+        return list(map(Keyring(self.pin).verify, await self.server.events()))
 
     async def until(self, wanted: Callable[[Event], Any]) -> None:
         keyring = Keyring(self.pin)
-        await self.server.logged(lambda event: wanted(keyring.judge(event)))
+        await self.server.logged(lambda event: wanted(keyring.verify(event)))
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
         (ON.receipt, "signature"),
     ]
     assert faults(followed) == expected
-    logged = await run.judged()
+    logged = await run.verified()
     assert faults(logged) == expected
     async with run.server.bus() as admin:
         await log_recovery.finish(admin, run.folder, print)
@@ -217,7 +217,7 @@ async def said_by_hand(run: Run) -> tuple[str, Decision]:
             seen = Observation(incarnation=1, n=1 + tick, tick=tick, step=tick, progress=0, metrics={})
             await learner.append(ON.observation, seen.wire())
     mesh = Mesh(RUN)
-    for event in await run.judged():
+    for event in await run.verified():
         mesh.step(event)
     (decision,) = [out.message for out in mesh.pending.values() if isinstance(out.message, Decision)]
     assert decision.verdict == "adopted"
@@ -231,7 +231,7 @@ async def test_a_forgery_that_stands_where_a_decision_is_due_does_not_block_it(r
     async with run.mesh() as mesh:
         await run.until(lambda event: event.subject == subject and event.body == due)
         assert not mesh.done()
-    logged = await run.judged()
+    logged = await run.verified()
     assert [event.body for event in logged if event.subject == subject][-1] == due
     assert faults(logged) == [(subject, "malformed"), (subject, "signature")]
     report = replay(logged, RUN)
@@ -253,7 +253,7 @@ async def test_a_forgery_that_comes_first_by_a_moment_does_not_block_it_either(
     async with run.mesh():
         await run.until(lambda event: event.subject == subject and event.body == due)
     assert f"event {forged[0]} on {subject} counts for nothing: it is not signed" in caplog.text
-    assert replay(await run.judged(), RUN).same
+    assert replay(await run.verified(), RUN).same
 
 
 async def test_three_replicas_and_a_forgery_make_one_decision(run: Run) -> None:
@@ -262,7 +262,7 @@ async def test_three_replicas_and_a_forgery_make_one_decision(run: Run) -> None:
     async with run.mesh() as one, run.mesh() as two, run.mesh() as three:
         await run.until(lambda event: event.subject == subject and event.body == due)
         assert not any(mesh.done() for mesh in (one, two, three))
-    logged = await run.judged()
+    logged = await run.verified()
     assert sum(event.body == due for event in logged) == 1
     assert sum(isinstance(event.body, BallotOpened) for event in logged) == 1
 
@@ -281,7 +281,7 @@ async def test_a_replica_with_another_key_publishes_nothing(run: Run, caplog: py
             stranger.cancel()
             await asyncio.gather(stranger, return_exceptions=True)
     assert "it reads and publishes nothing" in caplog.text
-    logged = await run.judged()
+    logged = await run.verified()
     assert faults(logged) == [] and len(logged) == head + 2
 
 
@@ -292,8 +292,8 @@ async def test_a_learner_goes_on_with_the_keys_of_the_run_and_with_no_other(run:
     second = run.learner([1.0], keys={})
     await asyncio.to_thread(second.start)
     assert await asyncio.to_thread(second.close, "completed")
-    assert faults(await run.judged()) == []
-    begun = [event.body for event in await run.judged() if isinstance(event.body, RunStarted)]
+    assert faults(await run.verified()) == []
+    begun = [event.body for event in await run.verified() if isinstance(event.body, RunStarted)]
     assert [body.keys for body in begun] == [run.keys, run.keys]
 
     stranger = ProcessLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
@@ -320,7 +320,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
     told = await telling
     assert told.code == 0 and told.receipt is not None and told.receipt.status == "applied"
     assert await asyncio.to_thread(learner.close, "stopped")
-    assert faults(await run.judged()) == [(ON.receipt, "signature"), (ON.receipt, "unsigned")]
+    assert faults(await run.verified()) == [(ON.receipt, "signature"), (ON.receipt, "unsigned")]
 
 
 async def test_an_operator_is_believed_under_the_own_name_only(run: Run) -> None:
@@ -334,7 +334,7 @@ async def test_an_operator_is_believed_under_the_own_name_only(run: Run) -> None
         admin.signer = signer
         await admin.append(ON.operator("ann"), hold.wire(), message_id="d")
     assert await asyncio.to_thread(learner.close, "stopped")
-    logged = await run.judged()
+    logged = await run.verified()
     assert faults(logged) == [(ON.operator("ann"), "unsigned")]
     assert next(event for event in logged if event.seq == real).body == hold
 

@@ -8,15 +8,13 @@ import pytest
 from tests.support.installed import entry_points, installed
 
 from oven_agents.runtime.loader import kind, load
-from oven_controller import plugins
 from oven_controller.cli.main import run
-from oven_controller.errors import UnknownNameError
+from oven_controller.errors import RENAMED, UnknownNameError
 from oven_controller.settings.agent_options import HEADINGS, sections
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
 SHIPPED = entry_points()["oven.agents"]
-RENAMED = plugins.RENAMED["agents"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -44,7 +42,7 @@ def test_the_listing_of_one_agent_shows_them(capsys: pytest.CaptureFixture[str])
     )
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@pytest.mark.parametrize(("old", "new"), RENAMED["agent"].items())
 def test_an_earlier_name_is_refused_with_the_one_of_today(
     old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,10 +6,11 @@ from statistics import fmean
 import pytest
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import STANDS_ALONE, confidence
+from oven_agents.stats.confidence import STANDS_ALONE, confidence, needs_second, stands_alone
 from oven_controller.mesh.effect import effect
 from oven_controller.mesh.reputation import beaten
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
+from oven_controller.protocol.rules import Rules
 
 RUN = RunStarted(incarnation=1, n=0, recipe="toy", metrics=(MetricSpec(name="loss", better="down"),))
 
@@ -61,3 +62,23 @@ def test_of_a_gain_that_comes_true_it_says_what_outcomes_will(gain: float) -> No
         found = effect(before, after, -1, before)
         came.append(beaten(found.gain, found.noise, None))
     assert fmean(said) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
+
+
+def strict(quorum: float) -> RunStarted:
+    return RUN.model_copy(update={"rules": Rules(specialist_confidence=quorum)})
+
+
+@pytest.mark.parametrize(
+    ("quorum", "second", "alone"), [(0.6, 0.55, 0.65), (0.5, 0.45, 0.65), (0.8, 0.55, 0.85), (1.0, 0.55, 1.0)]
+)
+def test_what_needs_a_second_voice_and_what_stands_alone_follow_the_runs_quorum(
+    quorum: float, second: float, alone: float
+) -> None:
+    run = strict(quorum)
+    assert (needs_second(run), stands_alone(run)) == (second, alone)
+
+
+def test_noise_alone_takes_no_agent_below_the_runs_quorum_and_nothing_above_its_hit_rate() -> None:
+    seen = Window(strict(0.8), window(noisy(1.0)).observations, {}, (), {})
+    assert confidence(seen, hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.85
+    assert confidence(seen, hit_rate=0.7, target="loss", gain=0.02, horizon=20) == 0.7

@@ -319,12 +319,13 @@ def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
 def test_in_lockstep_the_last_word_can_be_said_again() -> None:
     session = Session(Eager(), "me")
     session.absorb(started().model_copy(update={"lockstep": True}))
-    assert session.awaited is None, "nothing was asked yet"
+    awaited = [session.awaited]
     session.absorb(observe(1, reward=0.1))
     session.react()
-    assert session.awaited is not None and (session.awaited.state, session.awaited.tick) == ("done", 1)
+    awaited.append(session.awaited)
     session.absorb(RunEnded(incarnation=1, n=2, reason="completed", tick=1, step=1))
-    assert session.awaited is None, "nobody waits any more"
+    awaited.append(session.awaited)
+    assert awaited == [None, AgentStatus(state="done", tick=1), None], "nothing was asked yet; nobody waits any more"
 
 
 BALLOT = BallotOpened(

@@ -223,11 +223,9 @@ async def test_a_fault_of_our_own_is_an_abstention_that_quotes_nothing() -> None
 def test_a_judge_is_quarantined_when_fooled_twice_in_a_row_and_gets_out_by_passing() -> None:
     controls = Controls(every=3)
     assert controls.due() == BAD[0]
-    assert controls.saw(0.9, 0.5)
-    assert not controls.quarantined
+    assert (controls.saw(0.9, 0.5), controls.quarantined) == (True, False)
     assert controls.due() == BAD[1]  # at once
-    assert controls.saw(1.0, 0.9)
-    assert controls.quarantined
+    assert (controls.saw(1.0, 0.9), controls.quarantined) == (True, True)
     assert [controls.due() for _ in range(3)] == [None, None, BAD[2]]
     assert controls.saw(0.9, 0.5)
     assert [controls.due() for _ in range(3)] == [None, None, BAD[3]]

@@ -19,10 +19,10 @@ from tests.support.installed import installed
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_bench.configurations import command
-from oven_bench.configurations import play as played
-from oven_bench.configurations.command import Configurations, chosen, status, sums
+from oven_bench.configurations import comparison as played
+from oven_bench.configurations.command import BENCH, chosen, status, sums
+from oven_bench.configurations.comparison import Result, play
 from oven_bench.configurations.configuration import DEFAULT, Configuration, load, resumed
-from oven_bench.configurations.play import Result, play
 from oven_bench.configurations.trace import first_difference, leaves
 from oven_controller.errors import ConfigError
 
@@ -71,7 +71,7 @@ def test_a_name_that_is_not_there_and_a_table_that_is_not_there(tmp_path: Path) 
 
 
 def test_names_are_listed_without_training(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Configurations().run(["--list", "--only", "orpo"]) == 0
+    assert BENCH.run(["--list", "--only", "orpo"]) == 0
     assert capsys.readouterr().out.split() == ["orpo/plain", "orpo/accumulation", "orpo/evaluation"]
 
 
@@ -205,7 +205,7 @@ def test_the_command_writes_its_results(
 
     monkeypatch.setattr(command, "measure", measured)
     file = tmp_path / "results.json"
-    assert Configurations().run(["--only", "trainer/plain", "--json", str(file)]) == 0
+    assert BENCH.run(["--only", "trainer/plain", "--json", str(file)]) == 0
     written = json.loads(file.read_text())
     assert [(one["name"], one["outcome"], one["ticks"]) for one in written] == [("trainer/plain", "equal", 3)]
     said = capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,14 @@ pytest.importorskip("torch")
 from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
+from oven_bench.bench_command import seed_list
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.cells import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
-from oven_bench.foreign.command import seeds, sums, tasks
-from oven_bench.foreign.pair import Pair, pair
-from oven_bench.foreign.play import Run, Task
-from oven_bench.foreign.reading import Change, Reading, rate_checks
+from oven_bench.foreign.case_grid import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
+from oven_bench.foreign.command import Options, sums, tasks
+from oven_bench.foreign.paired_run import Pair, pair
+from oven_bench.foreign.run_log import Change, Reading, rate_checks
 from oven_bench.foreign.script import load, scripts_folder
+from oven_bench.foreign.script_run import Run, Task
 from oven_controller.errors import ConfigError
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -52,15 +52,13 @@ def test_a_start_is_a_multiple_of_the_tuned_rate() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    assert seeds("100,3-5") == [100, 3, 4, 5]
+    assert seed_list("100,3-5") == [100, 3, 4, 5]
     with pytest.raises(ConfigError, match="'x'"):
-        seeds("1,x")
+        seed_list("1,x")
     with pytest.raises(ConfigError, match="clm-warmup/adamw"):
         cells(["rnn"])
-    given = {"only": "clm", "seeds": "100", "logs": None, "steps": None, "quick": False, "width": None}
-    rest = {"init_std": None, "lr": None, "scripts": SCRIPTS}
     with pytest.raises(ConfigError, match="hgih"):
-        tasks(Namespace(starts="hgih", **given, **rest))
+        tasks(Options(only="clm", starts="hgih", scripts=SCRIPTS))
     with pytest.raises(ConfigError, match="no training scripts"):
         scripts_folder(SCRIPTS / "none")
 

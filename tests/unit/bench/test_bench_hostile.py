@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from typer import BadParameter
 
+from oven_bench.hostile.attack_effects import figures, noise, tables
 from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named
 from oven_bench.hostile.command import BENCH, cases
-from oven_bench.hostile.facts import LATER, Case, Log, Row, read
-from oven_bench.hostile.figures import figures, noise, tables
+from oven_bench.hostile.run_facts import LATER, Case, Log, Row, read
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.known_actuators import ACTUATORS
@@ -278,7 +279,7 @@ def test_what_is_asked_for_wrongly_is_told_with_the_remedy(tmp_path: Path) -> No
         BENCH.run(["--attacks", "newcomer", "--starts", "tuned"])
     with pytest.raises(ConfigError, match="--seeds x has 'x'"):
         BENCH.run(["--seeds", "x"])
-    with pytest.raises(ConfigError, match="must be at least 1"):
+    with pytest.raises(BadParameter, match="greater than or equal to 1"):
         BENCH.run(["--jobs", "0"])
     (tmp_path / "rows").write_text("{}\n")
     with pytest.raises(ConfigError, match="is not a results file of this bench; give another file"):

@@ -12,8 +12,8 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.pair import Pair, pair
-from oven_bench.foreign.play import Task
+from oven_bench.foreign.paired_run import Pair, pair
+from oven_bench.foreign.script_run import Task
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY] + [pytest.mark.usefixtures("installed")]
 __all__ = ["installed"]

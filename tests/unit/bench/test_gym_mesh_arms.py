@@ -40,7 +40,7 @@ from oven_agents.sdk.agent import Agent
 from oven_bench.gym.arm import RuleArm
 from oven_bench.fixed_rules import Alone
 
-MINE = RuleArm("agent.lr", lambda _: Alone())
+MINE = RuleArm("agent.learning_rate", lambda _: Alone())
 
 class Impatient(Agent):
     """Doubles the rate at once."""
@@ -157,7 +157,7 @@ def test_a_name_that_two_arms_have_is_refused(tmp_path: Path, monkeypatch: pytes
     install(tmp_path, "oven.arms", "mine = of_ours:MINE")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "of_ours", raising=False)
-    with pytest.raises(ConfigError, match=r"two arms are called 'agent\.lr'; rename that of your entry point"):
+    with pytest.raises(ConfigError, match=r"two arms are called 'agent\.learning_rate'; rename"):
         registry.arms()
 
 

@@ -19,8 +19,9 @@ from oven_bench.gym.best_rule import best_rule, oracle
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import plain, report
-from oven_bench.gym.score import NOISE, arm_score, cost, harmed, healthy, interval, noise, score, worse
+from oven_bench.gym.score import NOISE, arm_score, cost, harmed, healthy, noise, score, worse
 from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
+from oven_bench.statistics import bootstrapped_mean
 from oven_controller.errors import ConfigError
 
 
@@ -101,10 +102,10 @@ def test_a_solved_task_is_no_division_by_zero() -> None:
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=20))
 @settings(max_examples=40, deadline=None)
 def test_an_interval_holds_its_mean_and_lies_within_what_was_seen(values: list[float]) -> None:
-    found = interval(values)
+    found = bootstrapped_mean(values)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     assert found.mean == pytest.approx(fmean(values), abs=1e-9)
-    assert found == interval(values), "the same draws at each call"
+    assert found == bootstrapped_mean(values), "the same draws at each call"
 
 
 def test_seeds_of_one_family_do_not_narrow_the_interval() -> None:

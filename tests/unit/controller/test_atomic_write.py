@@ -9,15 +9,21 @@ import pytest
 from oven_controller.atomic_write import atomic_file, write_atomic
 
 
+def interrupted(target: Path) -> None:
+    with atomic_file(target) as out:
+        out.write(b"half")
+        raise KeyboardInterrupt
+
+
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "file"
     write_atomic(target, "old")
     with pytest.raises(UnicodeEncodeError):
         write_atomic(target, "new \udc80")
-    with pytest.raises(KeyboardInterrupt), atomic_file(target) as out:
-        out.write(b"half")
-        raise KeyboardInterrupt
-    assert target.read_text() == "old" and list(tmp_path.iterdir()) == [target]
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(target)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_reader_sees_the_new_content_when_it_is_complete(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.support.own_home import invoke
 from typer.testing import CliRunner
 
 from oven_controller.cli.agent import TEMPLATE
-from oven_controller.cli.main import app, run
+from oven_controller.cli.main import app
 from oven_controller.cli.panels import PANELS
 from oven_controller.runs.folder import Home
 from oven_controller.settings.resolution import resolve
@@ -73,12 +74,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return Home()
-
-
-def invoke(*args: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        run(args)
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.mesh_log import LR, Log
+from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.cli.main import run
 from oven_controller.mesh.code_hash import mesh_code_hash
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Observation, RunStarted
@@ -34,12 +34,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return Home()
-
-
-def invoke(*args: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        run(args)
-    return int(caught.value.code or 0)
 
 
 def test_a_log_that_follows_from_its_inputs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 def test_none_of_a_hundred_thousand_counts() -> None:
     honest = honest_log()
     clean, clean_ring = Mesh(RUN), Keyring(KEYS["learner"])
-    wanted = [output for event in honest for output in clean.step(clean_ring.judge(event))]
+    wanted = [output for event in honest for output in clean.step(clean_ring.verify(event))]
     assert clean.divergence is None and not clean.pending
 
     mesh, keyring = Mesh(RUN), Keyring(KEYS["learner"])
@@ -59,7 +59,7 @@ def test_none_of_a_hundred_thousand_counts() -> None:
     expected: Counter[str] = Counter(clean.state.counters)
     layers: Counter[str] = Counter()
     for event, done, counters in between(honest, MUTANTS):
-        judged = keyring.judge(event)
+        judged = keyring.verify(event)
         outputs = mesh.step(judged)
         found += outputs
         if not done:
@@ -86,7 +86,7 @@ def test_a_keyring_without_a_pin_believes_the_first_learner_and_no_other() -> No
     honest = honest_log()
     keyring = Keyring()
     for event, done, _ in between(honest, 2_000):
-        judged = keyring.judge(event)
+        judged = keyring.verify(event)
         if not done:
             assert judged == event
         elif done in ("unsigned", "wrongly_signed", "transplanted", "altered"):
@@ -98,9 +98,9 @@ def test_a_keyring_without_a_pin_believes_the_first_learner_and_no_other() -> No
 def test_every_bit_of_a_signature_matters(flip: int) -> None:
     start, event = (e for e in honest_log()[:5] if names.kind(e.subject) in ("run", "observation"))
     keyring = Keyring(KEYS["learner"])
-    keyring.judge(start)
+    keyring.verify(start)
     raw = bytearray(base64.b64decode(event.signature))
     raw[flip // 8] ^= 1 << flip % 8
-    assert keyring.judge(event) == event
-    forged = keyring.judge(replace(event, signature=base64.b64encode(raw).decode()))
+    assert keyring.verify(event) == event
+    forged = keyring.verify(replace(event, signature=base64.b64encode(raw).decode()))
     assert isinstance(forged.body, Malformed) and forged.body.fault == "signature"

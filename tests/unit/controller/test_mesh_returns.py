@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.mesh_log import Log
 
-from oven_controller.mesh.rollback_limits import MOST, Returns
+from oven_controller.mesh.rollback_limits import MOST, RollbackLimits
 from oven_controller.protocol.messages import Decision, MetricSpec, Receipt
 
 BACK, EVAL = "run.rollback", MetricSpec(name="eval/loss", better="down", held_out=True)
@@ -80,7 +80,7 @@ def test_harm_is_not_repeated() -> None:
 
 
 def test_nan_is_no_better_reading() -> None:
-    returns = Returns()
+    returns = RollbackLimits()
     returns.observe(1, 1, -2.0)
     for tick, reading in ((2, float("nan")), (3, float("inf"))):
         returns.observe(tick, tick, reading)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
-from tests.unit.controller.test_cli_replay import invoke
 
 from oven_controller.log.message_gaps import Hole, Numbering
 from oven_controller.protocol.events import Event

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, NOON, Log
+from tests.support.own_home import invoke
 from tests.support.replayed import left_behind
-from tests.unit.controller.test_cli_replay import invoke
 
 from oven_controller.runs.folder import Home
 from oven_controller.stack.line_output import Headless

@@ -24,7 +24,7 @@ from oven_controller.protocol.messages import (
 )
 from oven_controller.protocol.names import Subjects
 from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, Signer, judged
+from oven_controller.security.signing import Keyring, Signer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ON = Subjects("r")
@@ -68,7 +68,7 @@ def begun(pin: str | None = PIN, **how: Any) -> Keyring:
 
 
 def fault(keyring: Keyring, event: Event) -> str:
-    found = keyring.judge(event)
+    found = keyring.verify(event)
     assert dataclasses.replace(found, body=event.body) == event, "only the body is replaced"
     return found.body.fault if isinstance(found.body, Malformed) else ""
 
@@ -181,7 +181,8 @@ def test_unchecked_a_signature_need_only_be_there() -> None:
     subject, body, _ = SAID["decision"]
     events = [started(), event(subject, body, "stranger"), event(subject, body, None)]
     faults = [
-        found.body.fault if isinstance(found.body, Malformed) else "" for found in judged(events, PIN, check=False)
+        found.body.fault if isinstance(found.body, Malformed) else ""
+        for found in map(Keyring(PIN, check=False).verify, events)
     ]
     assert faults == ["", "", "unsigned"]
     assert fault(Keyring(check=False), started("stranger")) == "signature", "the keys themselves are always checked"
@@ -209,7 +210,7 @@ def test_nothing_that_is_fed_to_it_makes_it_raise(data: bytes, message_id: str, 
     subject, body, _ = SAID[kind]
     keyring = begun()
     for said in (data, body.wire()):
-        found = keyring.judge(Event.read(9, subject, said, NOON, message_id=message_id, signature=signature))
+        found = keyring.verify(Event.read(9, subject, said, NOON, message_id=message_id, signature=signature))
         assert isinstance(found.body, Malformed)
 
 
@@ -228,11 +229,11 @@ def test_white_space_that_was_signed_survives_an_export(spaces: list[bytes]) -> 
     signed = event(subject, b"".join(spaces) + body.wire(), who)
     lines = [started().line(), signed.line()]
     assert all("\n" not in line and "\r" not in line for line in lines)
-    assert [found.body for found in judged(map(Event.from_line, lines), PIN)][1] == body
+    assert [found.body for found in map(Keyring(PIN).verify, map(Event.from_line, lines))][1] == body
 
 
 def test_what_was_judged_and_printed_can_be_judged_again() -> None:
     subject, body, _ = SAID["decision"]
-    forged = begun().judge(event(subject, body, "stranger"))
+    forged = begun().verify(event(subject, body, "stranger"))
     assert '"type": "Malformed"' in forged.line() and '"fault": "signature"' in forged.line()
     assert Event.from_line(forged.line()).body == body

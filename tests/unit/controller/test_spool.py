@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
-from tests.unit.controller.test_cli_replay import invoke
 
 from oven_controller.bus.log import Entry
 from oven_controller.errors import ConfigError

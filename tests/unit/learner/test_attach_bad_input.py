@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, Sequential, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Sequential, equal, trainer, weights
 from tests.support.tiny_grpo import ROWS, grpo, vowels
 from tests.unit.learner.test_attach_trl import tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -21,6 +21,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -30,8 +31,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
-def attached(job: Any) -> Deciding:
-    line = Deciding()
+def attached(job: Any) -> FakeLink:
+    line = FakeLink()
     attach(job, link=line)
     job.train()
     end = line.sent[-1]
@@ -41,14 +42,14 @@ def attached(job: Any) -> Deciding:
 
 def refused(job: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        attach(job, link=Deciding())
+        attach(job, link=FakeLink())
     assert job.state.global_step == 0
 
 
 def test_a_tokenizer_with_ids_that_the_model_does_not_have(tmp_path: Path) -> None:
     words = tokenizer()
     words.add_tokens(["<more>"])
-    attach(grpo(tmp_path, processing_class=words), link=Deciding())  # which no prompt uses
+    attach(grpo(tmp_path, processing_class=words), link=FakeLink())  # which no prompt uses
     rows = [*ROWS, {"prompt": "a<more>", "reference": "b"}]
     said = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
     refused(grpo(tmp_path, rows=rows, processing_class=words), said)
@@ -64,7 +65,7 @@ def test_prompts_without_a_token(tmp_path: Path) -> None:
     refused(grpo(tmp_path, rows=talk * 8), r"8 of 16 prompts are empty \(rows 1, 3, 5, 7, 9, …\)")
     words = tokenizer()
     words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    attach(grpo(tmp_path, rows=rows, processing_class=words), link=Deciding())  # it begins every text by itself
+    attach(grpo(tmp_path, rows=rows, processing_class=words), link=FakeLink())  # it begins every text by itself
 
 
 def test_a_beta_below_0(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_rollback_has_the_generator_load_the_weights_that_came_back(tmp_path: 
     """TRL sends vLLM its weights when the step's number is another than when it last did: after a rollback it may be
     the same, with other weights."""
     job = grpo(tmp_path)
-    line = Deciding({2: ("run.rollback", 0.0)})
+    line = FakeLink({2: ("run.rollback", 0.0)})
     attach(job, link=line)
     loaded: list[int] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.attached import THIRD_PARTY, Deciding, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.protocol.messages import (
@@ -22,6 +22,7 @@ from oven_controller.protocol.messages import (
 )
 from oven_controller.protocol.rules import Rules
 from oven_learner.hf.attach import attach
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -29,7 +30,7 @@ BACK = {4: ("run.rollback", 1.0), 7: ("run.rollback", 1.0), 10: ("run.rollback",
 """Back to the start each time: ten steps are lost, and an epoch has 16."""
 
 
-def ended(line: Deciding) -> RunEnded:
+def ended(line: FakeLink) -> RunEnded:
     assert isinstance(line.sent[-1], RunEnded)
     return line.sent[-1]
 
@@ -39,14 +40,14 @@ def number(value: Value) -> int:
     return int(value)
 
 
-def horizon(line: Deciding) -> Any:
+def horizon(line: FakeLink) -> Any:
     assert isinstance(line.sent[0], RunStarted)
     return line.sent[0].horizon
 
 
 @pytest.mark.parametrize("steps", [{"max_steps": 12}, {"max_steps": -1, "num_train_epochs": 1}])
 def test_a_run_that_was_rolled_back_ends_with_all_its_steps_kept(tmp_path: Path, steps: dict[str, Any]) -> None:
-    line = Deciding(dict(BACK))
+    line = FakeLink(dict(BACK))
     job = trainer(tmp_path, lr_scheduler_type="linear", **steps)
     attach(job, link=line)
     job.train()
@@ -61,7 +62,7 @@ def test_a_run_that_was_rolled_back_ends_with_all_its_steps_kept(tmp_path: Path,
 
 
 def test_charged_it_ends_after_as_many_gradient_steps(tmp_path: Path) -> None:
-    line = Deciding(dict(BACK))
+    line = FakeLink(dict(BACK))
     job = trainer(tmp_path)
     attach(job, link=line, charge_rollbacks=True)
     job.train()
@@ -74,7 +75,7 @@ def test_without_a_rollback_both_train_what_the_trainer_does(tmp_path: Path, ste
     straight = trainer(tmp_path, **steps)
     straight.train()
     for charged in (False, True):
-        line, job = Deciding(), trainer(tmp_path, **steps)
+        line, job = FakeLink(), trainer(tmp_path, **steps)
         attach(job, link=line, charge_rollbacks=charged)
         job.train()
         assert equal(weights(job), weights(straight)) and ended(line).step == straight.state.global_step

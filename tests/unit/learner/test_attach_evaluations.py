@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, llama, rows, trainer
+from tests.support.attached import THIRD_PARTY, llama, rows, trainer
 from tests.unit.learner.test_attach_trl import grpo, sft
 from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
@@ -18,6 +18,7 @@ from oven_controller.mesh.judging_metric import judging_metric
 from oven_controller.mesh.state import State
 from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 TEXTS = [{"text": "abcd"}, {"text": "bcde"}]
@@ -46,12 +47,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def announced(line: Deciding) -> list[MetricSpec]:
+def announced(line: FakeLink) -> list[MetricSpec]:
     assert isinstance(line.sent[0], RunStarted)
     return [spec for spec in line.sent[0].metrics if spec.held_out]
 
 
-def came(line: Deciding) -> dict[str, list[float]]:
+def came(line: FakeLink) -> dict[str, list[float]]:
     """By metric: what was published while it trained, and at the end."""
     found: dict[str, list[float]] = {}
     assert isinstance(line.sent[-1], RunEnded)
@@ -71,7 +72,7 @@ def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: 
     names = [f"eval/b_{last}", f"eval/a_{last}"] if several else [f"eval/{last}"]
     more = {} if name == "sft" or name == "dpo" else {"per_device_eval_batch_size": 4}
     job = make(tmp_path, policy, held_out=sets, max_steps=3, eval_strategy="steps", eval_steps=2, **more)
-    line = Deciding()
+    line = FakeLink()
     attach(job, link=line)
     job.train()
     assert [(spec.name, spec.better) for spec in announced(line)] == [(name, better) for name in names]
@@ -94,7 +95,7 @@ def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
     sets = {name: Dataset.from_list([{"prompt": name}] * 4) for name in "wx"}
     job = rloo(tmp_path, policy, held_out=sets, max_steps=2, eval_strategy="steps", eval_steps=1)
     job.reward_funcs = [asked, asked]
-    line = Deciding()
+    line = FakeLink()
     attach(job, link=line)
     job.train()
     measured = came(line)
@@ -106,7 +107,7 @@ def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
     own = MetricSpec(name="eval/solved", better="up", held_out=True)
     part = MetricSpec(name="eval/solved/hard", better="up", held_out=True)  # of more parts than the trainer's own
     for metrics, wanted in (((own,), "eval/solved"), ((part,), part.name), ((), "eval/loss")):
-        line, job = Deciding(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+        line, job = FakeLink(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
         attach(job, link=line, metrics=metrics, evaluate=lambda: {"eval/solved": 0.5, part.name: 0.5})
         job.train()
         run = line.sent[0]
@@ -120,7 +121,7 @@ def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
 
 
 def test_what_the_user_announces_is_not_announced_twice(tmp_path: Path) -> None:
-    line, job = Deciding(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+    line, job = FakeLink(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
     own = MetricSpec(name="eval/loss", better="down", held_out=True, unit="nats per token")
     attach(job, link=line, metrics=(own, MetricSpec(name="grad_norm", better="down")))
     job.train()
@@ -130,7 +131,7 @@ def test_what_the_user_announces_is_not_announced_twice(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_does_not_evaluate_announces_nothing(tmp_path: Path) -> None:
-    line, job = Deciding(), trainer(tmp_path, data=rows(8), max_steps=1)
+    line, job = FakeLink(), trainer(tmp_path, data=rows(8), max_steps=1)
     attach(job, link=line)
     job.train()
     assert announced(line) == []

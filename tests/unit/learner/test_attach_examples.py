@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.attached import THIRD_PARTY, equal, weights
 
 import oven_learner
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -42,7 +43,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "1")
 
 
-def ran(script: str, link: Deciding | None, monkeypatch: pytest.MonkeyPatch) -> Any:
+def ran(script: str, link: FakeLink | None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The trainer of the script, after it has run; without a link its line `oven.attach(trainer)` does nothing."""
     trainers: list[Any] = []
 
@@ -63,7 +64,7 @@ def test_in_observe_the_log_is_complete_and_the_result_is_the_same(
 ) -> None:
     steps, own, measured = SCRIPTS[script]
     plain = ran(script, None, monkeypatch)
-    line = Deciding()
+    line = FakeLink()
     job = ran(script, line, monkeypatch)
     assert equal(weights(plain), weights(job)), "attaching changed the training"
 

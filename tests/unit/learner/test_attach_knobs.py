@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStarted
@@ -15,16 +15,17 @@ from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.lr_scale import LearningRateScale
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-def rates(line: Deciding) -> list[float]:
+def rates(line: FakeLink) -> list[float]:
     return line.series("learning_rate")
 
 
 def user_rates(folder: Path, settings: dict[str, Any]) -> list[float]:
-    job, line = trainer(folder, **settings), Deciding()
+    job, line = trainer(folder, **settings), FakeLink()
     attach(job, link=line)
     job.train()
     return rates(line)
@@ -33,17 +34,17 @@ def user_rates(folder: Path, settings: dict[str, Any]) -> list[float]:
 def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6}
     straight = trainer(tmp_path / "job", **settings)
-    attach(straight, link=Deciding())
+    attach(straight, link=FakeLink())
     straight.train()
     resumed = trainer(tmp_path / "job", **settings)
-    attach(resumed, link=Deciding(past=ResumeState(1, 6, 9, {})))
+    attach(resumed, link=FakeLink(past=ResumeState(1, 6, 9, {})))
     resumed.train(resume_from_checkpoint=str(tmp_path / "job" / "checkpoint-6"))
     assert equal(weights(straight), weights(resumed))
 
 
 def test_a_restart_from_scratch_sets_the_scale_of_the_log_again(tmp_path: Path) -> None:
     own = user_rates(tmp_path / "own", {})
-    job, line = trainer(tmp_path / "again"), Deciding(past=ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
+    job, line = trainer(tmp_path / "again"), FakeLink(past=ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attach(job, link=line)
     job.train()
     assert rates(line) == pytest.approx([rate * 0.5 for rate in own], rel=1e-7)
@@ -58,11 +59,11 @@ def test_parameter_groups_keep_their_own_rates(tmp_path: Path) -> None:
         return trainer(tmp_path / name, save_strategy="steps", save_steps=6, **settings), optimizer
 
     job, optimizer = made("job")
-    attach(job, link=Deciding({2: ("optimizer.lr_scale", 0.5)}))
+    attach(job, link=FakeLink({2: ("optimizer.lr_scale", 0.5)}))
     job.train()
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.0005, 0.001, 0.0015, 0.002])
     resumed, optimizer = made("job")
-    attachment = attach(resumed, link=Deciding({8: ("optimizer.lr_scale", 1.0)}, past=ResumeState(1, 6, 9, {})))
+    attachment = attach(resumed, link=FakeLink({8: ("optimizer.lr_scale", 1.0)}, past=ResumeState(1, 6, 9, {})))
     resumed.train(resume_from_checkpoint=str(tmp_path / "job" / "checkpoint-6"))
     assert attachment.actuators.read("optimizer.lr_scale") == pytest.approx(1.0)
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.001, 0.002, 0.003, 0.004])
@@ -108,7 +109,7 @@ def test_clipping_acts(tmp_path: Path) -> None:
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
             after.append(float(torch.nn.utils.get_total_norm([p.grad for p in kw["model"].parameters()])))
 
-    job, line = trainer(tmp_path, max_grad_norm=0.1), Deciding({4: ("grad.clip", 0.02)})
+    job, line = trainer(tmp_path, max_grad_norm=0.1), FakeLink({4: ("grad.clip", 0.02)})
     job.add_callback(Norms())
     attach(job, link=line)
     job.train()
@@ -126,7 +127,7 @@ def test_a_rollback_restores_weights_optimizer_and_step_and_keeps_the_scale(tmp_
             moments = [s["exp_avg_sq"].clone() for s in optimizer.state.values()]
             states[len(line.observed())] = (weights(job), (job.state.global_step, moments))
 
-    line = Deciding({6: ("optimizer.lr_scale", 0.5), 9: ("run.rollback", 5.0)})
+    line = FakeLink({6: ("optimizer.lr_scale", 0.5), 9: ("run.rollback", 5.0)})
     own = user_rates(tmp_path / "own", {})
     job = trainer(tmp_path / "job", logging_steps=2)
     job.add_callback(Watch())
@@ -160,7 +161,7 @@ def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             ended.append(held())
 
-    line = Deciding({8: ("run.rollback", 0.0), 10: ("run.undo_rollback", None)})
+    line = FakeLink({8: ("run.rollback", 0.0), 10: ("run.undo_rollback", None)})
     job = trainer(tmp_path, logging_steps=2)
     job.add_callback(Watch())
     attach(job, link=line)
@@ -173,7 +174,7 @@ def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they
 
 
 def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
-    line = Deciding({11: ("run.rollback", 0.0)})
+    line = FakeLink({11: ("run.rollback", 0.0)})
     job = trainer(tmp_path)
     before = weights(job)
     seen: list[list[torch.Tensor]] = []
@@ -190,7 +191,7 @@ def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
 
 def test_a_rollback_leaves_the_users_own_actuators_alone(tmp_path: Path) -> None:
     """A weight decay lives in the optimizer's state, which a rollback restores."""
-    job, line = trainer(tmp_path), Deciding({6: ("decay", 0.5), 9: ("run.rollback", 0.0)})
+    job, line = trainer(tmp_path), FakeLink({6: ("decay", 0.5), 9: ("run.rollback", 0.0)})
 
     def groups() -> list[dict[str, Any]]:
         optimizer: Any = job.optimizer
@@ -209,7 +210,7 @@ def test_a_rollback_leaves_the_users_own_actuators_alone(tmp_path: Path) -> None
 
 
 def test_a_stop_saves_a_checkpoint_and_ends(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, save_strategy="no"), Deciding({4: ("run.stop", None)})
+    job, line = trainer(tmp_path, save_strategy="no"), FakeLink({4: ("run.stop", None)})
     attach(job, link=line)
     job.train()
     assert job.state.global_step == 4
@@ -221,8 +222,8 @@ def test_a_stop_saves_a_checkpoint_and_ends(tmp_path: Path) -> None:
 def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: Path) -> None:
     plain = trainer(tmp_path / "plain")
     plain.train()
-    job, line = trainer(tmp_path / "held"), Deciding()
-    line.coming.extend([OperatorCommand(id="1", action="hold")])
+    job, line = trainer(tmp_path / "held"), FakeLink()
+    line.incoming.extend([OperatorCommand(id="1", action="hold")])
     waited: list[int] = []
     receive = line.receive
 
@@ -241,7 +242,7 @@ def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: 
 
 def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
-    job, line = trainer(tmp_path), Deciding({3: ("run.rollback", 0.0)})
+    job, line = trainer(tmp_path), FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     job.train()
     run = line.sent[0]
@@ -254,14 +255,14 @@ def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monk
 def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.unit.learner.test_client import decide
+    from tests.support.decisions import decide
 
     def full(_: object) -> Any:
         raise MemoryError("no room")
 
     monkeypatch.setattr("oven_learner.hf.trainer_snapshot.take", full)
-    job, line = trainer(tmp_path), Deciding()
-    line.coming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
+    job, line = trainer(tmp_path), FakeLink()
+    line.incoming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
     attach(job, link=line)
     job.train()
     assert len(line.observed()) == 12

@@ -7,16 +7,17 @@ import sys
 
 import pytest
 import torch
-from tests.unit.learner.test_client import Line, decide
+from tests.support.decisions import decide
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Observation, OperatorCommand, RunEnded, RunStarted
 from oven_learner.loop import connect
 from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink
 
 
-def ended(line: Line) -> RunEnded:
+def ended(line: FakeLink) -> RunEnded:
     assert isinstance(line.sent[-1], RunEnded)
     return line.sent[-1]
 
@@ -51,10 +52,10 @@ def environment() -> dict[str, str]:
 
 
 def test_five_lines_are_a_run() -> None:
-    line, rate = Line(), [1.0]
+    line, rate = FakeLink(), [1.0]
     knobs = oven.Actuators()
     knobs.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10, scale="log")
-    line.coming.append(decide(2.0, apply_at=3))
+    line.incoming.append(decide(2.0, apply_at=3))
     with connect(knobs, max_steps=10, link=line) as client:
         for step in range(1, 11):
             client.observe(step, {"loss": 1 / step, "rate": rate[0]})
@@ -69,8 +70,8 @@ def test_an_optimizer_brings_its_learning_rate() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
-    line, rates = Line(), []
-    line.coming.append(decide(0.5, actuator="optimizer.lr_scale", apply_at=4))
+    line, rates = FakeLink(), []
+    line.incoming.append(decide(0.5, actuator="optimizer.lr_scale", apply_at=4))
     with connect(optimizer=optimizer, scheduler=scheduler, max_steps=8, link=line) as client:
         for step in range(1, 9):
             rates.append(optimizer.param_groups[0]["lr"])
@@ -83,14 +84,14 @@ def test_an_optimizer_brings_its_learning_rate() -> None:
 
 
 def test_an_operator_ends_the_loop() -> None:
-    line = Line()
+    line = FakeLink()
     steps = 0
     with connect(max_steps=10, link=line) as client:
         for step in range(1, 11):
             steps = step
             client.observe(step, {"loss": 1.0})
             if step == 4:
-                line.coming.append(OperatorCommand(id="1", action="stop", reason="enough"))
+                line.incoming.append(OperatorCommand(id="1", action="stop", reason="enough"))
             client.poll()
             if client.stopping:
                 break
@@ -99,31 +100,31 @@ def test_an_operator_ends_the_loop() -> None:
 
 
 def test_a_loop_that_raises_ends_as_failed_and_a_spent_budget_as_completed() -> None:
-    line = Line()
+    line = FakeLink()
     with pytest.raises(ZeroDivisionError), connect(link=line):
         _ = 1 / 0
     assert (ended(line).reason, ended(line).detail) == ("failed", "ZeroDivisionError: division by zero")
-    line = Line()
+    line = FakeLink()
     with connect(seconds=1e-9, link=line) as client:
         client.observe(1, {})
         client.poll()
         assert client.stopping and client.out_of_time
     assert ended(line).reason == "completed"
-    line = Line()
+    line = FakeLink()
     with pytest.raises(KeyboardInterrupt), connect(link=line):
         raise KeyboardInterrupt
     assert ended(line).reason == "stopped"
 
 
 def test_snapshots_of_ones_own_bring_the_rollback() -> None:
-    state, line = [0], Line()
+    state, line = [0], FakeLink()
     snapshots = Snapshots(lambda: (state[0], state[0]), lambda kept: state.__setitem__(0, kept))
     with connect(snapshots=snapshots, max_steps=9, link=line) as client:
         for step in range(1, 9):
             state[0] += 1
             client.observe(step, {})
             if step == 7:
-                line.coming.append(decide(5.0, actuator="run.rollback", apply_at=8))
+                line.incoming.append(decide(5.0, actuator="run.rollback", apply_at=8))
             client.poll()
     assert state[0] == 5 + 1
     run = line.sent[0]

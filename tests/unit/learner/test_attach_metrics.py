@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, Sequential, equal, llama, rows, tokens, trainer, weights
+from tests.support.attached import THIRD_PARTY, Sequential, equal, llama, rows, tokens, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.optim import gauges, update_norm
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-def started(line: Deciding) -> RunStarted:
+def started(line: FakeLink) -> RunStarted:
     assert isinstance(line.sent[0], RunStarted)
     return line.sent[0]
 
 
-def ended(line: Deciding) -> RunEnded:
+def ended(line: FakeLink) -> RunEnded:
     assert isinstance(line.sent[-1], RunEnded)
     return line.sent[-1]
 
@@ -52,7 +53,7 @@ def test_every_step_is_published_with_its_own_figures_and_nothing_changes(
     plain.train()
     wanted = [entry for entry in plain.state.log_history if "loss" in entry]
 
-    attached, line = made("attached", logging_steps=10), Deciding()
+    attached, line = made("attached", logging_steps=10), FakeLink()
     attach(attached, link=line)
     attached.train()
     assert [seen.step for seen in line.observed()] == list(range(1, 13))
@@ -69,7 +70,7 @@ def test_the_rank_of_random_numbers_is_the_same_too(tmp_path: Path) -> None:
     for name in ("plain", "attached"):
         job = trainer(tmp_path / name)
         if name == "attached":
-            attach(job, link=Deciding())
+            attach(job, link=FakeLink())
         job.train()
         after.append(torch.rand(3))
     assert torch.equal(*after)
@@ -78,7 +79,7 @@ def test_the_rank_of_random_numbers_is_the_same_too(tmp_path: Path) -> None:
 def test_a_nan_loss_arrives_as_nan(tmp_path: Path) -> None:
     """The trainer's own log shows a finite one: it filters."""
     job = trainer(tmp_path, data=rows(poison=17), cls=Sequential)  # four rows a step: the fifth
-    line = Deciding()
+    line = FakeLink()
     attach(job, link=line)
     job.train()
     assert [math.isnan(loss) for loss in line.series("loss")[:5]] == [False] * 4 + [True]
@@ -86,7 +87,7 @@ def test_a_nan_loss_arrives_as_nan(tmp_path: Path) -> None:
 
 
 def test_what_was_evaluated_is_published_and_ends_the_run(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), Deciding()
+    job, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), FakeLink()
     attach(job, link=line)
     job.train()
     measured = {seen.tick: seen.metrics["eval/loss"] for seen in line.observed() if "eval/loss" in seen.metrics}
@@ -97,7 +98,7 @@ def test_what_was_evaluated_is_published_and_ends_the_run(tmp_path: Path) -> Non
 
 
 def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line, evaluate=lambda: {"eval/accuracy": job.state.global_step / 12}, evaluate_every=5)
     job.train()
     assert [(s.step, s.metrics["eval/accuracy"]) for s in line.observed() if "eval/accuracy" in s.metrics] == [
@@ -107,17 +108,17 @@ def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end
 
 
 def test_an_evaluation_that_was_decided_comes_with_the_next_step_and_changes_nothing(tmp_path: Path) -> None:
-    own, asked = trainer(tmp_path), Deciding({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
+    own, asked = trainer(tmp_path), FakeLink({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
     attach(own, link=asked, evaluate=lambda: {"eval/accuracy": 0.5}, evaluate_every=5)
     own.train()
     assert [s.tick for s in asked.observed() if "eval/accuracy" in s.metrics] == [1, 4, 6, 8, 11, 13]
     assert own.state.global_step == 12
 
-    by_itself, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), Deciding({2: ("run.evaluate", None)})
+    by_itself, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), FakeLink({2: ("run.evaluate", None)})
     attach(by_itself, link=line)
     by_itself.train()
     assert [s.tick for s in line.observed() if "eval/loss" in s.metrics] == [3, 7]
-    left_alone, silent = trainer(tmp_path), Deciding()
+    left_alone, silent = trainer(tmp_path), FakeLink()
     attach(left_alone, link=silent)
     left_alone.train()
     assert line.series("loss") == silent.series("loss")
@@ -125,7 +126,7 @@ def test_an_evaluation_that_was_decided_comes_with_the_next_step_and_changes_not
 
 
 def test_the_run_is_announced_in_observe_with_bounds_from_the_users_own_values(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, max_grad_norm=2.0), Deciding()
+    job, line = trainer(tmp_path, max_grad_norm=2.0), FakeLink()
     attach(job, link=line)
     job.train()
     run = started(line)
@@ -140,9 +141,9 @@ def test_the_run_is_announced_in_observe_with_bounds_from_the_users_own_values(t
 
 def test_attaching_twice_is_refused(tmp_path: Path) -> None:
     job = trainer(tmp_path)
-    attach(job, link=Deciding())
+    attach(job, link=FakeLink())
     with pytest.raises(ConfigError, match="attached already"):
-        attach(job, link=Deciding())
+        attach(job, link=FakeLink())
 
 
 def test_without_a_controller_it_says_how_to_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_a_training_that_raises_is_announced_as_failed(tmp_path: Path) -> None:
             if state.global_step == 4:
                 raise RuntimeError("out of memory")
 
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.add_callback(Boom())
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -168,7 +169,7 @@ def test_a_training_that_raises_is_announced_as_failed(tmp_path: Path) -> None:
 
 
 def test_a_second_training_is_a_second_incarnation(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()
     job.train()
@@ -193,7 +194,7 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
                 gradient, moment = (torch.cat(side) for side in zip(*pairs, strict=True))
                 wanted.append(float(torch.nn.functional.cosine_similarity(gradient, moment, dim=0)))
 
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
@@ -206,7 +207,7 @@ def test_the_gauge_is_the_same_in_small_parts(tmp_path: Path, monkeypatch: pytes
     found = []
     for chunk in (2**24, 9):
         monkeypatch.setattr(update_norm, "CHUNK", chunk)
-        job, line = trainer(tmp_path), Deciding()
+        job, line = trainer(tmp_path), FakeLink()
         attach(job, link=line)
         job.train()
         found.append([seen.metrics.get(gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
@@ -226,7 +227,7 @@ def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Pa
             before = torch.zeros_like(gradient) if self.mean is None else self.mean
             self.mean = 0.9 * before + 0.1 * gradient
 
-    job, line = trainer(tmp_path, optim="sgd"), Deciding()
+    job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
@@ -236,7 +237,7 @@ def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Pa
 
 def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.optim.momentum.COPY_BYTES", 8)
-    job, line = trainer(tmp_path, optim="sgd"), Deciding()
+    job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
     job.train()
     assert all(gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
@@ -246,14 +247,14 @@ def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkey
 
 def test_a_gauge_that_raises_is_given_up_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "alignment", lambda *_: 1 / 0)
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()
     assert len(line.observed()) == 12
 
 
 def test_a_time_budget_ends_the_run_in_order(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line, seconds=1e-6)
     job.train()
     assert job.state.global_step == 1

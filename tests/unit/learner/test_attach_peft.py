@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.attached import THIRD_PARTY, equal, weights
 from tests.support.tiny_grpo import grpo, lora
 from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
@@ -16,6 +16,7 @@ from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -32,13 +33,13 @@ def adapted(folder: Path, **options: Any) -> Any:
 def test_attaching_changes_nothing_and_knobs_and_gauges_work(tmp_path: Path) -> None:
     plain = adapted(tmp_path / "plain", max_steps=5)
     plain.train()
-    job, line = adapted(tmp_path / "attached", max_steps=5), Deciding()
+    job, line = adapted(tmp_path / "attached", max_steps=5), FakeLink()
     attach(job, link=line)
     job.train()
     assert equal(weights(plain), weights(job))
     assert {"loss", "grad_norm", "reward"} <= line.observed()[0].metrics.keys()
     assert "optim/grad_momentum_cos" in line.observed()[2].metrics, "of the adapter's own moments"
-    job, line = adapted(tmp_path, max_steps=5), Deciding({1: ("optimizer.lr_scale", 0.5), 2: ("grad.clip", 0.7)})
+    job, line = adapted(tmp_path, max_steps=5), FakeLink({1: ("optimizer.lr_scale", 0.5), 2: ("grad.clip", 0.7)})
     attach(job, link=line)
     job.train()
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 2
@@ -48,7 +49,7 @@ def test_attaching_changes_nothing_and_knobs_and_gauges_work(tmp_path: Path) -> 
 def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
     job = adapted(tmp_path, max_steps=5)
     begin = weights(job)
-    line = Deciding({3: ("run.rollback", 0.0)})
+    line = FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     kept: list[int] = []
     take = trainer_snapshot.take
@@ -79,7 +80,7 @@ def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reuse", [{}, {"num_iterations": 3}])
 def test_beta_rises_from_0_to_the_model_without_its_adapter(tmp_path: Path, reuse: Any) -> None:
     job = adapted(tmp_path, max_steps=4, **reuse)
-    line = Deciding({2: ("grpo.beta", 0.1)})
+    line = FakeLink({2: ("grpo.beta", 0.1)})
     attach(job, link=line)
     job.train()
     run = line.sent[0]
@@ -98,7 +99,7 @@ def test_an_external_teacher_takes_the_place_of_the_model_below_and_gives_it_bac
     frozen = sum(p.numel() for p in job.model.parameters() if not p.requires_grad)
     assert teachers.parameters("base") == frozen
     teachers.add("strong", teacher(11), tokenizer())
-    line = Deciding({2: ("teacher.active", "strong"), 4: ("teacher.active", "base")})
+    line = FakeLink({2: ("teacher.active", "strong"), 4: ("teacher.active", "base")})
     attach(job, link=line, teachers=teachers)
     job.train()
     assert [(r.status, r.before, r.after) for r in line.receipts()] == [

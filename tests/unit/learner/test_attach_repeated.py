@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, trainer
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
@@ -24,6 +24,7 @@ from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.repeated_rows import REPEATED
 from oven_learner.hf.row_bitmap import RowsRead
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -48,7 +49,7 @@ def numbered() -> Mixture:
     return Mixture({"many": rows[:50], "few": rows[50:]}, {"many": 3, "few": 1}, seed=4)
 
 
-def trained(folder: Path, line: Deciding, resume: str | None = None, **settings: Any) -> list[list[float]]:
+def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings: Any) -> list[list[float]]:
     """The rows of each optimizer step."""
     mixture = numbered()
     job: Trainer = trainer(folder, data=mixture.dataset, **settings)
@@ -95,7 +96,7 @@ def test_rows_of_another_dataset_were_not_read() -> None:
 ], ids=["steps", "accumulated, drawn by a worker", "epochs"])  # fmt: skip
 def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Across a skip, which throws away what was drawn ahead, and a rollback in place, which leaves the data."""
-    line = Deciding({4: ("data.skip", 3.0), 7: ("run.rollback", 5.0), 9: ("data.skip", 2.0)})
+    line = FakeLink({4: ("data.skip", 3.0), 7: ("run.rollback", 5.0), 9: ("data.skip", 2.0)})
     seen = trained(tmp_path, line, **settings)
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
     assert line.series(NAME) == pytest.approx(by_hand(seen), abs=1e-9)
@@ -103,10 +104,10 @@ def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[
 
 
 def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Path) -> None:
-    first = Deciding({3: ("data.skip", 4.0)})
+    first = FakeLink({3: ("data.skip", 4.0)})
     seen = trained(tmp_path, first, save_strategy="steps", save_steps=6)
     past, checkpoint = ResumeState(1, 6, 99, {}), str(tmp_path / "checkpoint-6")
-    again = Deciding(past=past)
+    again = FakeLink(past=past)
     assert trained(tmp_path, again, checkpoint) == seen[6:]
     assert again.series(NAME) == first.series(NAME)[6:]
 
@@ -116,7 +117,7 @@ def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"data": mixture.dataset, "save_strategy": "steps", "save_steps": 6, "max_steps": 9}
     shares = []
     for resume in (None, str(tmp_path / "checkpoint-6")):
-        line = Deciding(past=ResumeState(1, 6, 99, {}) if resume else None)
+        line = FakeLink(past=ResumeState(1, 6, 99, {}) if resume else None)
         job = trainer(tmp_path, ignore_data_skip=True, **settings)
         attach(job, link=line, mixture=Mixture({"all": numbered().dataset}, seed=2))
         job.train(resume_from_checkpoint=resume)
@@ -124,17 +125,17 @@ def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
     assert max(shares[0][:6]) < 1 and shares[1] == [1.0] * 3
 
 
-def started(line: Deciding) -> RunStarted:
+def started(line: FakeLink) -> RunStarted:
     assert isinstance(line.sent[0], RunStarted)
     return line.sent[0]
 
 
 def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
-    line = Deciding()
+    line = FakeLink()
     trained(tmp_path, line, max_steps=1, weight_decay=0.1)
     for agent in (WeightDecay(), RepeatedData(), GradClip(), Divergence()):
         assert agent.cannot_fire(started(line)) is None, agent
-    line = Deciding()
+    line = FakeLink()
     job = trainer(tmp_path, max_steps=1)
     attach(job, link=line)
     job.train()
@@ -143,7 +144,7 @@ def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) 
 
 def test_prompts_whose_answers_are_sampled_have_none(tmp_path: Path) -> None:
     mixture = Mixture({"all": Dataset.from_list([{"prompt": letter} for letter in "abcd"])}, seed=2)
-    job, line = grpo(tmp_path, data=mixture.dataset, max_steps=2), Deciding()
+    job, line = grpo(tmp_path, data=mixture.dataset, max_steps=2), FakeLink()
     attach(job, link=line, mixture=mixture)
     job.train()
     assert NAME not in {metric.name for metric in started(line).metrics}

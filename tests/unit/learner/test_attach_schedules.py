@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, trainer
 from transformers import Trainer, TrainerCallback
 
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -57,7 +58,7 @@ def test_the_rate_is_the_decided_multiple_then_saved_then_resumed(tmp_path: Path
     assert schedule == "constant" or len(set(own.seen.values())) > 1, "the schedule must move to mean something"
 
     job, rates = watched(tmp_path / "job", schedule, save_strategy="steps", save_steps=6, save_total_limit=2)
-    line = Deciding({3: ("optimizer.lr_scale", 0.5), 8: ("optimizer.lr_scale", 2.0)})
+    line = FakeLink({3: ("optimizer.lr_scale", 0.5), 8: ("optimizer.lr_scale", 2.0)})
     attach(job, link=line)
     job.train()
     half, twice = {4, 5, 6, 7, 8}, {9, 10, 11, 12}
@@ -72,7 +73,7 @@ def test_the_rate_is_the_decided_multiple_then_saved_then_resumed(tmp_path: Path
     assert rates.seen == pytest.approx({n: own.seen[n] * 0.5 for n in range(7, 13)}, rel=1e-9), "without a controller"
 
     resumed, rates = watched(tmp_path / "job", schedule)
-    line = Deciding({15: ("optimizer.lr_scale", 3.0)}, ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
+    line = FakeLink({15: ("optimizer.lr_scale", 3.0)}, ResumeState(1, 12, 99, {"1": {"optimizer.lr_scale": 0.5}}))
     attachment = attach(resumed, link=line)
     resumed.train(resume_from_checkpoint=checkpoint)
     wanted = {n: own.seen[n] * (0.5 if n < 10 else 3.0) for n in range(7, 13)}

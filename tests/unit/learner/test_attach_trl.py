@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -19,6 +19,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -89,7 +90,7 @@ def test_every_step_is_published_and_nothing_changes(tmp_path: Path, made: Any, 
     plain.train()
     wanted = [entry for entry in plain.state.log_history if "loss" in entry]
     attached: Trainer = made(tmp_path / "attached", gradient_accumulation_steps=accumulation)
-    line = Deciding()
+    line = FakeLink()
     attach(attached, link=line)
     attached.train()
     assert [seen.step for seen in line.observed()] == [1, 2, 3, 4, 5, 6]
@@ -103,7 +104,7 @@ def test_every_step_is_published_and_nothing_changes(tmp_path: Path, made: Any, 
 
 
 def test_a_reward_function_with_nothing_to_say_is_absent_and_no_nan(tmp_path: Path) -> None:
-    job, line = grpo(tmp_path), Deciding()
+    job, line = grpo(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()
     assert all("rewards/silent/mean" not in seen.metrics for seen in line.observed())
@@ -112,7 +113,7 @@ def test_a_reward_function_with_nothing_to_say_is_absent_and_no_nan(tmp_path: Pa
 @pytest.mark.parametrize("made", OWN)
 def test_decisions_act(tmp_path: Path, made: Any) -> None:
     job: Trainer = made(tmp_path, lr_scheduler_type="constant")
-    line = Deciding({2: ("optimizer.lr_scale", 0.5), 4: ("run.rollback", 0.0), 5: ("run.stop", None)})
+    line = FakeLink({2: ("optimizer.lr_scale", 0.5), 4: ("run.rollback", 0.0), 5: ("run.stop", None)})
     attach(job, link=line)
     job.train()
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
@@ -140,7 +141,7 @@ def test_a_reference_model_has_its_divergence_announced_and_published(tmp_path: 
         train_dataset=Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"]),
         processing_class=tokenizer(),
     )  # fmt: skip
-    line = Deciding()
+    line = FakeLink()
     attach(job, link=line)
     job.train()
     assert len(line.series("kl")) == 6

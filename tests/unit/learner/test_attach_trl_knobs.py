@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, llama, trainer
+from tests.support.attached import THIRD_PARTY, llama, trainer
 from tests.unit.learner.test_attach_trl import COMMON, grpo, sft, tokenizer
 from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
@@ -24,6 +24,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import UserValues, beta, epsilon, reward_weights
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 PROMPTS = [{"prompt": letter} for letter in "abcdefghijklmnop"]
@@ -113,7 +114,7 @@ ACTS: dict[str, tuple[Any, str, Value, str, dict[str, Any]]] = {
 }
 
 
-def specs(line: Deciding) -> dict[str, ActuatorSpec]:
+def specs(line: FakeLink) -> dict[str, ActuatorSpec]:
     assert isinstance(line.sent[0], RunStarted)
     return {spec.name: spec for spec in line.sent[0].actuators}
 
@@ -123,7 +124,7 @@ def test_a_decision_acts_and_is_read_back(tmp_path: Path, policy: str, case: str
     make, knob, value, gauge, settings = ACTS[case]
     series = []
     for plan in ({}, {1: (knob, value)}):
-        line = Deciding(dict(plan))
+        line = FakeLink(dict(plan))
         attach(make(tmp_path, policy, **{"max_steps": 3} | settings), link=line).trainer.train()
         assert knob in specs(line)
         series.append([seen.metrics[gauge] for seen in line.observed()])
@@ -159,7 +160,7 @@ def test_what_would_not_act_is_not_offered(tmp_path: Path, policy: str) -> None:
 
 def test_bounds_are_multiples_of_the_users_value_also_in_a_second_training(tmp_path: Path, policy: str) -> None:
     job = dpo(tmp_path, policy, beta=0.2, max_steps=3)
-    line = Deciding({1: ("dpo.beta", 0.5)})
+    line = FakeLink({1: ("dpo.beta", 0.5)})
     attach(job, link=line)
     for own in (0.2, 0.5):
         line.sent.clear()
@@ -183,7 +184,7 @@ def test_an_actuator_of_the_users_own_goes_before_what_is_found(tmp_path: Path, 
 
 
 def test_a_model_that_is_all_frozen_is_refused_before_the_run_begins(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path), Deciding()
+    job, line = trainer(tmp_path), FakeLink()
     assert job.model is not None
     job.model.requires_grad_(False)
     attach(job, link=line)

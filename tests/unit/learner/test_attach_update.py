@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, trainer
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.optim import gauges, update_norm
 from oven_learner.optim.gauges import OptimizerGauges
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -121,15 +122,15 @@ class Copies(TrainerCallback):
         return flat([weight for group in optimizer.param_groups for weight in group["params"]])
 
 
-def trained(job: Trainer, line: Deciding | None = None) -> tuple[Deciding, Copies]:
-    line, copies = line or Deciding(), Copies()
+def trained(job: Trainer, line: FakeLink | None = None) -> tuple[FakeLink, Copies]:
+    line, copies = line or FakeLink(), Copies()
     job.add_callback(copies)
     attach(job, link=line)
     job.train()
     return line, copies
 
 
-def announced(line: Deciding) -> set[str]:
+def announced(line: FakeLink) -> set[str]:
     run = line.sent[0]
     assert isinstance(run, RunStarted)
     return {metric.name for metric in run.metrics}
@@ -140,7 +141,7 @@ def announced(line: Deciding) -> set[str]:
     {"optim": "adamw_torch", "weight_decay": 0.5, "gradient_accumulation_steps": 2},
 ], ids=["clipped, scheduled, fused", "decay of a group, accumulated"])  # fmt: skip
 def test_every_step_has_its_own(tmp_path: Path, settings: dict[str, Any]) -> None:
-    line, copies = trained(trainer(tmp_path, **settings), Deciding({5: ("optimizer.lr_scale", 0.2)}))
+    line, copies = trained(trainer(tmp_path, **settings), FakeLink({5: ("optimizer.lr_scale", 0.2)}))
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert {NORM, RATIO} <= announced(line)
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, Deciding, llama, weights
+from tests.support.attached import THIRD_PARTY, llama, weights
 from tests.support.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
 from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
@@ -24,6 +24,7 @@ from oven_learner.losses import Channel, ChannelTrainer, Distillation, Supervise
 from oven_learner.losses.jsd import generalized_jsd
 from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -248,7 +249,7 @@ def test_rows_that_both_models_mask_are_no_part_of_the_divergence(beta: float) -
 
 def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, Distillation(maximum=2.0), Supervised(), max_steps=7)
-    line = Deciding({2: ("channel.distill", 0.5), 4: ("channel.distill", 0.0), 5: ("channel.sft", 0.25)})
+    line = FakeLink({2: ("channel.distill", 0.5), 4: ("channel.distill", 0.0), 5: ("channel.sft", 0.25)})
     attach(job, link=line)
     job.train()
     run = line.sent[0]
@@ -270,7 +271,7 @@ def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> 
 
 def test_a_swap_inside_a_generation_changes_what_is_distilled(tmp_path: Path) -> None:
     job, teachers = channelled(tmp_path, Distillation(1.0), num_iterations=3, max_steps=4, learning_rate=1e-9)
-    line = Deciding({2: ("teacher.active", "two")})
+    line = FakeLink({2: ("teacher.active", "two")})
     attach(job, link=line, teachers=teachers)
     job.train()
     run = line.sent[0]
@@ -282,7 +283,7 @@ def test_a_swap_inside_a_generation_changes_what_is_distilled(tmp_path: Path) ->
 
 def test_without_a_teacher_a_decision_is_refused_and_a_start_too(tmp_path: Path) -> None:
     job = grpo(tmp_path, ChannelTrainer, channels=[Distillation()])
-    line = Deciding({1: ("channel.distill", 0.5)})
+    line = FakeLink({1: ("channel.distill", 0.5)})
     attach(job, link=line)
     job.train()
     (receipt,) = line.receipts()
@@ -358,7 +359,7 @@ def test_what_a_committee_left_out_is_not_distilled(tmp_path: Path) -> None:
 
     committee = Committee({"judge": judge})
     job, _ = channelled(tmp_path, *both(distill=0.5, sft=0.5), rewards=[committee])
-    attach(job, link=Deciding(), committee=committee)
+    attach(job, link=FakeLink(), committee=committee)
     inputs = batch(job)
     assert inputs["completion_mask"][:4].sum() == 0 < inputs["completion_mask"][4:].sum()
     assert int(job.channels[0].tally(job.model, inputs)[1]) == int(inputs["completion_mask"].sum())

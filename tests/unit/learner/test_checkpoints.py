@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
@@ -24,6 +24,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -149,7 +150,7 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
 
 def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     job = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
-    attach(job, link=Deciding())
+    attach(job, link=FakeLink())
     inside: Any = job
     whole = inside._save_optimizer_and_scheduler
 
@@ -181,15 +182,15 @@ class Wide(torch.nn.Module):
 
 def test_another_model_and_a_cut_file_stop_before_training(tmp_path: Path) -> None:
     first = trainer(tmp_path, save_strategy="steps", save_steps=4)
-    attach(first, link=Deciding())
+    attach(first, link=FakeLink())
     first.train()
-    other, line = trainer(tmp_path, model=Wide()), Deciding()
+    other, line = trainer(tmp_path, model=Wide()), FakeLink()
     attach(other, link=line)
     with pytest.raises(ConfigError, match=r"another model: body.0.weight is 8×4 in it and 9×4 in the trainer"):
         other.train(resume_from_checkpoint=True)
     assert not line.sent, "nothing was announced"
     (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")
-    again, line = trainer(tmp_path), Deciding()
+    again, line = trainer(tmp_path), FakeLink()
     attach(again, link=line)
     with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, and had \d+"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
@@ -210,9 +211,9 @@ class Disk:
 
     def incarnation(
         self, plan: Any = None, past: ResumeState | None = None, **settings: Any
-    ) -> tuple[Any, Deciding, Attachment]:
+    ) -> tuple[Any, FakeLink, Attachment]:
         training = settings.pop("training", None)
-        job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), Deciding(plan, past)
+        job, line = trainer(self.output, save_strategy="steps", save_steps=4, **settings), FakeLink(plan, past)
         return job, line, attach(job, link=line, training=training, charge_rollbacks=self.charge_rollbacks)
 
 
@@ -299,7 +300,7 @@ def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
 ) -> None:
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
-    line = Deciding({38: ("run.checkpoint", None)})
+    line = FakeLink({38: ("run.checkpoint", None)})
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
     timed = functools.partial(on_disk.OnDisk, clock=lambda: next(clock))
     monkeypatch.setattr("oven_learner.hf.rollback.OnDisk", timed)
@@ -317,7 +318,7 @@ def test_a_full_disk_stops_no_training(
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
     monkeypatch.setattr(on_disk, "ROOM", 1e18)
     job = trainer(disk.output, max_steps=12)
-    attach(job, link=Deciding())
+    attach(job, link=FakeLink())
     with caplog.at_level(logging.WARNING, "oven.learner"):
         job.train()
     assert not checkpoint_record.in_folder(disk.output) and "GB are free" in caplog.text

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.decisions import Model, decide
 
 from oven_controller.errors import BusError, UnknownNameError
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
     Decision,
-    LearnerMessage,
     LogMessage,
     Observation,
     OperatorCommand,
@@ -28,62 +27,12 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink
 
 
-class Line:
-    """A link that keeps what was sent, and hands over what the test puts in."""
-
-    dropped = 0
-
-    def __init__(self, past: ResumeState | None = None) -> None:
-        self.past = past or ResumeState()
-        self.sent: list[LearnerMessage] = []
-        self.coming: deque[LogMessage] = deque()
-
-    def open(self) -> ResumeState:
-        return self.past
-
-    def begin(self) -> None:
-        pass
-
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        self.sent.append(make())
-
-    def receive(self) -> LogMessage | None:
-        return self.coming.popleft() if self.coming else None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
-
-    def receipts(self) -> list[Receipt]:
-        return [message for message in self.sent if isinstance(message, Receipt)]
-
-
-class Model:
-    def __init__(self) -> None:
-        self.rate = 1.0
-        self.weights = 0
-        self.step = 0
-
-
-def decide(
-    value: Value,
-    *,
-    actuator: str = "rate",
-    number: int = 1,
-    apply_at: int = 1,
-    expires: int = 50,
-    verdict: str = "adopted",
-    snapshot_first: bool = False,
-) -> Decision:
-    return Decision.model_validate(
-        {"id": f"{number:012d}-00", "ballot": "b", "actuator": actuator, "verdict": verdict, "value": value,
-         "reason": "", "tally": (), "tick": apply_at - 1, "apply_at_tick": apply_at, "expires_at_tick": expires,
-         "snapshot_first": snapshot_first}
-    )  # fmt: skip
-
-
-def make(line: Line, *, lockstep: bool = False, start: bool = True, training: str = "1") -> tuple[OvenClient, Model]:
+def make(
+    line: FakeLink, *, lockstep: bool = False, start: bool = True, training: str = "1"
+) -> tuple[OvenClient, Model]:
     model = Model()
     actuators = Actuators()
     actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
@@ -99,7 +48,7 @@ def make(line: Line, *, lockstep: bool = False, start: bool = True, training: st
 
 
 def test_a_run_is_announced_observed_and_ended_in_order() -> None:
-    line = Line()
+    line = FakeLink()
     client, _ = make(line)
     client.observe(1, {"loss": 2.0})
     client.poll()
@@ -117,7 +66,7 @@ def test_a_run_is_announced_observed_and_ended_in_order() -> None:
 
 
 def test_progress_is_against_the_horizon() -> None:
-    line = Line()
+    line = FakeLink()
     client, _ = make(line)
     client.observe(25, {})
     observation = line.sent[-1]
@@ -125,9 +74,9 @@ def test_progress_is_against_the_horizon() -> None:
 
 
 def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
-    line.coming.append(decide(2.0, apply_at=3))
+    line.incoming.append(decide(2.0, apply_at=3))
     client.observe(1, {})
     client.poll()
     assert model.rate == 1.0 and not line.receipts()
@@ -139,52 +88,52 @@ def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
 
 
 def test_a_copy_of_a_decision_is_no_second_one() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     for _ in range(2):
-        line.coming.append(decide(2.0))
+        line.incoming.append(decide(2.0))
         client.observe(1, {})
         client.poll()
         model.rate = 5.0
-    line.coming.append(decide(2.0))
+    line.incoming.append(decide(2.0))
     client.close("completed")
     assert [receipt.status for receipt in line.receipts()] == ["applied"] and model.rate == 5.0
-    line = Line(ResumeState(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
+    line = FakeLink(past=ResumeState(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
     again, model = make(line)
-    line.coming.append(decide(2.0))
+    line.incoming.append(decide(2.0))
     again.poll()
     assert model.rate == 1.0
 
 
 def test_a_late_decision_expires_and_says_so() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     for step in range(5):
         client.observe(step, {})
-    line.coming.append(decide(2.0, apply_at=2, expires=4))
+    line.incoming.append(decide(2.0, apply_at=2, expires=4))
     client.poll()
     assert model.rate == 1.0
     assert line.receipts()[0].status == "expired" and "2 ticks" in line.receipts()[0].reason
 
 
 def test_a_rejected_decision_changes_nothing_and_gets_no_receipt() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
-    line.coming.append(decide(2.0, verdict="rejected"))
+    line.incoming.append(decide(2.0, verdict="rejected"))
     client.observe(1, {})
     client.poll()
     assert model.rate == 1.0 and not line.receipts()
 
 
 def test_rollback_restores_state_and_step_but_no_actuator() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     for step in range(1, 12):
         model.step, model.weights = step, step * 10
         client.observe(step, {})
         client.poll()
-    line.coming.append(decide(0.5, number=1, apply_at=11))
-    line.coming.append(decide(4.0, actuator="run.rollback", number=2, apply_at=11))
+    line.incoming.append(decide(0.5, number=1, apply_at=11))
+    line.incoming.append(decide(4.0, actuator="run.rollback", number=2, apply_at=11))
     client.poll()
     assert (model.rate, model.step, model.weights) == (0.5, 0, 0)
     back = line.receipts()[-1]
@@ -194,7 +143,7 @@ def test_rollback_restores_state_and_step_but_no_actuator() -> None:
 
 
 def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
 
     def trained(steps: int) -> None:
@@ -204,7 +153,7 @@ def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
             client.poll()
 
     def done(actuator: str, to: float | None, number: int) -> Receipt:
-        line.coming.append(decide(to, actuator=actuator, number=number, apply_at=client.tick))
+        line.incoming.append(decide(to, actuator=actuator, number=number, apply_at=client.tick))
         client.poll()
         return line.receipts()[-1]
 
@@ -223,42 +172,42 @@ def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
 
 def test_a_rollback_to_a_tick_that_has_not_been_is_refused() -> None:
     """The newest snapshot is before it, and nobody who names a tick means that one."""
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     for step in range(1, 12):
         model.step = step
         client.observe(step, {})
         client.poll()
-    line.coming.append(decide(99_999_999.0, actuator="run.rollback", number=1, apply_at=11))
+    line.incoming.append(decide(99_999_999.0, actuator="run.rollback", number=1, apply_at=11))
     client.poll()
     refused = line.receipts()[-1]
     assert (refused.status, model.step) == ("rejected", 11)
     assert refused.reason == (
         "tick 99999999 is ahead: this run is at tick 11; give a tick from 0 to 11, or no value for the newest snapshot"
     )
-    line.coming.append(decide(None, actuator="run.rollback", number=2, apply_at=11))
+    line.incoming.append(decide(None, actuator="run.rollback", number=2, apply_at=11))
     client.poll()
     assert line.receipts()[-1].status == "applied" and model.step < 11
 
 
 def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     for step in range(1, 4):
         model.step = step
         client.observe(step, {})
         client.poll()
-    line.coming.append(decide(2.0, apply_at=4, snapshot_first=True))
+    line.incoming.append(decide(2.0, apply_at=4, snapshot_first=True))
     client.poll()
-    line.coming.append(decide(3.0, actuator="run.rollback", number=2, apply_at=4))
+    line.incoming.append(decide(3.0, actuator="run.rollback", number=2, apply_at=4))
     client.poll()
     assert model.step == 3
 
 
 def test_an_operator_holds_resumes_and_stops() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
-    line.coming.extend(
+    line.incoming.extend(
         [
             OperatorCommand(id="a", action="hold"),
             OperatorCommand(id="a", action="hold"),
@@ -269,20 +218,20 @@ def test_an_operator_holds_resumes_and_stops() -> None:
     client.observe(1, {})
     client.poll()
     assert not client.held
-    line.coming.append(OperatorCommand(id="c", action="stop", reason="enough"))
+    line.incoming.append(OperatorCommand(id="c", action="stop", reason="enough"))
     client.poll()
     assert client.stopping == "enough"
     assert model.rate == 1.0
 
 
-def words(line: Line) -> list[tuple[str, str, str, str]]:
+def words(line: FakeLink) -> list[tuple[str, str, str, str]]:
     return [(receipt.command, receipt.actuator, receipt.status, receipt.reason) for receipt in line.receipts()]
 
 
 def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> None:
-    line = Line()
+    line = FakeLink()
     client, _ = make(line)
-    line.coming.extend(
+    line.incoming.extend(
         [
             OperatorCommand(id="a", action="resume"),
             OperatorCommand(id="b", action="hold", reason="a look"),
@@ -308,7 +257,7 @@ def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> 
     assert [receipt.n for receipt in line.receipts()] == [2, 3, 4, 5, 6, 7]
 
 
-class Answering(Line):
+class Answering(FakeLink):
     """Says the next thing as soon as it is heard that the last one was done."""
 
     def __init__(self, *orders: LogMessage) -> None:
@@ -350,16 +299,18 @@ def test_while_it_is_held_a_stop_ends_it() -> None:
 
 def test_after_a_restart_what_was_answered_stays_so_and_what_was_not_is_unknown() -> None:
     told = OperatorCommand(id="b", action="stop")
-    line = Line(ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None}))
+    line = FakeLink(
+        past=ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None})
+    )
     client, _ = make(line)
     (receipt,) = line.receipts()
     assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
     assert receipt.reason == "the learner restarted before it obeyed; say stop again if it still holds"
-    line.coming.extend([OperatorCommand(id="a", action="stop"), told])
+    line.incoming.extend([OperatorCommand(id="a", action="stop"), told])
     client.poll()
     assert not client.stopping and len(line.receipts()) == 1
     client.hold("no judge answers")
-    line.coming.append(OperatorCommand(id="c", action="resume"))
+    line.incoming.append(OperatorCommand(id="c", action="resume"))
     client.poll()
     assert words(line)[1:] == [
         ("local-0", "run.hold", "applied", "no judge answers"),
@@ -379,32 +330,34 @@ def test_each_command_has_one_receipt_however_often_the_learner_restarts(
     commands: dict[str, OperatorCommand | None] = {}
     answered: list[str] = []
     for n, said in enumerate(lives):
-        line = Line(ResumeState(incarnation=n, commands=commands))
+        line = FakeLink(past=ResumeState(incarnation=n, commands=commands))
         client, _ = make(line)
         for command in said:
             if command.action in ("hold", "resume", "stop"):
                 commands.setdefault(command.id, command)
         heard = data.draw(st.integers(0, len(said)))
-        line.coming.extend([*said[:heard], OperatorCommand(id=f"end {n}", action="stop")])
+        line.incoming.extend([*said[:heard], OperatorCommand(id=f"end {n}", action="stop")])
         client.poll()
         if data.draw(st.booleans()):
-            line.coming.extend(said[heard:])
+            line.incoming.extend(said[heard:])
             client.close("stopped")
         mine = [receipt.command for receipt in line.receipts() if not receipt.command.startswith("end")]
         answered += mine
         commands = {name: None if name in answered else command for name, command in commands.items()}
-    last = Line(ResumeState(incarnation=len(lives), commands=commands))
+    last = FakeLink(past=ResumeState(incarnation=len(lives), commands=commands))
     make(last)
     answered += [receipt.command for receipt in last.receipts()]
     assert sorted(answered) == sorted(commands)
 
 
 def test_what_comes_too_late_is_answered_all_the_same() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     client.request_stop("SIGTERM")
     client.poll()
-    line.coming.extend([decide(2.0), decide(3.0, verdict="advised", number=2), OperatorCommand(id="a", action="hold")])
+    line.incoming.extend(
+        [decide(2.0), decide(3.0, verdict="advised", number=2), OperatorCommand(id="a", action="hold")]
+    )
     client.close("stopped")
     assert [(r.decision_id, r.command, r.status) for r in line.receipts()] == [
         ("000000000001-00", "", "expired"),
@@ -415,15 +368,15 @@ def test_what_comes_too_late_is_answered_all_the_same() -> None:
 
 @pytest.mark.parametrize("verdict", ["rejected", "advised", "withheld"])
 def test_only_what_is_adopted_is_carried_out(verdict: str) -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
-    line.coming.append(decide(2.0, verdict=verdict))
+    line.incoming.append(decide(2.0, verdict=verdict))
     client.poll()
     assert model.rate == 1.0 and not line.receipts()
 
 
 def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
-    client, _ = make(Line())
+    client, _ = make(FakeLink())
     client.request_stop("SIGTERM")
     assert client.stopping != "SIGTERM"
     client.poll()
@@ -432,7 +385,7 @@ def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
 
 def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> None:
     past = ResumeState(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
-    line = Line(past)
+    line = FakeLink(past=past)
     client, model = make(line)
     assert model.rate == 3.0 and client.tick == 40
     started = line.sent[0]
@@ -445,7 +398,7 @@ def test_another_training_takes_over_ticks_and_no_value() -> None:
         incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}, "2": {"rate": 5.0}}, training="1"
     )
     for training, rate in (("1", 3.0), ("2", 5.0), ("sft", 1.0)):
-        line = Line(past)
+        line = FakeLink(past=past)
         client, model = make(line, start=False, training=training)
         client.start()
         started = line.sent[0]
@@ -455,32 +408,32 @@ def test_another_training_takes_over_ticks_and_no_value() -> None:
 
 def test_what_was_decided_for_the_training_before_is_not_done_to_this_one() -> None:
     meant = decide(9.0, apply_at=41, expires=60)  # at tick 40, and in the log after the learner had read that
-    line = Line(ResumeState(incarnation=1, tick=40, training="1"))
+    line = FakeLink(past=ResumeState(incarnation=1, tick=40, training="1"))
     client, model = make(line, start=False, training="2")
     client.start()
-    line.coming += [meant, decide(2.0, number=2, apply_at=41, expires=60).model_copy(update={"command": "set-1"})]
+    line.incoming += [meant, decide(2.0, number=2, apply_at=41, expires=60).model_copy(update={"command": "set-1"})]
     client.observe(1, {})
     client.poll()
     assert model.rate == 2.0, "an operator's word counts whenever it came"
     assert [(r.status, r.after) for r in line.receipts()] == [("expired", None), ("applied", 2.0)]
-    line.coming.append(decide(4.0, number=3, apply_at=42, expires=60))
+    line.incoming.append(decide(4.0, number=3, apply_at=42, expires=60))
     client.observe(2, {})
     client.poll()
     assert model.rate == 4.0
 
-    line = Line(ResumeState(incarnation=1, tick=40, training="2"))
+    line = FakeLink(past=ResumeState(incarnation=1, tick=40, training="2"))
     client, model = make(line, start=False, training="2")
     client.start()
-    line.coming.append(meant)
+    line.incoming.append(meant)
     client.observe(1, {})
     client.poll()
     assert model.rate == 9.0, "the same training goes on"
 
 
 def test_lockstep_waits_for_the_tick_to_close() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line, lockstep=True)
-    line.coming.extend([decide(2.0, apply_at=2), StepClosed(tick=1)])
+    line.incoming.extend([decide(2.0, apply_at=2), StepClosed(tick=1)])
     client.observe(1, {})
     client.poll()
     assert model.rate == 2.0
@@ -489,7 +442,7 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
 def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 0.01)
     monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
-    line = Line()
+    line = FakeLink()
     client, _ = make(line, lockstep=True)
     for step in range(1, 4):
         client.observe(step, {})
@@ -500,16 +453,16 @@ def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest
 
 
 def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line()
+    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 1.0)
+    line = FakeLink()
     client, _ = make(line, lockstep=True)
     client.observe(1, {})
-    line.coming.append(OperatorCommand(id="a", action="resume"))
+    line.incoming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
     assert words(line) == [("a", "run.hold", "noop", "it is not held")]
     monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
-    client._inbox._patience = 0.01
     client.observe(2, {})
-    line.coming.append(OperatorCommand(id="a", action="resume"))
+    line.incoming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
     client.close("completed")
     ended = line.sent[-1]
@@ -519,13 +472,13 @@ def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch
 def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: 1.0, lambda v: None, low=0.1, high=10)
-    client = OvenClient(Line(), actuators, rules=Rules(autonomy_of={"rato": "auto"}))
+    client = OvenClient(FakeLink(), actuators, rules=Rules(autonomy_of={"rato": "auto"}))
     with pytest.raises(UnknownNameError, match="did you mean 'rate'"):
         client.start()
 
 
 def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
-    class Dead(Line):
+    class Dead(FakeLink):
         def open(self) -> ResumeState:
             raise BusError("no server")
 
@@ -535,7 +488,7 @@ def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
 
 
 def test_a_link_that_breaks_leaves_training_alone() -> None:
-    class Broken(Line):
+    class Broken(FakeLink):
         def receive(self) -> LogMessage | None:
             raise RuntimeError("thread died")
 
@@ -557,11 +510,11 @@ def planned(first: str, value: Value, second: str, other: Value) -> list[Decisio
 
 def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None:
     """Whatever their order: a rollback cannot be taken back by writing a value."""
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     client.observe(1, {"loss": 1.0})
     client.poll()
-    line.coming.extend(planned("run.rollback", 0.0, "rate", 999.0))  # above its bound
+    line.incoming.extend(planned("run.rollback", 0.0, "rate", 999.0))  # above its bound
     client.observe(2, {"loss": 1.0})
     client.poll()
     found = {receipt.actuator: receipt for receipt in line.receipts()}
@@ -570,11 +523,11 @@ def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None
 
 
 def test_a_setting_is_taken_back_where_the_jump_of_its_plan_fails() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     client.observe(1, {"loss": 1.0})
     client.poll()
-    line.coming.extend(planned("rate", 0.5, "run.rollback", -5.0))  # nothing is that old
+    line.incoming.extend(planned("rate", 0.5, "run.rollback", -5.0))  # nothing is that old
     client.observe(2, {"loss": 1.0})
     client.poll()
     receipts = line.receipts()
@@ -586,23 +539,23 @@ def test_a_setting_is_taken_back_where_the_jump_of_its_plan_fails() -> None:
 
 
 def test_a_plan_waits_until_all_of_it_has_arrived() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
     first, second = planned("rate", 0.5, "run.rollback", 0.0)
-    line.coming.append(first)
+    line.incoming.append(first)
     client.observe(1, {"loss": 1.0})
     client.poll()
     assert model.rate == 1.0 and not line.receipts()
-    line.coming.append(second)
+    line.incoming.append(second)
     client.observe(2, {"loss": 1.0})
     client.poll()
     assert model.rate == 0.5 and [one.status for one in line.receipts()] == ["applied", "applied"]
 
 
 def test_half_a_plan_expires() -> None:
-    line = Line()
+    line = FakeLink()
     client, model = make(line)
-    line.coming.append(planned("rate", 0.5, "run.rollback", 0.0)[0].model_copy(update={"expires_at_tick": 2}))
+    line.incoming.append(planned("rate", 0.5, "run.rollback", 0.0)[0].model_copy(update={"expires_at_tick": 2}))
     for step in (1, 2, 3):
         client.observe(step, {"loss": 1.0})
         client.poll()

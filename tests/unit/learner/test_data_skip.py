@@ -13,9 +13,9 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, trainer
+from tests.support.decisions import decide
 from tests.unit.learner.test_attach_trl import grpo
-from tests.unit.learner.test_client import decide
 from transformers import Trainer
 
 from oven_controller.protocol.messages import RunStarted
@@ -25,6 +25,7 @@ from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import on_disk
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -42,7 +43,7 @@ def batches(count: int, size: int = 4) -> Rows:
     return [[float(row) for row in mixture.draw(position, size)] for position in range(count)]
 
 
-def trained(folder: Path, line: Deciding, resume: str | None = None, **settings: Any) -> Rows:
+def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings: Any) -> Rows:
     """The rows of each optimizer step."""
     mixture = numbered()
     job: Trainer = trainer(folder, data=mixture.dataset, **settings)
@@ -61,7 +62,7 @@ def trained(folder: Path, line: Deciding, resume: str | None = None, **settings:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: int) -> None:
-    line = Deciding({4: ("data.skip", 3.0), 9: ("data.skip", 1.0)})
+    line = FakeLink({4: ("data.skip", 3.0), 9: ("data.skip", 1.0)})
     seen = trained(tmp_path, line, dataloader_num_workers=workers)
     data = batches(16)
     assert seen == data[:4] + data[7:12] + data[13:16], (
@@ -71,28 +72,28 @@ def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: in
 
 
 def test_a_skip_that_nobody_asked_for_is_none(tmp_path: Path) -> None:
-    assert trained(tmp_path, Deciding()) == batches(12)
+    assert trained(tmp_path, FakeLink()) == batches(12)
 
 
 def test_with_accumulated_gradients_a_batch_is_a_step_s(tmp_path: Path) -> None:
-    seen = trained(tmp_path, Deciding({2: ("data.skip", 2.0)}), gradient_accumulation_steps=2, max_steps=4)
+    seen = trained(tmp_path, FakeLink({2: ("data.skip", 2.0)}), gradient_accumulation_steps=2, max_steps=4)
     assert [seen[n] + seen[n + 1] for n in range(0, 8, 2)] == [batches(6, 8)[n] for n in (0, 1, 4, 5)]
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_steps": -1, "num_train_epochs": 0.1}], ids=["steps", "epochs"])
 def test_a_run_that_resumes_trains_on_the_same_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     settings = {"save_strategy": "steps", "save_steps": 6, **settings}
-    seen = trained(tmp_path, Deciding({4: ("data.skip", 5.0), 9: ("data.skip", 2.0)}), **settings)
+    seen = trained(tmp_path, FakeLink({4: ("data.skip", 5.0), 9: ("data.skip", 2.0)}), **settings)
     past = ResumeState(1, 6, 99, {})
-    again = trained(tmp_path, Deciding({9: ("data.skip", 2.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
+    again = trained(tmp_path, FakeLink({9: ("data.skip", 2.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
     assert again == seen[6:] and len(again) > 5
-    later = trained(tmp_path, Deciding({7: ("data.skip", 4.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
+    later = trained(tmp_path, FakeLink({7: ("data.skip", 4.0)}, past), str(tmp_path / "checkpoint-6"), **settings)
     data = batches(24)
     assert later[:3] == [data[11], data[16], data[17]], "a resumed run counts from where it stands"
 
 
 def test_a_rollback_in_place_leaves_the_data_where_they_are(tmp_path: Path) -> None:
-    line = Deciding({6: ("run.rollback", 0.0), 7: ("data.skip", 4.0)})
+    line = FakeLink({6: ("run.rollback", 0.0), 7: ("data.skip", 4.0)})
     seen = trained(tmp_path, line)
     data = batches(30)
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
@@ -107,8 +108,8 @@ def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_f
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     monkeypatch.setenv(relaunch.OFFERED, "1")
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
-    line = Deciding({2: ("data.skip", 3.0)})
-    line.coming.extend(
+    line = FakeLink({2: ("data.skip", 3.0)})
+    line.incoming.extend(
         decide(value, actuator=actuator, number=number, apply_at=7, expires=99)
         for number, (actuator, value) in {98: ("run.rollback", 5.0), 99: ("data.skip", 4.0)}.items()
     )
@@ -117,7 +118,7 @@ def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_f
     first, back, lost = line.receipts()
     assert [first.status, back.status, lost.status] == ["applied", "applied", "rejected"]
     assert "in the next incarnation; what is done now would be lost" in lost.reason
-    again = Deciding({7: ("data.skip", 4.0)}, ResumeState(1, 6, 99, {}))
+    again = FakeLink({7: ("data.skip", 4.0)}, ResumeState(1, 6, 99, {}))
     data = batches(24)
     assert trained(tmp_path / "out", again, **settings)[:5] == [data[7], data[12], data[13], data[14], data[15]]
 
@@ -126,7 +127,7 @@ def test_at_an_epoch_s_last_step_it_begins_with_the_next(tmp_path: Path) -> None
     settings = {"max_steps": -1, "num_train_epochs": 2}
     mixture = Mixture({"all": numbered().dataset[:16]}, seed=3)
     job: Trainer = trainer(tmp_path, data=mixture.dataset, **settings)
-    line = Deciding({3: ("data.skip", 2.0)})  # the loader has drawn the fourth of four by then
+    line = FakeLink({3: ("data.skip", 2.0)})  # the loader has drawn the fourth of four by then
     attach(job, link=line, mixture=mixture)
     job.train()
     assert len(line.observed()) == 8, "no step is lost"
@@ -153,14 +154,14 @@ def test_no_position_is_drawn_twice_and_the_state_says_it_all(turns: list[tuple[
 
 @pytest.mark.parametrize("count", [None, 0.0, 1.5, -3.0, 1e9])
 def test_what_is_no_number_of_batches_is_refused(tmp_path: Path, count: float | None) -> None:
-    line = Deciding({1: ("data.skip", count)})
+    line = FakeLink({1: ("data.skip", count)})
     assert trained(tmp_path, line, max_steps=3) == batches(3)
     (receipt,) = line.receipts()
     assert receipt.status == "rejected" and "no number of batches" in receipt.reason
 
 
 def test_only_data_whose_order_is_ours_can_be_passed_over(tmp_path: Path) -> None:
-    line = Deciding()
+    line = FakeLink()
     job = trainer(tmp_path, max_steps=1)
     attach(job, link=line)
     job.train()
@@ -173,7 +174,7 @@ def test_completions_that_are_reused_are_finished_first(tmp_path: Path) -> None:
     mixture = Mixture({"all": Dataset.from_list([{"prompt": letter} for letter in "abcdefghijklmnop"])}, seed=2)
     rows = numbered_prompts(mixture)
     job: Any = grpo(tmp_path, data=mixture.dataset, num_iterations=2, max_steps=8, generation_batch_size=4)
-    line = Deciding({3: ("data.skip", 2.0)})
+    line = FakeLink({3: ("data.skip", 2.0)})
     attach(job, link=line, mixture=mixture)
     asked: list[str] = []
     generate = job._generate_and_score_completions

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.attached import THIRD_PARTY, Deciding
+from tests.support.attached import THIRD_PARTY
 
 import oven_learner
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.loop import connect
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -24,7 +25,7 @@ GAUGES = {"loss", "grad_norm", "learning_rate", "optim/weight_norm", "optim/upda
 @pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning", "ignore:.*does not have many workers.*:UserWarning")
 @pytest.mark.parametrize("script", STEPS)
 def test_its_log_tells_all_of_it(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Deciding({8: ("optimizer.lr_scale", 0.5), 20: ("run.rollback", 10.0)})
+    line = FakeLink({8: ("optimizer.lr_scale", 0.5), 20: ("run.rollback", 10.0)})
 
     def connected(**given: Any) -> Any:
         return connect(link=line, **given)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import Deciding, equal
+from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
 from oven_controller.errors import ConfigError
@@ -17,6 +17,7 @@ from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.client.held_out_evaluation import better
 from oven_learner.loop import connect
 from oven_learner.optim import gauges, momentum, update_norm
+from oven_learner.testing import FakeLink
 
 COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL)
 GAUGES = {"grad_norm", "learning_rate", COSINE, NORM, RATIO}
@@ -63,12 +64,12 @@ def flat(loop: Loop, of: Callable[[torch.nn.Parameter], torch.Tensor | None]) ->
     return torch.cat([one.detach().double().flatten() for one in found if one is not None])
 
 
-def run_of(line: Deciding) -> RunStarted:
+def run_of(line: FakeLink) -> RunStarted:
     assert isinstance(line.sent[0], RunStarted)
     return line.sent[0]
 
 
-def values(line: Deciding) -> dict[str, Any]:
+def values(line: FakeLink) -> dict[str, Any]:
     return {spec.name: spec.value for spec in run_of(line).actuators}
 
 
@@ -95,7 +96,7 @@ def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
 
     loop.optimizer.register_step_pre_hook(before)
     loop.optimizer.register_step_post_hook(after)
-    line = loop.run(Deciding())
+    line = loop.run(FakeLink())
     assert len(wanted) == STEPS
     for seen, by_hand in zip(line.observed(), wanted, strict=True):
         assert seen.metrics.keys() == by_hand.keys() | {"loss"}
@@ -116,7 +117,7 @@ def test_training_is_the_same_bits_with_and_without() -> None:
         alone.alone()
         loop = Loop(how, clip=0.5, evaluate_every=3)
         loop.given["evaluate"] = loop.evaluated
-        line = loop.run(Deciding())
+        line = loop.run(FakeLink())
         assert equal(alone.weights(), loop.weights())
         assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
 
@@ -124,7 +125,7 @@ def test_training_is_the_same_bits_with_and_without() -> None:
 def test_the_agents_that_can_fire_on_readmes_lines() -> None:
     loop = Loop(clip=1.0)
     loop.given["evaluate"] = loop.evaluated
-    run = run_of(loop.run(Deciding()))
+    run = run_of(loop.run(FakeLink()))
     agents = {entry.name: entry.load()().cannot_fire(run) for entry in entry_points(group="oven.agents")}
     able = {name for name, why in agents.items() if why is None}
     assert able >= {
@@ -142,22 +143,22 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     from oven_agents.shipped.weight_decay import WeightDecay
 
     loop = Loop(OPTIMIZERS["SGD"])
-    why = WeightDecay().cannot_fire(run_of(loop.run(Deciding())))
+    why = WeightDecay().cannot_fire(run_of(loop.run(FakeLink())))
     assert why == (
         f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or what makes steps like theirs, and this is SGD"
     )
     loop = Loop(model=None)
-    line = loop.run(Deciding())
+    line = loop.run(FakeLink())
     assert "give connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
     assert "run.rollback" not in values(line)
 
 
 def test_a_large_optimizer_state_is_not_copied_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(momentum, "COPY_BYTES", 1 << 20)
-    run = run_of(Loop(Lion).run(Deciding()))
+    run = run_of(Loop(Lion).run(FakeLink()))
     assert not run.unmeasured
     monkeypatch.setattr(momentum, "COPY_BYTES", 8)
-    run = run_of(Loop(Lion).run(Deciding()))
+    run = run_of(Loop(Lion).run(FakeLink()))
     assert set(run.unmeasured) == {COSINE, RATIO}
     assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
     assert {spec.name for spec in run.metrics} == {"loss", "grad_norm", "learning_rate", NORM}
@@ -168,7 +169,7 @@ def test_muon_has_a_momentum_of_its_own() -> None:
     loop = Loop()
     matrices = [parameter for parameter in loop.model.parameters() if parameter.ndim == 2]
     loop.optimizer = torch.optim.Muon(matrices, lr=0.01)
-    line = loop.run(Deciding())
+    line = loop.run(FakeLink())
     assert momentum.kept(loop.optimizer) == "momentum_buffer"
     assert all(COSINE in seen.metrics for seen in line.observed()[1:])
     assert RATIO in run_of(line).unmeasured
@@ -178,12 +179,12 @@ def test_eight_bit_states_are_not_read_as_numbers() -> None:
     quantized = type("AdamW8bit", (torch.optim.AdamW,), {})
     loop = Loop(lambda p: quantized(p, lr=0.01))
     assert momentum.kept(loop.optimizer) is None
-    assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(Deciding()).observed()[1:])
+    assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(FakeLink()).observed()[1:])
 
 
 def test_ones_own_metric_goes_before_a_gauge_of_its_name() -> None:
     loop = Loop(metrics=(MetricSpec(name="loss", better="down"), MetricSpec(name="grad_norm", unit="mine")))
-    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, **loop.given) as client:
+    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, **loop.given) as client:
         loop.step()
         client.observe(1, {"grad_norm": 7.0})
     assert line.observed()[0].metrics["grad_norm"] == 7.0
@@ -192,7 +193,7 @@ def test_ones_own_metric_goes_before_a_gauge_of_its_name() -> None:
 
 def test_a_step_that_was_left_out_has_no_gauges() -> None:
     loop = Loop()
-    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer) as client:
+    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer) as client:
         loop.step()
         client.observe(1, {"loss": 1.0})
         client.observe(2, {"loss": 1.0})
@@ -221,9 +222,9 @@ def test_under_a_gradient_scaler(fused: bool) -> None:
 
     scaled.step = step  # type: ignore[method-assign]
     torch.manual_seed(4)
-    by_itself = plain.run(Deciding())
+    by_itself = plain.run(FakeLink())
     torch.manual_seed(4)
-    line = scaled.run(Deciding())
+    line = scaled.run(FakeLink())
     *steps, last = line.observed()
     assert last.metrics.keys().isdisjoint({"grad_norm", RATIO})
     assert [seen.metrics["grad_norm"] for seen in steps] == pytest.approx(
@@ -232,7 +233,7 @@ def test_under_a_gradient_scaler(fused: bool) -> None:
 
 
 def test_a_closure_works_as_before() -> None:
-    def trained(line: Deciding | None) -> list[torch.Tensor]:
+    def trained(line: FakeLink | None) -> list[torch.Tensor]:
         loop = Loop(lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4))
 
         def step() -> float:
@@ -253,8 +254,8 @@ def test_a_closure_works_as_before() -> None:
             loop.run(line)
         return loop.weights()
 
-    line = Deciding({3: ("optimizer.lr_scale", 0.5)})
-    assert equal(trained(None), trained(Deciding()))
+    line = FakeLink({3: ("optimizer.lr_scale", 0.5)})
+    assert equal(trained(None), trained(FakeLink()))
     trained(line)
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert len(line.series(NORM)) == STEPS
@@ -264,7 +265,7 @@ def test_a_closure_works_as_before() -> None:
 def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool) -> None:
     """As Lightning does it: the same numbers, the same clipping, and a rate that the closure sets is found."""
 
-    def run(closed: bool, line: Deciding) -> tuple[Loop, Deciding]:
+    def run(closed: bool, line: FakeLink) -> tuple[Loop, FakeLink]:
         loop = Loop(clip=0.5)
 
         def step() -> float:
@@ -287,8 +288,8 @@ def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool
         loop.step = step  # type: ignore[method-assign]
         return loop, loop.run(line)
 
-    plain, line = run(False, Deciding())
-    closed, seen = run(True, Deciding({5: ("optimizer.lr_scale", 0.25)}))
+    plain, line = run(False, FakeLink())
+    closed, seen = run(True, FakeLink({5: ("optimizer.lr_scale", 0.25)}))
     assert equal(plain.weights(), closed.weights())
     assert [one.metrics for one in seen.observed()] == [one.metrics for one in line.observed()]
     assert [r.status for r in seen.receipts()] == ["rejected"]
@@ -303,7 +304,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     alone.alone()
     loop = Loop()
     with caplog.at_level("WARNING", logger="oven.learner"):
-        line = loop.run(Deciding())
+        line = loop.run(FakeLink())
     assert equal(alone.weights(), loop.weights())
     assert [record.getMessage() for record in caplog.records] == [
         f"{name} is no longer measured: division by zero" for name in ("grad_norm", NORM)
@@ -315,11 +316,11 @@ def test_hooks_go_when_it_is_closed() -> None:
     loop = Loop(clip=0.5)
     hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
     before = [len(found) for found in hooks]
-    loop.run(Deciding())
+    loop.run(FakeLink())
     assert [len(found) for found in hooks] == before
     loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
     with pytest.raises(ConfigError, match="outside its bounds"):
-        loop.run(Deciding())
+        loop.run(FakeLink())
     assert [len(found) for found in hooks] == before
 
 
@@ -331,27 +332,27 @@ def test_clip_is_a_knob_that_acts() -> None:
         norms.append(float(flat(loop, lambda p: p.grad).norm()))
 
     loop.optimizer.register_step_post_hook(after)
-    line = loop.run(Deciding({6: ("grad.clip", 0.1)}))
+    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
     assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
     cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
     assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
     assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
-    line = Loop().run(Deciding())
+    line = Loop().run(FakeLink())
     assert "grad.clip" not in values(line)
     assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_that_is_no_norm_is_refused(clip: float) -> None:
-    with pytest.raises(ConfigError, match="is not a gradient norm"):
-        Loop(clip=clip).run(Deciding())
+    with pytest.raises(ConfigError, match="is no gradient norm"):
+        Loop(clip=clip).run(FakeLink())
     with pytest.raises(ConfigError, match="needs the optimizer"):
-        connect(clip=1.0, link=Deciding())
+        connect(clip=1.0, link=FakeLink())
 
 
 def test_the_decay_is_a_knob() -> None:
     loop = Loop(TwoGroups)
-    line = loop.run(Deciding({3: ("optimizer.weight_decay", 0.05)}))
+    line = loop.run(FakeLink({3: ("optimizer.weight_decay", 0.05)}))
     assert values(line)["optimizer.weight_decay"] == 0.2
     assert [r.status for r in line.receipts()] == ["applied"]
     assert [group["weight_decay"] for group in loop.optimizer.param_groups] == pytest.approx([0.05, 0.0025])
@@ -360,7 +361,7 @@ def test_the_decay_is_a_knob() -> None:
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     loop = Loop(evaluate_every=5)
     loop.given["evaluate"] = loop.evaluated
-    line = loop.run(Deciding({8: ("run.evaluate", None)}))
+    line = loop.run(FakeLink({8: ("run.evaluate", None)}))
     assert [seen.step for seen in line.observed() if "eval/loss" in seen.metrics] == [0, 5, 8, 10, STEPS]
     assert line.observed()[0].metrics.keys() == {"eval/loss"}, "of the weights that it starts from"
     (spec,) = [spec for spec in run_of(line).metrics if spec.held_out]
@@ -376,10 +377,10 @@ def test_which_way_is_better_is_said_or_known_by_the_name(caplog: pytest.LogCapt
         "down", "down", "down", "up", "up", "neither",
     ]  # fmt: skip
     said = MetricSpec(name="quality", better="up")
-    line = Loop(evaluate=lambda: {"quality": 1.0}, metrics=(said,)).run(Deciding())
+    line = Loop(evaluate=lambda: {"quality": 1.0}, metrics=(said,)).run(FakeLink())
     assert next((m.name, m.better, m.held_out) for m in run_of(line).metrics) == ("quality", "up", True)
     assert not caplog.records
-    Loop(evaluate=lambda: {"quality": 1.0}).run(Deciding())
+    Loop(evaluate=lambda: {"quality": 1.0}).run(FakeLink())
     assert "which way is better is known of none of quality" in caplog.text
 
 
@@ -398,7 +399,7 @@ def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
         seen[step - 1] = loop.weights()
 
     loop.before = before
-    line = loop.run(Deciding({9: ("run.rollback", 0.0)}))
+    line = loop.run(FakeLink({9: ("run.rollback", 0.0)}))
     (receipt,) = line.receipts()
     assert (receipt.status, receipt.before, receipt.after) == ("applied", 9.0, 0.0)
     assert back[0] == 0 and equal(back[1], seen[0]) and back[2] == 0
@@ -408,7 +409,7 @@ def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
 
 def test_a_loop_may_go_on_from_where_it_was_put_and_forward_again() -> None:
     loop = Loop()
-    line = Deciding({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
+    line = FakeLink({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
     left: list[torch.Tensor] = []
     with connect(link=line, model=loop.model, optimizer=loop.optimizer, max_steps=8) as client:
         while client.step < 8:
@@ -428,7 +429,7 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
     loop.given["scheduler"] = scheduler
     loop.after = scheduler.step
-    line = loop.run(Deciding({4: ("optimizer.lr_scale", 0.25), 5: ("run.rollback", 0.0)}))
+    line = loop.run(FakeLink({4: ("optimizer.lr_scale", 0.25), 5: ("run.rollback", 0.0)}))
     assert [(r.actuator, r.status) for r in line.receipts()] == [
         ("optimizer.lr_scale", "applied"), ("run.rollback", "applied"),
     ]  # fmt: skip
@@ -438,12 +439,12 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
 
 def test_a_model_too_large_to_copy_has_no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
-    assert "run.rollback" not in values(Loop().run(Deciding()))
+    assert "run.rollback" not in values(Loop().run(FakeLink()))
 
 
 def test_a_resumed_loop_says_where_it_goes_on() -> None:
     loop = Loop()
-    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
+    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
         loop.step()
         client.observe(101, {"loss": 1.0})
         assert client.step == 101
@@ -454,7 +455,7 @@ def test_accumulated_gradients_are_one_observation() -> None:
     loop = Loop(max_steps=3)
     norms = []
     loop.optimizer.register_step_pre_hook(lambda *_: norms.append(float(flat(loop, lambda p: p.grad).norm())))
-    with connect(link=(line := Deciding()), model=loop.model, optimizer=loop.optimizer, max_steps=3) as client:
+    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, max_steps=3) as client:
         for step in range(1, 4):
             for _ in range(4):
                 x = torch.randn(2, 4)

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, llama, trainer
+from tests.support.attached import THIRD_PARTY, llama, trainer
 from tests.unit.learner.test_attach_trl import COMMON, grpo, tokenizer
 from transformers import Trainer
 
@@ -22,6 +22,7 @@ from oven_controller.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS, Mixture, MixtureSampler
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -111,7 +112,7 @@ def test_the_sampler_repeats_rows_as_trl_expects_and_counts_chunks_over_epochs()
     assert list(islice(sampler, 12))[0:6:2] == mixture.draw(2, 3)
 
 
-def steps_of(folder: Path, mixture: Mixture, line: Deciding, resume: str | None = None, **settings: Any) -> list[Any]:
+def steps_of(folder: Path, mixture: Mixture, line: FakeLink, resume: str | None = None, **settings: Any) -> list[Any]:
     """What each optimizer step trains on: of how many rows the second dataset's are, marked by a first 1."""
     job: Trainer = trainer(folder, data=mixture.dataset, **settings)
     attach(job, link=line, mixture=mixture)
@@ -137,12 +138,12 @@ def halves() -> Mixture:
 @pytest.mark.parametrize("settings", [{}, {"max_steps": -1, "num_train_epochs": 1.5}], ids=["steps", "epochs"])
 def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     settings = settings | {"save_strategy": "steps", "save_steps": 6}
-    line = Deciding({4: ("data.mixture", {"easy": 0.0, "hard": 1.0})})
+    line = FakeLink({4: ("data.mixture", {"easy": 0.0, "hard": 1.0})})
     seen = steps_of(tmp_path, halves(), line, **settings)
     assert [sum(rows) for rows in seen] == [2.0] * (3 + LAG_CHUNKS) + [4.0] * 7, "step 5 was drawn"
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     past = ResumeState(1, 12, 99, {"1": {"data.mixture": {"easy": 0.0, "hard": 1.0}}})
-    again = steps_of(tmp_path, halves(), Deciding(past=past), str(tmp_path / "checkpoint-6"), **settings)
+    again = steps_of(tmp_path, halves(), FakeLink(past=past), str(tmp_path / "checkpoint-6"), **settings)
     assert again == seen[6:]
 
 
@@ -152,7 +153,7 @@ def test_grpo_keeps_its_groups(tmp_path: Path) -> None:
          for name, letters in {"early": "abcd", "late": "wxyz"}.items()}, seed=2,
     )  # fmt: skip
     job: Any = grpo(tmp_path, data=mixture.dataset, num_iterations=2, max_steps=8, generation_batch_size=8)
-    line = Deciding({2: ("data.mixture", {"early": 0.0, "late": 1.0})})
+    line = FakeLink({2: ("data.mixture", {"early": 0.0, "late": 1.0})})
     attach(job, link=line, mixture=mixture)
     prompts: list[list[str]] = []
     generate = job._generate_and_score_completions
@@ -183,4 +184,4 @@ def test_rows_that_are_not_the_mixtures_are_refused(tmp_path: Path) -> None:
         processing_class=tokenizer(),
     )
     with pytest.raises(ConfigError, match=r"the mixture 16: give it train_dataset=mixture\.dataset, without packing"):
-        attach(job, link=Deciding(), mixture=mixture)
+        attach(job, link=FakeLink(), mixture=mixture)

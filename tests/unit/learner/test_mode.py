@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, equal, rows, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
 from oven_learner.hf.attach import IdleAttachment, attach
 from oven_learner.loop import connect
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -67,9 +68,9 @@ def test_who_needs_a_controller(
 
 def test_a_controller_that_is_named_is_used_where_one_is_optional(tmp_path: Path) -> None:
     loop = Loop(optional=True)
-    line = loop.run(Deciding({3: ("optimizer.lr_scale", 0.5)}))
+    line = loop.run(FakeLink({3: ("optimizer.lr_scale", 0.5)}))
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    attachment = attach(trainer(tmp_path), optional=True, link=Deciding())
+    attachment = attach(trainer(tmp_path), optional=True, link=FakeLink())
     assert not isinstance(attachment, IdleAttachment)
 
 
@@ -93,7 +94,7 @@ def test_a_loop_without_one_trains_the_same_bits(mode: str, monkeypatch: pytest.
     assert not asked and len(alone.optimizer._optimizer_step_pre_hooks) == hooks
     monkeypatch.delenv("OVEN_MODE")
     steered = Loop(clip=0.1)
-    steered.run(Deciding())
+    steered.run(FakeLink())
     assert equal(alone.weights(), steered.weights())
 
 
@@ -136,7 +137,7 @@ def test_a_mixture_is_the_users_own_and_stays(tmp_path: Path, monkeypatch: pytes
         return trainer(folder, data=mixture.dataset.with_format("torch")), mixture
 
     found = []
-    for mode, link in (("required", Deciding()), ("optional", None)):
+    for mode, link in (("required", FakeLink()), ("optional", None)):
         monkeypatch.setenv("OVEN_MODE", mode)
         job, mixture = made(tmp_path / mode)
         attach(job, mixture=mixture, link=link)

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, trainer
+from tests.support.attached import THIRD_PARTY, trainer
+from tests.support.decisions import decide
 from tests.support.loops import STEPS, Loop
-from tests.unit.learner.test_client import decide
 from transformers import TrainerCallback
 
 from oven_controller.protocol.messages import Observation, OperatorCommand, Receipt, RunEnded, RunStarted
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -113,7 +114,7 @@ def own_rates(arrange: Callable[[Loop], None], steps: int = STEPS) -> list[float
     return loop.rates
 
 
-def receipts(line: Deciding) -> list[Receipt]:
+def receipts(line: FakeLink) -> list[Receipt]:
     return [receipt for receipt in line.receipts() if receipt.actuator == SCALE]
 
 
@@ -121,7 +122,7 @@ def receipts(line: Deciding) -> list[Receipt]:
 def test_what_holds_is_applied_and_is_what_the_steps_used(how: str) -> None:
     loop = Loop()
     HOLDS[how](loop)
-    line = loop.run(Deciding(dict(PLAN)))
+    line = loop.run(FakeLink(dict(PLAN)))
     assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", 1, 0.25), ("applied", 0.25, 0.5)]
     own = own_rates(HOLDS[how])
     assert loop.rates == pytest.approx(own[:4] + [r * 0.25 for r in own[4:8]] + [r * 0.5 for r in own[8:]], rel=1e-9)
@@ -133,7 +134,7 @@ def test_what_the_loop_overwrites_is_rejected_with_the_remedy(how: str, caplog: 
     loop = Loop()
     OVERWRITES[how](loop)
     with caplog.at_level("WARNING", logger="oven.learner"):
-        line = loop.run(Deciding(dict(PLAN)))
+        line = loop.run(FakeLink(dict(PLAN)))
         assert loop.client is not None and loop.client.actuators.read(SCALE) == 1, "what is in force"
     assert [(r.status, r.before, r.after) for r in receipts(line)] == [("rejected", 1, 1)] * 2
     for receipt in receipts(line):
@@ -148,7 +149,7 @@ def test_what_the_loop_overwrites_is_rejected_with_the_remedy(how: str, caplog: 
 def test_a_loop_that_sets_it_anew_is_known_before_anything_is_decided() -> None:
     loop = Loop()
     scheduled(line_down, passed=False)(loop)
-    line = loop.run(Deciding({4: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({4: (SCALE, 0.25)}))
     assert receipts(line)[0].status == "rejected" and loop.rates == pytest.approx(own_rates(own_line)), "not tried"
 
 
@@ -159,7 +160,7 @@ def own_line(loop: Loop) -> None:
 def test_an_overwritten_change_is_tried_twice_and_then_no_more() -> None:
     loop = Loop()
     scheduled(flat, passed=False)(loop)
-    line = loop.run(Deciding({n: (SCALE, 0.25) for n in (2, 5, 8, 11)}), 14)
+    line = loop.run(FakeLink({n: (SCALE, 0.25) for n in (2, 5, 8, 11)}), 14)
     assert [r.status for r in receipts(line)] == ["rejected"] * 4
     assert [n for n, rate in enumerate(loop.rates) if rate != RATE] == [2, 5]
 
@@ -173,7 +174,7 @@ def test_what_is_undone_later_is_said_too() -> None:
             put(loop, RATE)
 
     loop.before = before
-    line = loop.run(Deciding({3: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({3: (SCALE, 0.25)}))
     applied, undone = receipts(line)
     assert (applied.status, applied.after, applied.tick) == ("applied", 0.25, 3)
     assert (undone.decision_id, undone.status, undone.before, undone.after) == ("", "applied", 0.25, 1.0)
@@ -184,11 +185,11 @@ def test_what_is_undone_later_is_said_too() -> None:
 def test_its_receipt_says_when_it_was_done_and_those_after_it_keep_their_order() -> None:
     loop = Loop()
     scheduled(line_down, passed=True)(loop)
-    line = loop.run(Deciding({3: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({3: (SCALE, 0.25)}))
     loop = Loop()
     scheduled(line_down, passed=True)(loop)
-    both = Deciding({3: (SCALE, 0.25)})
-    both.coming.append(decide(None, actuator="run.checkpoint", number=9, apply_at=4))
+    both = FakeLink({3: (SCALE, 0.25)})
+    both.incoming.append(decide(None, actuator="run.checkpoint", number=9, apply_at=4))
     loop.run(both)
     assert [(r.actuator, r.tick, r.step) for r in line.receipts()] == [(SCALE, 3, 3)]
     assert {(r.actuator, r.tick, r.step) for r in both.receipts()} == {(SCALE, 3, 3), ("run.checkpoint", 3, 3)}
@@ -198,11 +199,11 @@ def test_its_receipt_says_when_it_was_done_and_those_after_it_keep_their_order()
 
 def test_a_run_that_ends_first_says_what_it_knows() -> None:
     loop = Loop()
-    line = loop.run(Deciding({STEPS: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({STEPS: (SCALE, 0.25)}))
     (receipt,) = receipts(line)
     assert (receipt.status, receipt.before) == ("unknown", 1.0) and "ended before a step used it" in receipt.reason
     loop = Loop()
-    line = loop.run(Deciding({STEPS - 1: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({STEPS - 1: (SCALE, 0.25)}))
     assert [r.status for r in receipts(line)] == ["applied"], "the last step used it"
     assert isinstance(line.sent[-1], RunEnded)
 
@@ -210,8 +211,8 @@ def test_a_run_that_ends_first_says_what_it_knows() -> None:
 def test_changes_between_the_same_two_steps_share_their_fate() -> None:
     """As when the bus was away for a while."""
     for arrange, status, after in ((plain, "applied", [0.25, 0.5]), (own_constant, "rejected", [1.0, 1.0])):
-        loop, line = Loop(), Deciding()
-        line.coming.extend([decide(0.25, actuator=SCALE, number=1), decide(0.5, actuator=SCALE, number=2)])
+        loop, line = Loop(), FakeLink()
+        line.incoming.extend([decide(0.25, actuator=SCALE, number=1), decide(0.5, actuator=SCALE, number=2)])
         arrange(loop)
         loop.run(line)
         assert [(r.status, r.after) for r in receipts(line)] == [(status, value) for value in after]
@@ -236,7 +237,7 @@ def test_steps_that_a_gradient_scaler_leaves_out_answer_nothing() -> None:
     number = [0]
     loop.before = lambda step, _: number.__setitem__(0, step)
     loop.step = step  # type: ignore[method-assign]
-    line = loop.run(Deciding({3: (SCALE, 0.25)}))
+    line = loop.run(FakeLink({3: (SCALE, 0.25)}))
     (receipt,) = receipts(line)
     assert (receipt.status, receipt.tick) == ("applied", 3)
     place = line.sent.index(receipt)
@@ -245,9 +246,9 @@ def test_steps_that_a_gradient_scaler_leaves_out_answer_nothing() -> None:
 
 
 def test_while_it_is_held_a_rate_with_a_known_schedule_is_answered_at_once() -> None:
-    loop, line = Loop(), Deciding()
+    loop, line = Loop(), FakeLink()
     scheduled(line_down, passed=True)(loop)
-    line.coming.extend([OperatorCommand(id="a", action="hold"), decide(0.25, actuator=SCALE)])
+    line.incoming.extend([OperatorCommand(id="a", action="hold"), decide(0.25, actuator=SCALE)])
     answered: list[int] = []
     receive = line.receive
 
@@ -265,13 +266,13 @@ def test_while_it_is_held_a_rate_with_a_known_schedule_is_answered_at_once() -> 
 def test_a_resumed_run_whose_loop_does_not_multiply_says_that_the_scale_is_gone() -> None:
     loop = Loop()
     own_constant(loop)
-    line = loop.run(Deciding(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
+    line = loop.run(FakeLink(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
     run = line.sent[0]
     assert isinstance(run, RunStarted) and {s.name: s.value for s in run.actuators}[SCALE] == 0.25
     assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", 0.25, 1.0)]
     loop = Loop()
     multiplied(loop)
-    line = loop.run(Deciding(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
+    line = loop.run(FakeLink(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
     assert not receipts(line)
     assert loop.rates == pytest.approx([0.25 * rate for rate in own_rates(multiplied)])
 
@@ -301,7 +302,7 @@ def test_a_callback_that_sets_the_rate_is_found_out_under_attach(
     job = trainer(tmp_path, lr_scheduler_type="constant")
     own = Callback(event, cosine if moves else lambda _: RATE)
     used: list[float] = []
-    line = Deciding(dict(PLAN))
+    line = FakeLink(dict(PLAN))
     if first:
         job.add_callback(own)
     attach(job, link=line)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, Deciding, Sequential, rows, trainer
-from tests.unit.learner.test_client import Line, decide
+from tests.support.attached import THIRD_PARTY, Sequential, rows, trainer
+from tests.support.decisions import decide
 
 from oven_controller.protocol.messages import Observation, Receipt, RunEnded
 from oven_learner.actuators import Actuators
@@ -20,6 +20,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.optim import device_readback
 from oven_learner.optim.device_readback import Readback, Transfer, transfer
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -98,13 +99,13 @@ def test_a_nan_is_published_and_one_that_means_nothing_is_absent() -> None:
 
 def test_a_receipt_and_the_end_come_after_the_numbers_before_them() -> None:
     """Else what was measured before a change would stand in the log after it."""
-    line, device, rate = Line(), Device(), [1.0]
+    line, device, rate = FakeLink(), Device(), [1.0]
     knobs = Actuators()
     knobs.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10)
     back = Readback(lambda tick, number, metrics: client.publish(tick, number, metrics), start=device.start)
     client = OvenClient(line, knobs, settle=back.settle)
     client.start()
-    line.coming.append(decide(2.0, apply_at=4))
+    line.incoming.append(decide(2.0, apply_at=4))
     for number in range(1, 6):
         back.ask({"loss": torch.tensor(float(number))})
         back.end_step(client.advance(number), number, {}, frozenset({"loss"}))
@@ -125,7 +126,7 @@ def test_late_numbers_stand_in_the_log_as_if_they_had_come_at_once(
     logs = []
     for late in (False, True):
         device = Device()
-        job, line = trainer(tmp_path), Deciding()
+        job, line = trainer(tmp_path), FakeLink()
         attachment = attach(job, link=line)
         if late:
             back: Any = attachment.readback
@@ -143,7 +144,7 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         asked.append(tuple(numbers))
         return transfer(numbers)
 
-    job, line = trainer(tmp_path, gradient_accumulation_steps=2, max_steps=6), Deciding()
+    job, line = trainer(tmp_path, gradient_accumulation_steps=2, max_steps=6), FakeLink()
     attachment = attach(job, link=line)
     monkeypatch.setattr(attachment.readback, "start", counted)
     job.train()
@@ -155,7 +156,7 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_metrics_that_are_not_finite_are_told_once_and_published_each_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, line = trainer(tmp_path, data=rows(poison=17), cls=Sequential), Deciding()
+    job, line = trainer(tmp_path, data=rows(poison=17), cls=Sequential), FakeLink()
     attach(job, link=line)
     with caplog.at_level("WARNING", logger="oven.learner"):
         job.train()

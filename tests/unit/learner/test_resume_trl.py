@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, equal, weights
+from tests.support.attached import THIRD_PARTY, equal, weights
 from tests.unit.learner.test_attach_trl import grpo, sft
 
 from oven_learner.hf.attach import attach
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -55,11 +56,11 @@ def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog
     settings = {"save_strategy": "steps", "save_steps": at, "max_grad_norm": 0.5, **settings}
     straight = made(tmp_path, **settings)
     mixture = Mixture()
-    attach(straight, link=Deciding({1: ("optimizer.lr_scale", 0.5)}), stateful={"mixture": mixture})
+    attach(straight, link=FakeLink({1: ("optimizer.lr_scale", 0.5)}), stateful={"mixture": mixture})
     mixture.timeline.append(7)
     straight.train()
     resumed, brought = made(tmp_path, **settings), Mixture()
-    line = Deciding()
+    line = FakeLink()
     attach(resumed, link=line, stateful={"mixture": brought})
     with caplog.at_level(logging.INFO, "oven.learner"):
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
@@ -85,15 +86,15 @@ def test_what_is_not_exact_says_why(tmp_path: Path, caplog: pytest.LogCaptureFix
     plain = grpo(tmp_path / "plain", save_strategy="steps", save_steps=2, max_steps=2)
     plain.train()
     resumed = grpo(tmp_path / "plain", max_steps=3, ignore_data_skip=True)
-    attach(resumed, link=Deciding())
+    attach(resumed, link=FakeLink())
     resumed.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-2"))
     assert "made without the controller" in caplog.text and "ignore_data_skip begins the data anew" in caplog.text
     caplog.clear()
     back = grpo(tmp_path / "back", save_strategy="steps", save_steps=3, max_steps=6)
-    attach(back, link=Deciding({2: ("run.rollback", 0.0)}))
+    attach(back, link=FakeLink({2: ("run.rollback", 0.0)}))
     back.train()
     again = grpo(tmp_path / "back", max_steps=7)
-    attach(again, link=Deciding())
+    attach(again, link=FakeLink())
     again.train(resume_from_checkpoint=True)
     assert "rolled back in place by 2 steps" in caplog.text
 
@@ -101,7 +102,7 @@ def test_what_is_not_exact_says_why(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_checkpoint_keeps_tensors_and_plain_values_only(tmp_path: Path) -> None:
     """It is read with weights_only: a checkpoint from elsewhere runs no code."""
     job = grpo(tmp_path, save_strategy="steps", save_steps=1, num_iterations=2, max_steps=1)
-    attach(job, link=Deciding(), stateful={"mixture": Mixture()})
+    attach(job, link=FakeLink(), stateful={"mixture": Mixture()})
     job.train()
     kept = torch.load(tmp_path / "checkpoint-1" / "oven-rank-0.pt", weights_only=True)
     assert kept["stateful"] == {"mixture": {"timeline": [0]}}

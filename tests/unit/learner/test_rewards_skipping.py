@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, Deciding, llama
+from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
@@ -20,6 +20,7 @@ from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStar
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.skip_unscored import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -75,7 +76,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-class Remembering(Deciding):
+class Remembering(FakeLink):
     """Keeps the trainer's state at the end of every step."""
 
     def __init__(self) -> None:
@@ -220,14 +221,14 @@ def test_a_committee_of_one_trains_as_the_function_alone_would(tmp_path: Path) -
         trainer, committee = grpo(tmp_path / name, judge, max_steps=4)
         if name == "bare":
             trainer.reward_funcs[0] = judge
-        attach(trainer, committee=committee if name == "committee" else None, link=Deciding())
+        attach(trainer, committee=committee if name == "committee" else None, link=FakeLink())
         trainer.train()
         ends.append(state(trainer))
     assert same(*ends)
 
 
 def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_path: Path) -> None:
-    class Operator(Deciding):
+    class Operator(FakeLink):
         """Resumes once the run is held."""
 
         held: list[str]
@@ -236,7 +237,7 @@ def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_pa
             client = attachment.client
             if client is not None and client.held and len(self.held) < client.tick // 4:
                 self.held.append(client.held)
-                self.coming.append(OperatorCommand(id=f"resume {len(self.held)}", action="resume"))
+                self.incoming.append(OperatorCommand(id=f"resume {len(self.held)}", action="resume"))
             return super().receive()
 
     trainer, committee = grpo(tmp_path, Judge(lambda call, _: 2 <= call <= 6), hold_after=3, max_steps=8)
@@ -256,7 +257,7 @@ def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_pa
 
 def test_what_a_batch_measures_is_announced_and_published(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, committee = grpo(tmp_path, Judge(lambda call, prompt: prompt in "ab"), max_steps=6)
-    line = Deciding()
+    line = FakeLink()
     attach(trainer, committee=committee, link=line)
     trainer.train()
     run = line.sent[0]

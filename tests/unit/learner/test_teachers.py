@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, equal, llama, weights
+from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
@@ -16,6 +16,7 @@ from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownName
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -120,7 +121,7 @@ def test_beta_scales_the_term_live(tmp_path: Path) -> None:
 
 def test_a_swap_is_announced_applied_and_read_back(tmp_path: Path) -> None:
     job, teachers = anchored(tmp_path)
-    line = Deciding({2: ("teacher.active", "two"), 4: ("grpo.beta", 1.0)})
+    line = FakeLink({2: ("teacher.active", "two"), 4: ("grpo.beta", 1.0)})
     attach(job, link=line, teachers=teachers)
     job.train()
     run = line.sent[0]
@@ -137,7 +138,7 @@ def test_a_swap_is_announced_applied_and_read_back(tmp_path: Path) -> None:
 
 
 def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_choice(tmp_path: Path) -> None:
-    line = Deciding()
+    line = FakeLink()
     job: Any = grpo(tmp_path)
     attach(job, link=line, teachers=Teachers(job))
     job.train()
@@ -145,7 +146,7 @@ def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_ch
     assert not {"grpo.beta", "teacher.active"} & {spec.name for spec in line.sent[0].actuators}
     policy = llama()
     policy.save_pretrained(tmp_path / "policy")
-    job, line = grpo(tmp_path, model=str(tmp_path / "policy"), beta=0.1), Deciding()
+    job, line = grpo(tmp_path, model=str(tmp_path / "policy"), beta=0.1), FakeLink()
     teachers = Teachers(job)
     assert teachers.names == ("initial",) == (teachers.active,)
     attach(job, link=line, teachers=teachers)
@@ -175,7 +176,7 @@ def test_a_teacher_that_does_not_fit_is_refused_and_the_old_one_stays(
     with pytest.raises(TeacherRefusedError, match="teacher 'odd' is refused") as refused:
         teachers.add("odd", model, words)
     assert said in str(refused.value)
-    line = Deciding({2: ("teacher.active", "odd")})
+    line = FakeLink({2: ("teacher.active", "odd")})
     attach(job, link=line, teachers=teachers)
     job.train()
     (receipt,) = line.receipts()
@@ -232,7 +233,7 @@ def test_what_cannot_be_asked_of_it(tmp_path: Path) -> None:
 def test_a_swap_inside_a_generation_buffer_scores_anew_with_the_new_teacher(tmp_path: Path, reuse: Any) -> None:
     """Every step's reference log-probabilities are those of the teacher that is active in that step."""
     job, teachers = anchored(tmp_path, max_steps=9, **reuse)
-    line = Deciding({1: ("teacher.active", "two"), 5: ("teacher.active", "one"), 6: ("teacher.active", "two")})
+    line = FakeLink({1: ("teacher.active", "two"), 5: ("teacher.active", "one"), 6: ("teacher.active", "two")})
     seen: list[tuple[str, str]] = []
     generated: list[int] = []
     compute, generate = job._compute_loss, job._generate_and_score_completions
@@ -262,7 +263,7 @@ def test_a_swap_inside_a_generation_buffer_scores_anew_with_the_new_teacher(tmp_
 
 def test_the_anchor_survives_a_rollback(tmp_path: Path) -> None:
     job, teachers = anchored(tmp_path)
-    line = Deciding({2: ("teacher.active", "two"), 3: ("grpo.beta", 1.0), 5: ("run.rollback", 0.0)})
+    line = FakeLink({2: ("teacher.active", "two"), 3: ("grpo.beta", 1.0), 5: ("run.rollback", 0.0)})
     attach(job, link=line, teachers=teachers)
     before = weights(job)
     kept: list[bool] = []
@@ -284,7 +285,7 @@ def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None
     from oven_learner.link.resume_state import ResumeState
 
     job, teachers = anchored(tmp_path)
-    line = Deciding(past=ResumeState(1, 3, 9, {"1": {"teacher.active": "two", "grpo.beta": 1.0}}))
+    line = FakeLink(past=ResumeState(1, 3, 9, {"1": {"teacher.active": "two", "grpo.beta": 1.0}}))
     attach(job, link=line, teachers=teachers)
     job.train()
     run = line.sent[0]

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Deciding, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.weight_decay import WeightDecay
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -25,7 +26,7 @@ def decays(job: Trainer) -> list[float]:
     return [group["weight_decay"] for group in optimizer.param_groups]
 
 
-def announced(line: Deciding) -> dict[str, Any]:
+def announced(line: FakeLink) -> dict[str, Any]:
     run = line.sent[0]
     assert isinstance(run, RunStarted)
     return {spec.name: spec for spec in run.actuators}
@@ -44,7 +45,7 @@ def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seen.append(decays(job))
 
-    job, line = trainer(tmp_path, weight_decay=0.1), Deciding({4: (DECAY, 0.4)})
+    job, line = trainer(tmp_path, weight_decay=0.1), FakeLink({4: (DECAY, 0.4)})
     job.add_callback(Watch())
     attach(job, link=line)
     job.train()
@@ -80,7 +81,7 @@ def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
 
 
 def test_a_run_without_decay_has_no_such_knob(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, max_steps=1), Deciding()
+    job, line = trainer(tmp_path, max_steps=1), FakeLink()
     attach(job, link=line)
     job.train()
     assert DECAY not in announced(line)
@@ -91,16 +92,16 @@ def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tm
     plain = trainer(tmp_path / "plain", **settings)
     plain.train()
     attached = trainer(tmp_path / "attached", **settings)
-    attach(attached, link=Deciding())
+    attach(attached, link=FakeLink())
     attached.train()
     assert equal(weights(plain), weights(attached))
-    line = Deciding({3: (DECAY, 0.8), 9: ("run.rollback", 2.0)})
+    line = FakeLink({3: (DECAY, 0.8), 9: ("run.rollback", 2.0)})
     straight = trainer(tmp_path / "straight", **settings)
     attach(straight, link=line)
     straight.train()
     assert not equal(weights(plain), weights(straight))
     assert decays(straight) == [0.8, 0.0], "a rollback to before the change keeps it"
-    resumed, line = trainer(tmp_path / "straight", **settings), Deciding(past=ResumeState(1, 6, 9, {}))
+    resumed, line = trainer(tmp_path / "straight", **settings), FakeLink(past=ResumeState(1, 6, 9, {}))
     attach(resumed, link=line)
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-6"))
     spec = announced(line)[DECAY]
@@ -113,7 +114,7 @@ def test_a_user_s_own_groups_and_optimizer(tmp_path: Path) -> None:
     made = torch.optim.SGD(
         [{"params": [p], "weight_decay": 0.01 * n} for n, p in enumerate(model.parameters())], lr=0.01
     )
-    job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), Deciding({2: (DECAY, 0.1)})
+    job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), FakeLink({2: (DECAY, 0.1)})
     attach(job, link=line)
     job.train()
     assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.5)

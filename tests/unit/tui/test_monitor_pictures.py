@@ -51,4 +51,6 @@ async def picture(name: str, size: tuple[int, int], theme: str, monkeypatch: pyt
         app.query_one(Decisions).focus()
         await pilot.press(*keys)
         await pilot.pause()
+        while not app.screen_stack[0].query("FooterKey"):  # the footer is made anew after the focus has moved
+            await pilot.pause()
         compare(name, app.export_screenshot(simplify=True))

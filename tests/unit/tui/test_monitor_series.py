@@ -24,7 +24,7 @@ def series(values: list[float], stride: int = 1) -> Series:
 def test_a_spike_is_never_lost_however_long_the_run() -> None:
     count = 50_000
     made = series([100.0 if tick == 12_345 else -7.0 if tick == 40_000 else 1.0 for tick in range(count)])
-    assert len(made._buckets) <= BUCKETS
+    assert len(made.buckets) <= BUCKETS
     columns = made.columns(0, count - 1, 80)
     assert len(columns) == 80
     assert [c.x for c in columns if c.high == 100.0] == [12_345 * 80 // count]
@@ -55,9 +55,9 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
 @given(st.lists(FINITE, min_size=1, max_size=4000))
 def test_wider_buckets_are_the_narrow_ones_merged(values: list[float]) -> None:
     made = series(values * 3)
-    assert len(made._buckets) <= BUCKETS
-    assert min(b.low for b in made._buckets) == min(values)
-    assert max(b.high for b in made._buckets) == max(values)
+    assert len(made.buckets) <= BUCKETS
+    assert min(b.low for b in made.buckets) == min(values)
+    assert max(b.high for b in made.buckets) == max(values)
     assert made.at(made.last_tick) == values[-1]
 
 
@@ -66,7 +66,7 @@ def test_the_axis_never_goes_back(ticks: list[int]) -> None:
     made = Series()
     for tick in ticks:
         made.add(tick, 1.0)
-    keys = [bucket.key for bucket in made._buckets]
+    keys = [bucket.key for bucket in made.buckets]
     assert keys == sorted(set(keys))
 
 

@@ -61,7 +61,7 @@ class Series:
         self.last_tick = 0
         self._smooth = math.nan
         self._span = 1
-        self._buckets: list[Bucket] = []
+        self.buckets: list[Bucket] = []
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
 
     def add(self, tick: int, value: float) -> None:
@@ -76,22 +76,22 @@ class Series:
             self._smooth = before + (value - before) * 2 / (EMA_POINTS + 1)
         self._recent.append((self.last_tick, value, self._smooth))
         key = self.last_tick // self._span
-        if not self._buckets or self._buckets[-1].key != key:
-            self._buckets.append(Bucket(key))
-        self._buckets[-1].add(value, self._smooth)
-        while len(self._buckets) > BUCKETS:
+        if not self.buckets or self.buckets[-1].key != key:
+            self.buckets.append(Bucket(key))
+        self.buckets[-1].add(value, self._smooth)
+        while len(self.buckets) > BUCKETS:
             self._widen()
 
     def _widen(self) -> None:
         self._span *= 2
         merged: list[Bucket] = []
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.key //= 2
             if merged and merged[-1].key == bucket.key:
                 merged[-1].merge(bucket)
             else:
                 merged.append(bucket)
-        self._buckets = merged
+        self.buckets = merged
 
     def columns(self, first: int, last: int, width: int) -> list[Column]:
         """The ticks `first` to `last` on `width` columns, without the empty ones."""
@@ -120,14 +120,14 @@ class Series:
         span = self._span
         return [
             Bucket(b.key * span, b.low, b.high, b.last, b.smooth, b.broken)
-            for b in self._buckets
+            for b in self.buckets
             if b.key * span <= last and (b.key + 1) * span > first
         ]
 
     def at(self, tick: int) -> float:
         """The last value measured up to a tick, to the width of a bucket; NaN before the first."""
         found = math.nan
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             if bucket.key * self._span > tick:
                 break
             found = bucket.last if math.isfinite(bucket.last) else found
@@ -138,5 +138,5 @@ class Series:
         made = Series()
         vars(made).update(vars(self))
         made._recent = self._recent.copy()
-        made._buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self._buckets]
+        made.buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self.buckets]
         return made

@@ -80,13 +80,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def tail(self) -> None:
         self.follows = True
-        self._to(len(self._rows) - 1)
+        self.move_to(len(self._rows) - 1)
 
     def action_move(self, by: int) -> None:
-        self._to(self.cursor + by)
+        self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        self._to(self.cursor + by * max(1, self.size.height - 1))
+        self.move_to(self.cursor + by * max(1, self.size.height - 1))
 
     def action_open(self) -> None:
         if self.cursor < len(self._rows):
@@ -95,11 +95,11 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def on_click(self, event: Click) -> None:
         place = event.get_content_offset(self)
         if place is not None and place.y + self.scroll_offset.y < len(self._rows):
-            self._to(place.y + self.scroll_offset.y)
+            self.move_to(place.y + self.scroll_offset.y)
             if event.chain == 2:
                 self.action_open()
 
-    def _to(self, cursor: int) -> None:
+    def move_to(self, cursor: int) -> None:
         before, self.cursor = self.cursor, max(0, min(cursor, len(self._rows) - 1))
         self.follows = self.cursor >= len(self._rows) - 1
         self._keep_cursor_visible()

@@ -7,6 +7,7 @@ import re
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm as norm
 
 from oven_bench.gym.draws import (
     chance,
@@ -184,7 +185,7 @@ class OutlierGradient(Fault):
         drawn = self.draws("outlier", step.number)
         found = [gradient for _, _, gradient in gradients_of(step.model)]
         thrown = [torch.randn(gradient.shape, generator=drawn) for gradient in found]
-        norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (found, thrown)]
+        norms = [norm(torch.stack([norm(each) for each in side])) for side in (found, thrown)]
         for gradient, noise in zip(found, thrown, strict=True):
             gradient.copy_(noise * (self.factor * norms[0] / norms[1]))
 

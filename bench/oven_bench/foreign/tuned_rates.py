@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_bench.foreign.case import Optimizer, Schedule
-from oven_bench.foreign.cells import Cell
+from oven_bench.foreign.case_grid import Cell
 from oven_bench.foreign.script import digest
 from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError

@@ -14,9 +14,9 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.pair import Pair
-from oven_bench.foreign.play import Run, Task
-from oven_bench.foreign.tuned import FILE
+from oven_bench.foreign.paired_run import Pair
+from oven_bench.foreign.script_run import Run, Task
+from oven_bench.foreign.tuned_rates import FILE
 from oven_bench.results_file import Kept
 
 PACKAGES: Final = ("oven_controller", "oven_agents", "oven_learner", "oven_kg", "oven_bench")

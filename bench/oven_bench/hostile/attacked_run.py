@@ -11,8 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from oven_bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
-from oven_bench.hostile.company import Company
-from oven_bench.hostile.facts import Case, Log, Row, read
+from oven_bench.hostile.plugged_agents import Company
+from oven_bench.hostile.run_facts import Case, Log, Row, read
 from oven_bench.training.recipe_run import Episode, up_command
 from oven_controller import plugins
 from oven_controller.errors import ProcessError

@@ -8,9 +8,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import replace
 from pathlib import Path
 
-from oven_bench.foreign.cells import Cell
-from oven_bench.foreign.play import Run, Task, play
-from oven_bench.foreign.tuned import Model, Table, Tuning, missing, model_of, rate_of, read, settle, write
+from oven_bench.foreign.case_grid import Cell
+from oven_bench.foreign.script_run import Run, Task, play
+from oven_bench.foreign.tuned_rates import Model, Table, Tuning, missing, model_of, rate_of, read, settle, write
 
 
 def tune(of: Iterable[Cell], folder: Path, path: Path, pool: ProcessPoolExecutor, say: Callable[[str], None]) -> None:

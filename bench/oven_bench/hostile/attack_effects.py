@@ -9,26 +9,26 @@ from statistics import NormalDist, fmean, stdev
 from rich.table import Table
 
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
-from oven_bench.hostile.facts import Row
-from oven_bench.statistics import quantile
+from oven_bench.hostile.run_facts import Row
+from oven_bench.statistics import t_quantile
 from oven_controller.protocol.rules import Rules
 
 NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""
 COLUMNS = {
     "name": "attack", "start": "start", "seed": "", "accuracy": "acc.", "without": "without", "within_noise": "noise",
-    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "honest",
+    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "lr",
     "processes_left": "left", "exit": "exit",
 }  # fmt: skip
 NEWCOMER_COLUMNS = {
     "name": "newcomer", "start": "start", "seed": "", "scored_outcomes": "scored", "first_decision_tick": "decides at",
-    "remedy_tick_without": "honest at", "accuracy": "acc.", "without": "without",
+    "remedy_tick_without": "lr at", "accuracy": "acc.", "without": "without",
 }  # fmt: skip
 """Field → heading; both tables fit into 80 columns."""
 LEGEND = (
     "noise: whether the accuracy is within it of the run without; remedy: windows later than there; weight: the "
-    "attacker's reputation 20 decisions after its first harm, beside that of "
-    "learning_rate (honest); left: processes that outlive the stack"
+    "attacker's reputation 20 decisions after its first harm, beside learning_rate's (lr); left: processes that "
+    "outlive the stack"
 )
 
 
@@ -59,7 +59,7 @@ def noise(accuracies: Sequence[float], prompts: int) -> float:
     the standard deviation across seeds. It is conservative: compared runs share their seed, and these do not."""
     mean = fmean(accuracies)
     evaluation = NormalDist().inv_cdf(0.975) * math.sqrt(max(0.0, mean * (1 - mean)) / prompts)
-    seeds = quantile(len(accuracies) - 1) * stdev(accuracies) if len(accuracies) > 1 else 0.0
+    seeds = t_quantile(len(accuracies) - 1) * stdev(accuracies) if len(accuracies) > 1 else 0.0
     return math.sqrt(2) * max(evaluation, seeds)
 
 

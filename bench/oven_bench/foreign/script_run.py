@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.reading import Reading, read
+from oven_bench.foreign.run_log import Reading, read
 from oven_bench.foreign.script import load, one_thread, recorded_rates
 
 

@@ -51,7 +51,7 @@ class _Turned:
 
 
 @dataclass
-class Restraint:
+class RateLimits:
     """One training's. Part of the mesh's state."""
 
     _tick: int = -1

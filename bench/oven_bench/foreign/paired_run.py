@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from oven_bench.foreign.play import Run, Task, play
-from oven_bench.foreign.reading import RateCheck, rate_checks
+from oven_bench.foreign.run_log import RateCheck, rate_checks
+from oven_bench.foreign.script_run import Run, Task, play
 from oven_bench.foreign.verdicts import Played
 from oven_controller.mesh.values import show
 

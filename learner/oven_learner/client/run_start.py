@@ -1,0 +1,63 @@
+"""The start of a run: its log is opened, what earlier incarnations had set is set again, what they owed is answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
+from oven_controller.protocol.messages import Value
+from oven_controller.protocol.rules import Rules
+from oven_learner.actuators import Actuators, Applied, difference
+from oven_learner.client.hold_and_stop import OBEYED
+from oven_learner.link.base import Link
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.ranks import Ranks
+
+log = logging.getLogger("oven.learner")
+
+
+def check_rules(rules: Rules, actuators: Actuators) -> None:
+    """Raises UnknownNameError for a rule of an actuator that is not there."""
+    for name in rules.autonomy_of:
+        if name not in actuators:
+            raise UnknownNameError("actuator (in rules.autonomy_of)", name, actuators)
+
+
+def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]:
+    """What earlier incarnations left, and rank 0's name of this training, on every rank. Rank 0 connects; its failure
+    is every rank's, so that none waits for the others. Raises OvenError."""
+    past: ResumeState | OvenError
+    try:
+        past = link.open()
+    except OvenError as error:
+        past = error
+    except Exception as error:
+        past = BusError(f"the run's log could not be opened: {reason(error)}")
+    past, training = ranks.same((past, training))
+    if isinstance(past, OvenError):
+        raise past
+    return past, training
+
+
+def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
+    """Set what was set. Raises ConfigError where it comes out differently on the ranks."""
+    for name, value in values.items():
+        if name in actuators and actuators.spec(name).kind != "action":
+            applied = actuators.apply(name, value)
+            log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
+            if differs := difference(ranks.each(applied)):
+                raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
+
+
+def owed_receipts(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
+    """What is said of that which earlier incarnations left unanswered: its outcome, the actuator, and the
+    decision's id or the command's. No one knows whether the operator still wants a command obeyed: a run that was
+    stopped, and is resumed, must not stop again."""
+    for decision in past.unanswered:
+        unknown = Applied("unknown", reason="the learner restarted before it answered")
+        yield unknown, decision.actuator, decision.id, ""
+    for command_id, command in past.commands.items():
+        if command is not None:
+            why = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
+            yield Applied("unknown", reason=why), OBEYED[command.action], "", command_id

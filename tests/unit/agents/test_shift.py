@@ -1,0 +1,45 @@
+"""The newest values of a series against those before them."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_agents.stats.robust import noise
+from oven_agents.stats.shift import EARLIER, Shift, at, halves, newest, rise
+
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
+
+
+@given(VALUES, st.data())
+def test_a_series_is_parted_without_loss(values: list[float], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(values)))
+    for shift in (newest(values, count), halves(values), at(list(enumerate(values)), len(values) - count)):
+        assert [*shift.before, *shift.now] == values
+    assert len(newest(values, count).now) == len(at(list(enumerate(values)), len(values) - count).now) == count
+    assert len(halves(values).before) == len(values) // 2
+
+
+@given(VALUES, VALUES)
+def test_differences_are_those_of_means_and_of_medians(before: list[float], now: list[float]) -> None:
+    shift = Shift(before, now)
+    assert shift.of_means == fmean(now) - fmean(before)
+    assert shift.of_medians == median(now) - median(before)
+    assert shift.noise == noise(before)
+    assert shift.error(2.0) == pytest.approx(2 * math.hypot(len(now) ** -0.5, len(before) ** -0.5))
+
+
+def test_a_rise_needs_some_values_before_it() -> None:
+    level = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0, 1.1]
+    assert len(level) == EARLIER
+    assert rise([*level, 9.0, 9.0], 2) > 3
+    assert rise([*level[1:], 9.0, 9.0], 2) == -math.inf
+
+
+def test_one_odd_value_is_no_rise() -> None:
+    level = [1.0, 1.1, 0.9] * 6
+    assert rise([*level, 1.0, 1.0, 1.0, 1.0, 1e9], 5) < 3

@@ -1,0 +1,52 @@
+"""The table of subjects: rows that are refused, and the addresses and permissions that follow from it."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from oven_controller.protocol.messages import Message, Vote
+from oven_controller.protocol.names import Subjects, kg, kind, reward
+from oven_controller.protocol.permissions import Role, permissions
+from oven_controller.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS, Subject, Writer
+
+
+@pytest.mark.parametrize("writer", ["", "nobody", None])
+def test_a_subject_without_a_writer_is_refused(writer: Any) -> None:
+    with pytest.raises(ValueError, match="'vote' has no writer; it is one of learner, mesh, agent, operator"):
+        Subject("vote", (Vote,), writer)
+
+
+def test_a_subject_that_carries_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="'vote' carries no message"):
+        Subject("vote", (), "agent")
+
+
+def test_no_message_stands_on_two_kinds_of_subjects() -> None:
+    carried = [model for subject in SUBJECTS for model in subject.carries]
+    asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    assert len(BY_KIND) == len(SUBJECTS)
+    assert len({*carried, *asked}) == len(carried) + len(asked)
+    assert all(issubclass(model, Message) for model in (*carried, *asked))
+
+
+def test_addresses_are_those_of_the_table() -> None:
+    on = Subjects("r")
+    for subject in SUBJECTS:
+        found = getattr(on, subject.kind)
+        address = found("x") if subject.last else found
+        assert address == subject.address("r", "x")
+        assert kind(address) == subject.kind
+    asked = {request.name: request.address for request in REQUESTS}
+    assert asked.pop("history").format(run="r") == on.history
+    assert asked.pop("reward").format(member="m") == reward("m")
+    assert asked == {name: kg(name.removeprefix("kg.")) for name in asked}
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.kind)
+def test_its_writer_alone_may_publish_on_a_subject(subject: Subject) -> None:
+    """The administrator apart."""
+    address = subject.address("r", "ann" if subject.last in get_args(Writer) else "*")
+    publishers = {role for role in get_args(Role) if address in permissions(role, "ann", "r")["publish"]["allow"]}
+    assert publishers == {subject.writer}

@@ -56,7 +56,7 @@ def test_its_metrics_are_what_learners_publish() -> None:
 
 def test_the_agents_name_symptoms_that_it_has() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "agents" / "oven_agents").rglob("*.py"))
-    named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"', sources))
+    named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"|symptom="(\w+)"', sources))
     named = {name for pair in named for name in pair if name}
     assert named >= {"policy_collapse", "loss_nan", "gradients_aligned", "gradients_opposed", "starved_level"}
     kinds = {node.id: node.kind for node in RECORDS.nodes}

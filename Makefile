@@ -30,6 +30,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/prose.py
 
 clean:
 	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

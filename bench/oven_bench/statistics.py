@@ -81,7 +81,7 @@ def resampled(size: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def bootstrapped_mean(values: Sequence[float]) -> Interval:
-    """Percentile bootstrap (Efron 1979). Of one value it is a point, which is no certainty: look at the count."""
+    """Percentile bootstrap (Efron 1979). Of one value it is a point, which is not certainty: look at the count."""
     means = np.asarray(values, dtype=np.float64)[resampled(len(values))].mean(axis=1)
     return Interval(fmean(values), *percentile_ends(means))
 

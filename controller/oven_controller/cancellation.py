@@ -1,9 +1,9 @@
 """Cancellation that is not lost: tasks are cancelled until they end, and a swallowed one is raised.
 
 `asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
-nats-py waits with it, and swallows other cancellations itself. The task then continues, and whoever waits for its end
-waits for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and a task is told to end
-more than once.
+nats-py waits with it, and swallows other cancellations itself. The task then continues, and anyone who waits for its
+end waits for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and a task is told to
+end more than once.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def preserve_cancellation() -> Iterator[None]:
 
 
 async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S) -> None:
-    """Cancel them and wait for their end; whatever they end with is no news. One that has not ended within the limit is
-    left alone, and that is logged: to wait for it would only hang its owner, too."""
+    """Cancel them and wait for their end; whatever they end with is not news. One that has not ended within the limit
+    is left alone, and that is logged: to wait for it would only hang its owner, too."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
     left = {task for task in tasks if not task.done()}

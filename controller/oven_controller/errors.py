@@ -98,7 +98,7 @@ class ProcessError(OvenError, RuntimeError):
 
 
 class DivergedError(OvenError, RuntimeError):
-    """The log holds an output that this replica computes differently; going on would fork the run's history."""
+    """The log holds an output that this replica computes differently; continuing would fork the run's history."""
 
     exit_code = 3
 

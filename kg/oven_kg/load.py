@@ -1,4 +1,4 @@
-"""Loading a checked graph: the built-in one, one from a file, or its randomized control."""
+"""Loading of a graph that passes the lint: the built-in one, a file's, or a randomized control."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from oven_controller.errors import ConfigError
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
-from oven_kg.graph.randomized import shuffled as permuted
+from oven_kg.graph.randomized_control import shuffled as permuted
 from oven_kg.graph.records import Records
-from oven_kg.loaders.opening import opened
+from oven_kg.loaders.graph_file import read_graph
 
 
 def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
@@ -18,13 +18,15 @@ def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
     faults if the lint finds any."""
     if shuffled is not None:
         name = str(path or "the built-in graph")
-        return _checked(permuted(_checked(opened(path), name).records, shuffled), f"{name}, shuffled by {shuffled},")
-    return _builtin() if path is None else _checked(opened(path), str(path))
+        return _checked(
+            permuted(_checked(read_graph(path), name).records, shuffled), f"{name}, shuffled by {shuffled},"
+        )
+    return _builtin() if path is None else _checked(read_graph(path), str(path))
 
 
 @cache
 def _builtin() -> Knowledge:
-    return _checked(opened(None), "the built-in graph")
+    return _checked(read_graph(None), "the built-in graph")
 
 
 def _checked(records: Records, name: str) -> Knowledge:

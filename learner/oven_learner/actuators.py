@@ -22,7 +22,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a change."""
+    """The outcome of a change."""
 
     status: Status
     before: Value = None
@@ -44,7 +44,7 @@ class Proof(Protocol):
         """A change from `before` was written: look whether it is used."""
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        """Why the change did not take; empty if it did, None while nobody knows. `ended`: no more steps will come."""
+        """Why the change did not take; empty if it did, None while no one knows. `ended`: no more steps will come."""
 
     def lost(self) -> tuple[Value, Value, str] | None:
         """What was in force, what is, and why, where a setting was undone later; said once."""
@@ -154,7 +154,7 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Something that is done rather than set. What `run` returns stands in the receipt; it raises to refuse.
+        """Something that is done rather than set. What `run` returns is in the receipt; it raises to refuse.
 
         `effect` says what it is to the training. One that measures or copies counts as no intervention and has no
         outcome; one that ends or holds the run has none either; one that moves the weights confounds all that is being
@@ -165,7 +165,7 @@ class Actuators:
         self._add(spec, lambda: None, run)  # type: ignore[arg-type]
 
     def copy(self) -> Actuators:
-        """The same knobs in a registry of its own: each training adds what it finds."""
+        """The same knobs in its own registry: each training adds what it finds."""
         copied = Actuators()
         copied._knobs = dict(self._knobs)
         return copied
@@ -268,7 +268,7 @@ def _safely(read: Callable[[], Value]) -> Value:
 
 
 def difference(each: Sequence[Applied]) -> str:
-    """Between what became of a change on the ranks, in their order; empty if there is none."""
+    """Between the outcome of a change on the ranks, in their order; empty if there is none."""
     first = each[0]
     for rank, one in enumerate(each[1:], start=1):
         if (one.status in DONE) != (first.status in DONE) or not same(one.after, first.after):

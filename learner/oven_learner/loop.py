@@ -1,4 +1,4 @@
-"""`oven.connect`: the controller in a loop of your own, in PyTorch or in anything else.
+"""`oven.connect`: the controller in your own loop, in PyTorch or in anything else.
 
     with oven.connect(model=model, optimizer=optimizer, scheduler=scheduler, max_steps=1000) as client:
         for step in range(1, 1001):
@@ -78,8 +78,8 @@ def connect(
 
     `metrics` are the names that `observe` will be given: agents that need another say that they cannot fire; what
     `evaluate` returns is held out, and which way is better is known by the usual names, or said here. `step` is where a
-    resumed loop goes on. `training` names this training where the script has several one after another, or connects
-    again to go on with the same one; without it they are counted. Under torch.distributed every rank calls it,
+    resumed loop continues. `training` names this training where the script has several one after another, or connects
+    again to continue with the same one; without it they are counted. Under torch.distributed every rank calls it,
     `observe` and `poll` at the same steps, and rank 0 speaks to the bus: of `metrics` and what is evaluated it
     publishes the mean over the ranks that measured them, of others its own.
 
@@ -88,7 +88,7 @@ def connect(
     loop.
     """
     if evaluate_every < 1:
-        raise ConfigError(f"evaluate_every={evaluate_every} is no number of steps; give 1 or more")
+        raise ConfigError(f"evaluate_every={evaluate_every} is not a number of steps; give 1 or more")
     if clip is not None and optimizer is None:
         raise ConfigError("clip= needs the optimizer whose gradients are clipped: give optimizer= too")
     knobs = actuators.copy() if actuators is not None else Actuators()

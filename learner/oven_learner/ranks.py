@@ -1,8 +1,8 @@
 """Several ranks: rank 0 speaks to the bus, and every rank hears what it heard, at the same step.
 
-What is decided travels apart from the gradients, in a gloo group of its own: on CPU, so that no rank waits for its
+What is decided travels apart from the gradients, in its own gloo group: on CPU, so that no rank waits for its
 device, and never between two collectives of the trainer's. A step costs one broadcast of 16 bytes; news follow in a
-second one. What other ranks have to say rank 0 asks for, once a second at most.
+second one. What other ranks have to say rank 0 asks for, once per second at most.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SilentLink:
 
 
 class Ranks:
-    """The ranks of one run, this process among them; one that is alone waits for nobody.
+    """The ranks of one run, this process among them; one that is alone waits for no one.
 
     Every method is a collective: all ranks call the same ones in the same order. One whose peer is dead raises, as the
     trainer's own next collective would.
@@ -103,7 +103,7 @@ class Ranks:
 
     def broadcast_if_any(self, say: Callable[[], T | None], *, asks: bool = False) -> T | None:
         """What rank 0 says, on every rank; None: nothing. Only rank 0 calls `say`: if that raises it has said nothing,
-        and all go on. `asks`: this rank wants an end; rank 0 finds that in `asker` within a second."""
+        and all continue. `asks`: this rank wants an end; rank 0 finds that in `asker` within a second."""
         if self._group is None:
             return _unless_it_raises(say, None)
         import torch
@@ -196,7 +196,7 @@ def _unless_it_raises(say: Callable[[], T], instead: T) -> T:
     try:
         return say()
     except Exception:
-        log.exception("hearing what was decided failed; training goes on")
+        log.exception("hearing what was decided failed; training continues")
         return instead
 
 
@@ -247,6 +247,6 @@ def from_leader(said: T) -> T:
 
 
 def _distributed() -> Any:
-    """None where nobody imported torch, or no process group was made: there is one process then."""
+    """None where no one imported torch, or no process group was made: there is one process then."""
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None

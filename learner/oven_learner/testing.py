@@ -64,7 +64,7 @@ class FakeLink:
         return [message for message in self.sent if isinstance(message, Observation)]
 
     def receipts(self) -> list[Receipt]:
-        """What became of decisions and commands."""
+        """The outcome of decisions and commands."""
         return [message for message in self.sent if isinstance(message, Receipt)]
 
     def series(self, metric: str) -> list[float]:

@@ -26,7 +26,7 @@ def test_a_folder_of_text_and_a_configuration_are_enough(oven: Oven, tmp_path: P
     sizes = [part for name, size in SIZES.items() for part in ("--set", f"recipe_options.{name}={size}")]
     command = ["up", "--headless", "--recipe", "pretrain", "--start", "tuned", "--run", "own-text", *sizes]
     code, said = oven(*command, "--corpus", str(tmp_path / "nowhere"), "--steps", "10")
-    assert code == 2 and f"{tmp_path / 'nowhere'} is no folder; give one with text files" in said
+    assert code == 2 and f"{tmp_path / 'nowhere'} is not a folder; give one with text files" in said
     code, said = oven(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), "--steps", "10")
     assert code == 0, said
     events = oven.events("own-text")

@@ -1,4 +1,4 @@
-"""The monitor's application: feeds the view model, and has the widgets redraw themselves a few times a second.
+"""The monitor's application: it feeds the view and has the widgets redraw a few times per second.
 
 The run knows nothing of it: it only reads.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,10 +21,11 @@ from oven_tui.model import braille_chart
 from oven_tui.model.view import MonitorView
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.agents import Agents
+from oven_tui.widgets.base import Panel
 from oven_tui.widgets.chart import Axis, Chart
-from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.panels import PANELS, MakePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
@@ -43,7 +45,7 @@ class MonitorApp(App[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit, run goes on", id="quit", tooltip="Close the monitor; the run goes on"),
+        Binding("q", "quit", "Close the monitor", id="quit", tooltip="Close the monitor; the run continues"),
         Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
         Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
         Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),
@@ -57,7 +59,14 @@ class MonitorApp(App[None]):
         Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
     ]
 
-    def __init__(self, about: About, folder: RunFolder | None = None, *, light: bool = False) -> None:
+    def __init__(
+        self,
+        about: About,
+        folder: RunFolder | None = None,
+        *,
+        light: bool = False,
+        panels: Sequence[MakePanel] = PANELS,
+    ) -> None:
         """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
@@ -69,6 +78,8 @@ class MonitorApp(App[None]):
         self.pages = 0
         self.zoom = 0
         self._folder = folder
+        self._panels: list[Panel] = []
+        self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
         self._theme = "textual-light" if light else "textual-dark"
@@ -80,8 +91,8 @@ class MonitorApp(App[None]):
                 for place in range(CHARTS):
                     yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
             with Container(id="lists"):
-                yield Agents(self.shown)
-                yield Decisions(self.shown)
+                self._panels = [make(self.shown) for make in self._panel_kinds]
+                yield from self._panels
         yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
@@ -106,10 +117,8 @@ class MonitorApp(App[None]):
 
     def say(self, link: str, detail: str) -> None:
         """What the connection is doing."""
-        if not self.screen_stack:
-            return
-        header = self.screen_stack[0].query_one(Header)
-        if header.link != (link, detail):
+        header = self._header()
+        if header is not None and header.link != (link, detail):
             header.link = (link, detail)
             self._soon()
 
@@ -124,20 +133,21 @@ class MonitorApp(App[None]):
             self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
 
     def _tick(self) -> None:
-        if not self.screen_stack:  # it is closing: the screens go before the timers
-            return
-        header = self.screen_stack[0].query_one(Header)
-        header.silent_s = self.silent_s()
-        header.redraw()
+        if (header := self._header()) is not None:
+            header.silent_s = self.silent_s()
+            header.redraw()
+
+    def _header(self) -> Header | None:
+        """None while the monitor closes: the screen and its widgets go before the timers."""
+        return next(iter(self.screen_stack[0].query(Header)), None) if self.screen_stack else None
 
     def paint(self) -> None:
         """Have every widget redraw what changed."""
-        if not self.screen_stack:
+        if (header := self._header()) is None:
             return
         self._due, first = False, not self._painted
         self._painted = time.monotonic()
         board = self.screen_stack[0]
-        header = board.query_one(Header)
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
@@ -149,10 +159,9 @@ class MonitorApp(App[None]):
             at = page * CHARTS + place
             chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
             chart.redraw()
-        agents, decisions = board.query_one(Agents), board.query_one(Decisions)
-        agents.view = decisions.view = self.shown
-        agents.redraw()
-        decisions.redraw()
+        for panel in self._panels:
+            panel.view = self.shown
+            panel.redraw()
         if first:
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint

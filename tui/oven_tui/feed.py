@@ -1,4 +1,4 @@
-"""The log of one run, for as long as somebody looks: live, from its export, and live again when the stack comes back.
+"""The feed of one run's log: live, from its export, and live again when the stack comes back.
 
 What is heard live only says that there is something to ask for; order and sequence come from `history`, asked at most
 every GAP_S, so that a fast run costs the mesh no more than a slow one.

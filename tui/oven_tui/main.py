@@ -1,4 +1,4 @@
-"""The monitor as a process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
+"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def show(
         looking.cancel()
 
     asyncio.run(run())
-    goes_on = "goes on" if folder.locked() else f"is {folder.status()}"
+    goes_on = "continues" if folder.locked() else f"is {folder.status()}"
     again = f"`oven-controller monitor {folder.run}` shows it again"
     print(f"run {folder.run} {goes_on}; {app.view.run.seq} events were read; {again}")
     raise typer.Exit(app.return_code or 0)

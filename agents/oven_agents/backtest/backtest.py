@@ -35,7 +35,7 @@ from oven_controller.protocol.rules import Rules
 
 @dataclass
 class Said:
-    """One vote, and what came of it in the backtest and in the recording."""
+    """One vote, and its outcome in the backtest and in the recording."""
 
     vote: Vote
     tick: int

@@ -20,7 +20,7 @@ from oven_controller.text.line_width import wrapped
 from oven_controller.text.plain_text import say
 
 OPEN_LOOP = (
-    "open loop: the recording goes on as it went, whatever is decided here; only what comes before the first "
+    "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "
     "divergence is sure, and no confidence is scored, since what its changes would have done is not in the recording"
 )
 

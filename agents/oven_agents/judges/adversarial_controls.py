@@ -14,7 +14,7 @@ BAD: Final = (
 EVERY: Final = 20
 """Groups between two controls, of a judge that passed the last one; and between two chances, of one in quarantine."""
 GOOD: Final = 0.5
-"""A bad answer above the best real one is no proof where all real ones are bad as well: it must also reach this."""
+"""A bad answer above the best real one is not proof where all real ones are bad as well: it must also reach this."""
 
 
 class Controls:

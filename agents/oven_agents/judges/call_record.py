@@ -1,4 +1,5 @@
-"""A record of each question asked, for whoever traces: the fields of OpenTelemetry's GenAI spans. No content in it."""
+"""A record of each question asked, for anyone who traces: the fields of OpenTelemetry's GenAI spans. No content in
+it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class _Verdicts(BaseModel):
 def read(text: str, ids: Collection[str]) -> dict[str, float]:
     """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in prose.
 
-    A code fence around the whole is taken off: endpoints without a schema of their own add one.
+    A code fence around the whole is taken off: endpoints without their own schema add one.
     """
     text = text.strip()
     fenced = _FENCED.match(text)

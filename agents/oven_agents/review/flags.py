@@ -3,7 +3,7 @@
 A false alarm is judged by what its target metric did in the recording, in which nothing was changed: by the median of
 the second half of the flag's horizon against that of the horizon before it (for a rollback: before the tick that it
 would have gone back to). Where it is not lower by two standard errors in the better direction, the run kept its level
-or went on improving by itself: a false alarm. Where it is, there was something to flag, which does not say that the
+or continued improving by itself: a false alarm. Where it is, there was something to flag, which does not say that the
 change would have helped. Nothing can be said where too little was measured on either side, where the recorded run was
 changed or started again meanwhile, and of a flag that names nothing wrong, but something slow: what a change would have
 gained is not in the recording.
@@ -189,7 +189,7 @@ def _judged(
 
 
 def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
-    """1 where more is better; by what the run announces, else by what the proposal forecast; 0: nobody says."""
+    """1 where more is better; by what the run announces, else by what the proposal forecast; 0: no one says."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
     usual = {"reward": 1, "loss": -1}.get(name, 0)

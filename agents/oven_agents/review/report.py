@@ -13,8 +13,8 @@ from oven_controller.mesh.values import show
 from oven_controller.protocol.messages import RunStarted
 
 OPEN_LOOP = (
-    "Open loop: the run goes on as it went, whatever is decided here. So what follows a first adopted change rests on "
-    "a run that would have gone another way, and no flag says that its change would have helped."
+    "Open loop: the run continues as it went, whatever is decided here. So what follows a first adopted change rests "
+    "on a run that would have gone another way, and no flag says that its change would have helped."
 )
 
 
@@ -36,7 +36,7 @@ class Report:
     notices: Sequence[tuple[int, str, str]] = ()
     """(step, agent, text) of what agents had to say to people."""
     assumed: Sequence[str] = ()
-    """Knobs that nobody logged, and that were announced for the review."""
+    """Knobs that no one logged, and that were announced for the review."""
     lines: Sequence[str] = ()
     """What is to be said of the source."""
     measured: Mapping[str, Series] = field(default_factory=dict)

@@ -40,7 +40,7 @@ REPEAT_S = 0.25
 REPEATS = 20
 """And how often at most: a run that is held for a night must not fill its log."""
 HISTORY_S = 15.0
-"""How long to go on asking for history when nobody answers."""
+"""How long to continue asking for history when no one answers."""
 HISTORY_ANSWER_S = 2.0
 """How long to wait for one answer."""
 

@@ -18,7 +18,7 @@ log = logging.getLogger("oven.agent")
 
 
 def participants(names: Sequence[str] | None = None, ask: Ask | None = None) -> list[Participant]:
-    """The agents of these names (or files), each in a session of its own; None: all that are installed, which is what a
+    """The agents of these names (or files), each in its own session; None: all that are installed, which is what a
     run has unless its settings say otherwise. `ask` puts a question to the prior service; None: there is none.
 
     Entry point of oven.in_process. Raises UnknownNameError, ConfigError.

@@ -2,7 +2,7 @@
 why not to vote.
 
 The service may be away or late; then the vote goes out as it is, and of several plans the agent's own first. What the
-graph bars, the mesh bars by the run's rules, whoever votes.
+graph bars, the mesh bars by the run's rules, no matter who votes.
 
 What is asked, and what becomes of the answers, is one generator: it yields (endpoint, request) and is sent the reply,
 or None. `consider` answers it from a function in this process, `Prior` over the bus.
@@ -41,7 +41,7 @@ HEADERS: Final = 1024
 Said: TypeAlias = Vote | AgentStatus | Plan | Alternatives
 Words: TypeAlias = list[Vote | AgentStatus]
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
-"""(endpoint, request) → reply; None: nobody answered."""
+"""(endpoint, request) → reply; None: no one answered."""
 Tell: TypeAlias = Callable[[str], None]
 Asking: TypeAlias = Generator[tuple[str, bytes], bytes | None, Words]
 

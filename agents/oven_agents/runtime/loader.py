@@ -95,7 +95,7 @@ def _in_file(path: Path) -> type[Agent]:
 
 
 def _raised(error: BaseException) -> str:
-    """As whoever wrote the agent knows it from Python."""
+    """As the agent's author knows it from Python."""
     if isinstance(error, SystemExit):
         return f'called sys.exit({error.code!r}); what only a script does belongs under `if __name__ == "__main__":`'
     return f"raised {type(error).__name__}: {error}"

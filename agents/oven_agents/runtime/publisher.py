@@ -26,7 +26,7 @@ def trace_key(body: Observation | BallotOpened) -> str:
 
 
 async def react(publishers: Sequence[Publisher]) -> None:
-    """Have every agent vote, then say it all: a question to the graph holds up nobody else's words."""
+    """Have every agent vote, then say it all: a question to the graph holds up no one else's words."""
     began_ns = time.time_ns()
     said = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
     if len(said) == 1:  # without a task of its own, which costs a turn of the loop

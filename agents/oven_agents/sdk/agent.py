@@ -57,7 +57,7 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Why this agent will never vote on this run, or None. Asked once a run; the answer is shown to people."""
+        """Why this agent will never vote on this run, or None. Asked once per run; the answer is shown to people."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):

@@ -1,7 +1,7 @@
 """Several plans for what an agent saw, of which one is said: the knowledge graph's best, or the agent's own first.
 
 An agent sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
-leave more than one plan standing; which of them is likeliest to help is what the graph is asked for.
+leave more than one plan standing; which of them is most likely to help is what the graph is asked for.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def phase(run: RunStarted) -> Phase:
 
 def chosen(said: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple[EvidencePath, ...]]:
     """The plan whose remedy has the best score, with the paths that speak for it. Of equal ones, and where the graph is
-    away or knows none of them, the agent's own first. A remedy that needs what the run lacks is no candidate."""
+    away or knows none of them, the agent's own first. A remedy that needs what the run lacks is not a candidate."""
     known = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet}
     ranked = [plan for plan in said.plans if plan.remedy in known]
     if not ranked:

@@ -31,7 +31,7 @@ KEPT = 512
 HEARTBEAT_TICKS = 10
 """An agent with nothing to say still says so this often; the mesh counts it as lost after `silent_ticks`."""
 SAID_ALREADY = "said already"
-"""Why a proposal is held back that stands in the log as it is: on an open ballot, or refused a moment ago."""
+"""Why a proposal is held back that is in the log as it is: on an open ballot, or refused a moment ago."""
 PATIENCE = 20
 """Windows in a row on which an agent may raise before it says that it cannot fire."""
 
@@ -85,8 +85,8 @@ class Session:
     def absorb(self, body: LogMessage | Malformed) -> None:
         """Take an event in. Duplicates (by incarnation and n, or by id) change nothing.
 
-        Each subject's events come in order; between subjects they may overtake one another (each subscription has a
-        queue of its own), so a receipt may come before its decision, and a decision before its ballot.
+        Each subject's events come in order; between subjects they may overtake one another (each subscription has its
+        own queue), so a receipt may come before its decision, and a decision before its ballot.
         """
         if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded) else body.type
@@ -167,7 +167,7 @@ class Session:
     @property
     def awaited(self) -> AgentStatus | None:
         """In lockstep: what the mesh waits for, to be said again if nothing comes of it (the votes stream drops what
-        exceeds its limits without a word)."""
+        exceeds its limits silently)."""
         if self._run is None or self._over or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
@@ -218,8 +218,8 @@ class Session:
             self._reason = f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _forget(self, incarnation: int) -> None:
-        """Another training of the script begins: what was measured and done in the one before says nothing of it. What
-        came of it already, ahead of its announcement, stays."""
+        """Another training of the script begins: what was measured and done in the one before says nothing of it.
+        Outcomes that are known already, ahead of its announcement, stay."""
         kept = [o for o in self._observations if o.incarnation >= incarnation]
         self._observations = deque(kept, maxlen=KEPT)
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
@@ -289,13 +289,13 @@ class Session:
         return [self._status("notice", notice.text[:2000])]
 
     def _answers(self, ballot: BallotOpened) -> bool:
-        """Whether a vote of this agent counts in the ballot already, so that nobody waits for it to be done."""
+        """Whether a vote of this agent counts in the ballot already, so that no one waits for it to be done."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
     def _is_redundant(self, vote: Vote, tick: int) -> str:
-        """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after a change,
-        whoever's, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
-        is no reason to be silent."""
+        """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after any
+        change, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
+        is not a reason to be silent."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
@@ -333,7 +333,7 @@ class Session:
 
 
 def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
-    """That the votes are not cast, and why; None where they are, or stand in the log as they are."""
+    """That the votes are not cast, and why; None where they are, or are in the log as they are."""
     if not why or why == SAID_ALREADY:
         return None
     wanted = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)

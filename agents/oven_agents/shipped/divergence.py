@@ -1,5 +1,5 @@
-"""Sees a run that was hurt: a loss that jumps, creeps up or is no number, weights that moved by themselves, a gradient
-that got past the clip. Has several ways back."""
+"""Sees a run that was hurt: a loss that jumps, creeps up or is not a number, weights that moved by themselves, a
+gradient that got past the clip. Has several ways back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Harm:
     stubborn: bool = False
     """The run has nothing to lose: what was tried is tried again."""
     shows: bool = True
-    """On held-out data at once: not what broke the moments, nor what is no number."""
+    """On held-out data at once: not what broke the moments, nor what is not a number."""
     sure: float = 0.75
     """How often it helped to go back from there, where that could be seen."""
 
@@ -67,7 +67,7 @@ class Divergence(Agent):
     the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each
     other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else
     moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
-    Back to before the likeliest beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
+    Back to before the most likely beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
     first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one
     rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
     last one failed, a loss that rose is not gone back from, but for a cut that the steps themselves speak for
@@ -232,14 +232,14 @@ class Divergence(Agent):
         return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, shows=False)
 
     def _thrown_away(self, window: Window) -> list[float]:
-        """Norms from before the last rollback: what comes again after it is no single event."""
+        """Norms from before the last rollback: what comes again after it is not a single event."""
         back = window.last_change_tick(ROLLBACK)
         lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
         return [norm for o in lately if math.isfinite(norm := o.metrics.get(optimizer_gauges.NORM, math.nan))]
 
     def _risen(self, window: Window) -> _Harm | None:
         """None also where too little was measured since the last change that moves the loss by itself, and where the
-        weights shrink away: that is no fault of rate or data."""
+        weights shrink away: that is not a fault of rate or data."""
         if objective(window.run).name != LOSS:
             return None
         fresh = window.last_change_tick(ROLLBACK, SCALE, SKIP)
@@ -330,7 +330,7 @@ class Divergence(Agent):
 
     def _tried(self, window: Window, onset: int) -> set[str]:
         """Remedies of the last MEMORY ticks, by what was changed together with the rollback. A single rollback to
-        what was hurt already is no trial."""
+        what was hurt already is not a trial."""
         backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & backs
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}

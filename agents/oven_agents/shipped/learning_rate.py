@@ -120,7 +120,7 @@ class LearningRate(Agent):
     """Factor by which the rate comes down after a collapse. A rollback and an eighth undid .90 of the harm of a rate 25
     times too high (docs/experiments.md); a larger factor costs speed."""
     REPAIR = 20
-    """Ticks after a cut, whoever's, in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
+    """Ticks after any cut in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
     the harm undone (docs/experiments.md)."""
     DRAWN = 40
     """Ticks after which gradients do not agree any more for the sole reason that the weights were drawn: on models of
@@ -184,7 +184,7 @@ class LearningRate(Agent):
     def _too_long(self, window: Window) -> Plan | None:
         """Together with a loss that gave back what it had gained: what a rate that is too high makes of the weights no
         lower rate repairs. The length alone says nothing of another model: the first steps of Adam are as long where
-        nobody warms the rate up, and weights that were drawn small grow into theirs."""
+        no one warms the rate up, and weights that were drawn small grow into theirs."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
         if steps is None or ROLLBACK not in window.knobs:
@@ -319,7 +319,7 @@ class LearningRate(Agent):
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
-        """Whether a cut, whoever's, is still to show what it does."""
+        """Whether any cut is still to show what it does."""
         cuts = [r.tick for r in window.applied(SCALE) if change_of(r) < 0]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
@@ -444,7 +444,7 @@ def _changed(
 
 
 def _schedule_moves(window: Window, ticks: int) -> bool:
-    """Whether the rate changed within the last ticks although nobody here changed it: warm-up, or decay."""
+    """Whether the rate changed within the last ticks although no one here changed it: warm-up, or decay."""
     since = window.last_change_tick(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)

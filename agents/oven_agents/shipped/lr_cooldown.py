@@ -11,13 +11,13 @@ SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LrCooldown(Agent):
-    """Signals: a rate that has stood still, whoever set it, when the run passes LATE.
+    """Signals: a rate that has stood still, no matter who set it, when the run passes LATE.
 
     Actions: a notice to people, and a voice for anybody's proposal to lower the rate from then on. A constant rate
     leaves the weights at the distance from the minimum that its noise keeps them at; a cooldown over the last fifth of
     a run takes back what that costs (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395,
-    §4). It proposes none itself: a user with a constant schedule may mean to go on from where this run ends, and a
-    cooled run is a worse place to go on from. Nothing that is measured tells which, so that it could never be sure
+    §4). It proposes none itself: a user with a constant schedule may mean to continue from where this run ends, and a
+    cooled run is a worse place to continue from. Nothing that is measured tells which, so that it could never be sure
     enough to stand alone.
 
     False alarms: a schedule that is meant to be constant gets one notice in a run.

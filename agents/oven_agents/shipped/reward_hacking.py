@@ -39,7 +39,7 @@ class RewardHacking(Agent):
     both the same way.
 
     Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. It moves its
-    own yardstick, and is judged by a held-out metric, without which it stays silent. reward_weights.py looks at
+    own metric, and is judged by a held-out metric, without which it stays silent. reward_weights.py looks at
     held-out quality alone, and needs some evaluations; this looks at every step.
     """
 
@@ -181,7 +181,7 @@ class RewardHacking(Agent):
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
-        little in that time, so that a trend is no jump. Nothing where they overlap with those of twice that time."""
+        little in that time, so that a trend is not a jump. Nothing where they overlap with those of twice that time."""
         since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):

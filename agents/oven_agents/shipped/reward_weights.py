@@ -18,7 +18,7 @@ OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class RewardWeights(Agent):
-    """Signals: the newest two held-out readings lie clearly below the best one, while a member's mean score since then
+    """Signals: the newest two held-out readings lie below the best one, while a member's mean score since then
     is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
     falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
     flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, the

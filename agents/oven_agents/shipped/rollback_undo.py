@@ -15,8 +15,8 @@ SCALE = "optimizer.lr_scale"
 
 
 class RollbackUndo(Agent):
-    """Signals: a held-out reading AFTER ticks after a rollback, whoever made it, in which not a third is regained of
-    what had been lost, although it began from before the loss. A rollback repairs what happened once, to weights or
+    """Signals: a held-out reading AFTER ticks after a rollback, no matter who made it, in which not a third is regained
+    of what had been lost, although it began from before the loss. A rollback repairs what happened once, to weights or
     moments. Where it is the data, the code or the machine that changed, and stays so, it happens again, and what the
     run had learnt about living with it is lost.
 

@@ -23,7 +23,7 @@ GIVEN_UP: Final = 24
 ASKS: Final = 2
 """Of one beginning: what asks until it hears what it would like to will hear it."""
 TREND: Final = 0.5
-"""Of the last gain between two readings, which the next is expected to go on with."""
+"""Of the last gain between two readings, which the next is expected to continue with."""
 
 
 @dataclass(frozen=True, slots=True)

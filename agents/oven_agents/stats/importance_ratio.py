@@ -25,7 +25,7 @@ def is_off_policy(window: Window, since: int | None = None) -> bool:
     inequality); −ln r by itself stays far below, where probabilities are floats. BEYOND times what the estimate was
     before, for some report it summed over a completion.
 
-    An estimate that explodes is no policy that drifts, but tokens that the policy would never have sampled: workers
+    An estimate that explodes is not a policy that drifts, but tokens that the policy would never have sampled: workers
     with other weights, a stale cache, a tool's answer that is counted as a completion. They come again after each
     rollback, and no anchor holds them; the policy has to get used to them.
     """

@@ -10,8 +10,8 @@ from oven_agents.stats.objective import readings
 from oven_agents.stats.shift import at
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
-"""What a policy that changed shows by itself, whoever judges it. Not its gradient, which is as long as rewards are far
-apart."""
+"""What a policy that changed shows by itself, no matter who judges it. Not its gradient, which is as long as rewards
+are far apart."""
 BEFORE = 16
 """Ticks before the onset that a gauge is held against."""
 LEAST = 8

@@ -18,20 +18,20 @@ RECOVERED: Final = 1 / 3
 """Share of what had been lost that a rollback has to bring back, 0 to 1. With a half, one that had regained 42 % and
 helped was taken back (docs/experiments.md)."""
 SOON: Final = 16
-"""Ticks after a rollback in which it has to be in vain; what takes longer to go wrong again may be slowed down, or be
-something new. With 24 one episode of `open_mask` fell from .94 to .43 of the harm undone (docs/experiments.md)."""
+"""Ticks after a rollback in which the trouble has to return; what takes longer to go wrong again may be slowed down, or
+be something new. With 24 one episode of `open_mask` fell from .94 to .43 of the harm undone (docs/experiments.md)."""
 
 
 def rollbacks_exhausted(window: Window) -> bool:
-    """Whether LIMIT rollbacks, whoever's, led to no new best held-out reading. False where nothing is held out."""
+    """Whether LIMIT rollbacks, by anyone, led to no new best held-out reading. False where nothing is held out."""
     best = _best(window)
     return best is not None and sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
 
 
 def last_rollback_failed(window: Window) -> bool:
-    """Whether the last rollback was taken back, or brought back less than RECOVERED within SOON: what goes wrong is no
-    single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a policy
-    that is dragged off by its reward never learns to."""
+    """Whether the last rollback was taken back, or brought back less than RECOVERED within SOON: what goes wrong is not
+    a single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
+    policy that is dragged off by its reward never learns to."""
     best, last = _best(window), next(reversed(window.jumps), None)
     if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
         return False

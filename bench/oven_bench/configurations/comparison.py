@@ -112,7 +112,7 @@ def play(configuration: Configuration) -> Result:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[list[str]]:
-    """What the controller logs as an error meanwhile: an agent that raises abstains, and training goes on."""
+    """What the controller logs as an error meanwhile: an agent that raises abstains, and training continues."""
     found: list[str] = []
 
     class Keeping(logging.Handler):

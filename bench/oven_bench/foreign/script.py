@@ -72,7 +72,7 @@ def digest(path: Path) -> str:
 @contextmanager
 def recorded_rates() -> Iterator[list[list[float]]]:
     """One list per optimizer, in the order of their first steps: the first group's learning rate at each step, read by
-    torch's own hook right before the step, whoever set it."""
+    torch's own hook right before the step, no matter who set it."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     found: list[list[float]] = []

@@ -30,7 +30,7 @@ FACTOR = 3.0
 FIRST_RUNGS = (-1, 0, 1, 2)
 """Powers of FACTOR, times the centre."""
 MOST_RUNGS = 8
-"""Then the best may stand on an edge, and the file says so."""
+"""Then the best may be at an edge, and the file says so."""
 
 
 class Model(BaseModel):

@@ -1,4 +1,4 @@
-"""Two arms that nobody has to run: the best fixed rule as it could be chosen, and the best as it never can.
+"""Two arms that no one has to run: the best fixed rule as it could be chosen, and the best as it never can.
 
 Both are made of the rows of the fixed rules' own episodes.
 """
@@ -40,7 +40,7 @@ def choice(rows: Iterable[Row]) -> str | None:
 
 
 def oracle(rows: Sequence[Row]) -> list[Row]:
-    """In each episode the remedy, or none, that turned out best: a bound for whoever picks among these remedies at
+    """In each episode the remedy, or none, that turned out best: a bound for anyone who picks among these remedies at
     these alarms, and no bound for others."""
     best: list[Row] = []
     for arms in by_case([row for row in rows if row.arm.startswith(RULE) or row.arm == "nothing"]).values():

@@ -1,4 +1,4 @@
-"""`oven-controller gym`: plays what is missing, and says what came of it."""
+"""`oven-controller gym`: plays what is missing, and says its outcome."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(
     plot: Path | None,
 ) -> int:
     """Entry point of oven.commands. Exit code 1: it says HARMS. Raises OvenError; when episodes failed, after saying
-    what came of the others."""
+    the outcome of the others."""
     if plot and not plot.parent.is_dir():
         raise ConfigError(f"--plot {plot}: there is no folder {plot.parent}; make it first")
     known = registry.arms()

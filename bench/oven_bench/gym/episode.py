@@ -25,7 +25,7 @@ RULES = Rules(autonomy="auto")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of it."""
+    """Its outcome."""
 
     loss: float
     """trainee.quality() at the end."""
@@ -36,7 +36,7 @@ class Ended:
 
 
 class Training:
-    """A trainee and its case. As long as nobody interferes its steps are read from a record, if there is one."""
+    """A trainee and its case. As long as no one interferes its steps are read from a record, if there is one."""
 
     def __init__(self, trainee: Trainee, case: Fault, record: Record | None) -> None:
         self.steps = 0

@@ -1,4 +1,4 @@
-"""What came of the episodes: one row each, as JSON lines in a folder, appended as they come and read when resumed."""
+"""The outcome of the episodes: one row each, as JSON lines in a folder, appended as they come and read when resumed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(folder: Path) -> list[Row]:
                 file.write_text("".join(lines[:-1]))
                 break
             raise ConfigError(
-                f"{file}, line {number}, is no episode of this gym ({reason(error)}); give --resume another folder"
+                f"{file}, line {number}, is not an episode of this gym ({reason(error)}); give --resume another folder"
             ) from error
     return rows
 

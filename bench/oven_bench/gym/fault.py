@@ -156,7 +156,7 @@ class Step:
 
     @cached_property
     def logits(self) -> Tensor:
-        """Pretraining: float32 [B, LENGTH, BYTES], by a forward pass of their own, with a gradient."""
+        """Pretraining: float32 [B, LENGTH, BYTES], by their own forward pass, with a gradient."""
         raise NotImplementedError
 
     @cached_property
@@ -186,7 +186,7 @@ class Step:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """GRPO: float32 [N], by a forward pass of their own, with a gradient."""
+        """GRPO: float32 [N], by their own forward pass, with a gradient."""
         raise NotImplementedError
 
     @cached_property

@@ -1,11 +1,11 @@
-"""What each family of faults does to a run that nobody steers, and what one fixed remedy makes of it.
+"""What each family of faults does to a run that no one steers, and what one fixed remedy makes of it.
 
     python -m oven_bench.gym.harm --seeds 101 --seeds 102
 
 Each family at its mild end, its middle and its severe end. Harm is in nats a byte, over the twin: the run of the same
 seed, data and number of gradient steps without the fault. The remedy comes 10 steps after the onset, whatever the fault
-is: back to the last copy before it, and an eighth of the rate from there on. It is no arm and knows the onset; it shows
-which families such a remedy could help at all.
+is: back to the last copy before it, and an eighth of the rate from there on. It is not an arm and knows the onset; it
+shows which families such a remedy could help at all.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(
     seeds: Annotated[list[int], typer.Option(help="Seeds of the runs.")] = [101, 102, 103],  # noqa: B006
     family: Annotated[list[str] | None, typer.Option(help="Some of them.", show_default="all")] = None,
 ) -> None:
-    """What each family of faults does to a run that nobody steers, and what one fixed remedy makes of it."""
+    """What each family of faults does to a run that no one steers, and what one fixed remedy makes of it."""
     torch.set_num_threads(1)
     begun = [Seed(seed) for seed in seeds]
     print("| family | end | harm | harm with the remedy |")

@@ -17,9 +17,9 @@ from oven_bench.statistics import Interval, bootstrapped_mean
 
 FLOOR = -1.0
 NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}
-"""Share of `size`. Healthy runs of one seed that differ in nothing but where they go on in their data, from step 100 to
-step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in accuracy;
-two of them differ by 1.4 times that, and these are twice the difference."""
+"""Share of `size`. Healthy runs of one seed that differ in nothing but where they continue in their data, from step 100
+to step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in
+accuracy; two of them differ by 1.4 times that, and these are twice the difference."""
 
 
 def size(kind: Kind, loss: float) -> float:
@@ -68,7 +68,7 @@ class ArmScore:
     """An arm over families that have a fault.
 
     Intervals resample families and not episodes: the seeds of one family fail alike, and what is asked is how the arm
-    would do with faults that nobody thought of. With few families they are wide, and rightly: five faults say little of
+    would do with faults that no one thought of. With few families they are wide, and rightly: five faults say little of
     the sixth.
     """
 

@@ -1,8 +1,8 @@
-"""A training that nobody interfered with, recorded once: every arm follows it until it decides something.
+"""A training that no one interfered with, recorded once: every arm follows it until it decides something.
 
-All that a step depends on is in a trainee's state, so going on from a copy is the same, bit for bit, as having trained
-up to there. The healthy beginning is shared by all families of a kind and seed, and what a fault does to a run that is
-left alone by all arms.
+All that a step depends on is in a trainee's state, so continuing from a copy is the same, bit for bit, as having
+trained up to there. The healthy beginning is shared by all families of a kind and seed, and what a fault does to a run
+that is left alone by all arms.
 """
 
 from __future__ import annotations

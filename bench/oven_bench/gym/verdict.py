@@ -40,7 +40,7 @@ def verdict(subject: ArmScore | None, baselines: Mapping[str, ArmScore], healthy
     - NO EFFECT when the whole interval is within ± MARGIN;
     - INCONCLUSIVE.
 
-    An arm that never acts HARMS where a baseline surely helps: whoever takes it goes without.
+    An arm that never acts HARMS where a baseline surely helps: anyone who takes it goes without.
     """
     if subject is None or not baselines:
         return Verdict(

@@ -95,7 +95,7 @@ def beside(row: Row, base: Row, noise: float) -> dict[str, object]:
 
 
 def newcomer(row: Row, base: Row) -> dict[str, object]:
-    """How long an honest newcomer waits until a decision of its own is adopted, when no other agent sees the fault."""
+    """How long an honest newcomer waits until its own decision is adopted, when no other agent sees the fault."""
     return {
         "name": row.case.attack,
         "start": row.case.start,

@@ -119,7 +119,7 @@ def bench(
         Option(metavar="NAME", help="Attacks to run; see below.", show_default="all but newcomer_granted"),
     ] = None,
     starts: Annotated[
-        list[str] | None, one_of(STARTS, f"Where the runs begin; {' and '.join(USUAL_STARTS)} if left out.")
+        list[str] | None, one_of(STARTS, f"Where the runs begin; {' and '.join(USUAL_STARTS)} if omitted.")
     ] = None,
     seeds: Annotated[str, Option(help="E.g. 1,3 or 1-2.")] = "1-2",
     noise_seeds: Annotated[

@@ -82,7 +82,7 @@ FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
 
 
 class Members:
-    """The server and the remote members, on a loop in a thread of their own."""
+    """The server and the remote members, on a loop in their own thread."""
 
     def __init__(self, folder: Path, count: int, share: float, seed: int) -> None:
         self.names = tuple(f"judge{n}" for n in range(1, count + 1))

@@ -1,7 +1,7 @@
 """A run made up of characters whose intentions are known, through the real mesh: what its reputations make of them.
 
 The learner is a level that each applied change moves by `STEP` for better or worse, measured at every tick with noise.
-Everybody has a knob of its own and turns to propose; nobody else checks it, unless it is honest: so what stops a
+Everybody has its own knob and turns to propose; no one else checks it, unless it is honest: so what stops a
 character here is its reputation alone. Pure, and the same for the same seed.
 """
 
@@ -46,7 +46,7 @@ class Character:
 
 @dataclass(slots=True)
 class Turn:
-    """What became of one proposal, and the proposer's reputation when the dust had settled."""
+    """The outcome of one proposal, and the proposer's reputation when the dust had settled."""
 
     agent: str
     adopted: bool
@@ -55,9 +55,9 @@ class Turn:
 
 
 class Swarm:
-    """One run. `turn` lets a character propose and goes on until the outcome is there, or the rejection; what one that
-    has become a shadow proposes opens no ballot. Knobs are turned to and fro by design, so none is left to a person;
-    and outcomes alone move reputations, so that their bound is what shows."""
+    """One run. `turn` lets a character propose and continues until the outcome is there, or the rejection; what one
+    that has become a shadow proposes opens no ballot. Knobs are turned to and fro by design, so none is left to a
+    person; and outcomes alone move reputations, so that their bound is what shows."""
 
     def __init__(
         self, characters: Sequence[Character], seed: int, rules: Rules | None = None, drift: float = 0.0

@@ -1,6 +1,6 @@
 """`bench faults`: how soon a healthy agent's vote is counted while something else in the swarm is wrong.
 
-The real server, two mesh replicas and a learner that takes 50 steps a second. A healthy agent proposes 20 times a
+The real server, two mesh replicas and a learner that takes 50 steps per second. A healthy agent proposes 20 times per
 second, each time for a knob without a ballot; a vote counts when the ballot that it opens is read back from the log.
 All in one run: without a fault (the floor), during each, and from the moment that a frozen server thaws.
 `ping_p99_ms` is the bare server's answer meanwhile.
@@ -161,7 +161,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 @contextlib.contextmanager
 def training(url: str, credentials: Credentials) -> Any:
-    """A learner on a thread of its own."""
+    """A learner on its own thread."""
     actuators, values = Actuators(), dict.fromkeys((f"knob.{n}" for n in range(KNOBS)), 1.0)
     for name in values:
         actuators.scalar(name, lambda n=name: values[n], lambda v, n=name: values.update({n: v}), low=0.1, high=10)  # type: ignore[misc]
@@ -236,7 +236,7 @@ def freeze(server: EmbeddedServer, frozen: bool) -> None:
 
 
 async def flood(size: int, rate: int) -> None:
-    """The faulty agent: so many votes a second, each with so much padding. It runs in a process of its own."""
+    """The faulty agent: so many votes a second, each with so much padding. It runs in its own process."""
     on, name = Subjects(os.environ["OVEN_RUN"]), "faulty"
     body = Vote(actuator="knob.0", stance="for", tick=1, confidence=0.1).wire()
     body = body[:-1] + b', "padding": "' + b"x" * size + b'"}'

@@ -1,6 +1,6 @@
-"""`bench outage`: what an outage of the bus costs a learner that goes on observing.
+"""`bench outage`: what an outage of the bus costs a learner that continues observing.
 
-A real nats-server, in a process of its own, is killed (SIGKILL) or frozen (SIGSTOP) under load and comes back after a
+A real nats-server, in its own process, is killed (SIGKILL) or frozen (SIGSTOP) under load and comes back after a
 while. Then the log is read from its beginning and compared with what the learner said: what the log had confirmed must
 be in it, everything once and in the order in which it was said. What was dropped is counted and is not in it; together
 they must be all that was said. The learner's thread is timed throughout, on-CPU.
@@ -119,7 +119,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
             memory = psutil.Process().memory_info().rss
             if waited < seconds * rate / 2:
                 raise ProcessError(
-                    f"only {waited} messages waited after {seconds:g} s at {rate:g}/s: that was no outage"
+                    f"only {waited} messages waited after {seconds:g} s at {rate:g}/s: that was not an outage"
                 )
             if not ended:
                 raise ProcessError(f"{link.unsent} messages are not in the log {CLOSE_S:g} s after the end")

@@ -1,7 +1,7 @@
 """`bench overhead`: what `observe` and `poll` cost the training thread, and what the whole stack costs a training step.
 
-One process trains a small transformer on one thread, some 5 ms a step, with the real client; its link, nats-server, the
-mesh and the installed agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
+One process trains a small transformer on one thread, some 5 ms per step, with the real client; its link, nats-server,
+the mesh and the installed agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
 (off, on, on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it
 is up, and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies
 away.

@@ -72,7 +72,7 @@ class Swarm:
 async def started(
     folder: RunFolder, agents: Sequence[AgentSpec], per_process: int | None, *, mesh: bool = True
 ) -> AsyncIterator[Swarm]:
-    """A server, a mesh and agents, up and joined; ended with the context. Nobody reads the log in this process. Raises
+    """A server, a mesh and agents, up and joined; ended with the context. No one reads the log in this process. Raises
     OvenError when a process does not come up."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.server.add_user(role, role)

@@ -140,7 +140,7 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
 
 
 def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:
-    """The callback that lets the trainer go on for as many steps as it is told."""
+    """The callback that lets the trainer continue for as many steps as it is told."""
     from transformers import TrainerCallback
 
     class Turns(TrainerCallback):

@@ -1,8 +1,8 @@
 """`bench telemetry`: what traces cost the training thread, and what its link's process spends on them.
 
-One process trains (a matrix product a step stands in for it), with two real clients, each with a nats-server and a log
-of its own: the link of one traces into a collector, the other's does not. Blocks of steps take turns between them, so
-that both arms meet the same machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the
+One process trains (a matrix product a step stands in for it), with two real clients, each with a nats-server and its
+own log: the link of one traces into a collector, the other's does not. Blocks of steps take turns between them, so that
+both arms meet the same machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the
 machine's business.
 """
 
@@ -82,7 +82,7 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
-    """A link to a server and a log of its own."""
+    """A link to a server and its own log."""
     folder = ServerFolder(scratch / "nats", RUN)
     keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
     server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
@@ -157,7 +157,7 @@ def _empty(link: ProcessLink) -> None:
 
 
 class _Collector:
-    """An HTTP server in a process of its own that takes everything and counts."""
+    """An HTTP server in its own process that takes everything and counts."""
 
     def __enter__(self) -> _Collector:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks

@@ -1,16 +1,16 @@
-"""`bench throughput`: how many steps a second agents and mesh follow, and how many steps late a decision is.
+"""`bench throughput`: how many steps per second agents and mesh follow, and how many steps late a decision is.
 
 Open loop: the learner observes at a fixed rate whatever comes back, a rung of some seconds at each rate of a ladder.
-Ten times a second it asks for a ballot. Each vote says the newest tick that its agent had dealt with, each decision
+Ten times per second it asks for a ballot. Each vote says the newest tick that its agent had dealt with, each decision
 the mesh's; how far these lie behind what was observed by then is the lag, in ticks. A rung is followed if the lag of
-nobody grows over its last half; one that is not is tried once more, so that a hiccup of the machine ends no ladder.
+no one grows over its last half; one that is not is tried once more, so that a hiccup of the machine ends no ladder.
 Agents take what came together as one window: to follow is to have read every observation, not to have voted on each.
 
-`lag_p99_steps_at_100hz` is of a loop that polls right after it observes, 100 times a second, with a request at every
+`lag_p99_steps_at_100hz` is of a loop that polls right after it observes, 100 times per second, with a request at every
 fourth step while none is open: the steps from the observation to the poll that takes the decision. 1 is the least:
 the next step. Some requests come first that are not counted.
 
-`publisher_per_s` is the floor: what the log takes from the learner's client while nobody else is there.
+`publisher_per_s` is the floor: what the log takes from the learner's client while no one else is there.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from oven_controller.protocol import names
 LADDER = (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
 ASK_S = 0.1
 AGAIN_S = 0.5
-"""A request that nobody answered for so long is followed by another."""
+"""A request that no one answered for so long is followed by another."""
 SLICE_S = 0.001
 GROWTH = 0.05
 """Of the rate: a lag that grows slower than that is not told from noise within a rung."""
 BEHIND_S = 0.5
-"""And one that is longer than this at the end was no hiccup."""
+"""And one that is longer than this at the end was not a hiccup."""
 CAUGHT_UP_S = 30.0
 PUBLISHED = 8000
 LAG_RUNGS = 10
-"""The lag at 100 steps a second is measured for as long as so many rungs take: of a few hundred decisions the 99th
+"""The lag at 100 steps per second is measured for as long as so many rungs take: of a few hundred decisions the 99th
 percentile hangs on five of them."""
 WARM_UP = 10
 """Requests whose lag is not counted: every process does its work for the first time."""
@@ -226,7 +226,7 @@ def bench(
     try:
         rates = [int(rate) for rate in ladder.split(",")]
     except ValueError:
-        raise ConfigError(f"--ladder {ladder} is no list of whole numbers such as 100,200,500") from None
+        raise ConfigError(f"--ladder {ladder} is not a list of whole numbers such as 100,200,500") from None
     if rates != sorted(set(rates)) or rates[0] < 10 or seconds < 2:
         raise ConfigError(f"--ladder {ladder} rises, from 10 at least, and --seconds {seconds:g} is 2 at least")
     with tempfile.TemporaryDirectory() as scratch:
@@ -236,5 +236,5 @@ def bench(
 
 
 BENCH = Bench(
-    "throughput", bench, "steps a second that 4 and 64 agents follow, and how many steps late a decision is", "--json"
+    "throughput", bench, "steps per second that 4 and 64 agents follow, and how many steps late a decision is", "--json"
 )

@@ -1,6 +1,6 @@
 """`bench healthy`: how often does the swarm meddle with a run that needs nothing?
 
-Hard negatives, each from the tuned start: a warm-up, the user's own decay, a run that goes on long after it has
+Hard negatives, each from the tuned start: a warm-up, the user's own decay, a run that continues long after it has
 flattened, and one whose reward sits at its ceiling. Under the real stack, as `up` starts it.
 """
 

@@ -1,4 +1,4 @@
-"""`bench pairs`: from one start, does a run under the swarm end higher than the same run under nobody?
+"""`bench pairs`: from one start, does a run under the swarm end higher than the same run without a controller?
 
 By default from a drill, `drill:weak-teacher`: a strong KL term to a teacher of an eighth of the policy's size. A drill
 was made wrong on purpose; it says whether the agents see such a fault and have a remedy, not how often one is met. From
@@ -105,6 +105,6 @@ def bench(
 BENCH = Bench(
     "pairs",
     bench,
-    "final held-out accuracy from one start, seed by seed: swarm against nobody",
+    "final held-out accuracy from one start, seed by seed: swarm against no controller",
     "--start tuned --seeds 5 --json",
 )

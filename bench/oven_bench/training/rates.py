@@ -1,8 +1,8 @@
-"""`bench rates`: pretraining from a learning rate that is wrong by a factor that nobody chose: who ends near the tuned
+"""`bench rates`: pretraining from a learning rate that is wrong by a factor that no one chose: who ends near the tuned
 run?
 
 Each draw is a seed: the factor (1/30 to 30, log-uniform), the weights and the order of the data follow from it, and
-every arm of a draw shares them (paired). Regret is what an arm's final bits a byte, on held-out files, are above the
+every arm of a draw shares them (paired). Regret is what an arm's final bits per byte, on held-out files, are above the
 tuned run's, as a share of these. Gradient steps are equal for all, those that a rollback throws away included. The
 swarm is the real stack: server, mesh and agents as processes, in lockstep.
 """
@@ -24,7 +24,7 @@ from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE
 from oven_learner.recipes.pretrain.starts import parse_start
 
 ARMS = ("swarm", "alone", "plateau", "cosine")
-"""The whole stack; nobody; ReduceLROnPlateau; the schedule that decays to 0 along half a cosine."""
+"""The whole stack; no controller; ReduceLROnPlateau; the schedule that decays to 0 along half a cosine."""
 TUNED = "tuned"
 STEPS = 400
 
@@ -32,8 +32,8 @@ Draws = dict[int, dict[str, Result]]
 
 
 def figures(results: Sequence[Result], arms: Sequence[str] = ARMS) -> dict[str, object]:
-    """One flat object. A run whose loss is no number at the end has an infinite regret: it counts in the medians, and
-    a median (or a worst) that is infinite is null."""
+    """One flat object. A run whose loss is not a number at the end has an infinite regret: it counts in the medians,
+    and a median (or a worst) that is infinite is null."""
     draws = by_draw(results, arms)
     found: dict[str, object] = {"draws": len(draws)}
     for arm in arms:
@@ -51,7 +51,7 @@ def figures(results: Sequence[Result], arms: Sequence[str] = ARMS) -> dict[str, 
 
 
 def regret(draw: dict[str, Result], arm: str) -> float:
-    """Of one draw's arm, as a share of the tuned run's bits a byte."""
+    """Of one draw's arm, as a share of the tuned run's bits per byte."""
     final, tuned = draw[arm].final, draw[TUNED].final
     return (final - tuned) / tuned if math.isfinite(final) else math.inf
 
@@ -63,7 +63,7 @@ def by_draw(results: Sequence[Result], arms: Sequence[str]) -> Draws:
 
 
 def rows(results: Sequence[Result], arms: Sequence[str] = ARMS) -> list[dict[str, float | None]]:
-    """One entry per draw: its seed, the factor that its rate is wrong by, each arm's bits a byte at the end, and how
+    """One entry per draw: its seed, the factor that its rate is wrong by, each arm's bits per byte at the end, and how
     often the swarm changed something."""
     return [
         {"seed": float(seed), "factor": round(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE, 4)}
@@ -118,6 +118,6 @@ def _rounded(value: float) -> float | None:
 BENCH = Bench(
     "rates",
     bench,
-    "final bits a byte from a drawn learning rate: swarm, nobody, a plateau rule, a cosine schedule",
+    "final bits per byte from a drawn learning rate: swarm, no controller, a plateau rule, a cosine schedule",
     "--draws 10 --json",
 )

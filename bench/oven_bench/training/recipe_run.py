@@ -50,7 +50,7 @@ class Episode:
 class Result:
     episode: Episode
     final: float
-    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits a byte."""
+    """The held-out metric at the end: accuracy (greedy, mean over levels, 0 to 1), or bits per byte."""
     interventions: int
     seconds: float
 

@@ -1,8 +1,9 @@
-"""`bench starts`: from starts that nobody chose, does the swarm end nearer to the tuned run than doing nothing does?
+"""`bench starts`: from starts that no one chose, does the swarm end nearer to the tuned run than doing nothing does?
 
 Each draw is a seed: learning rate, mixture, warm-up policy and prompts follow from it, and every arm of a draw shares
-them (paired). Regret is the tuned run's final held-out accuracy less the arm's. Gradient steps are equal for all, those
-that a rollback throws away included. The swarm is the real stack: server, mesh and agents as processes, in lockstep.
+them (paired). Regret is the tuned run's final held-out accuracy minus the arm's. Gradient steps are equal for all,
+those that a rollback throws away included. The swarm is the real stack: server, mesh and agents as processes, in
+lockstep.
 """
 
 from __future__ import annotations
@@ -88,6 +89,6 @@ def bench(
 BENCH = Bench(
     "starts",
     bench,
-    "final held-out accuracy from drawn starts: swarm, nobody, a blind schedule, a plateau rule",
+    "final held-out accuracy from drawn starts: swarm, no controller, a blind schedule, a plateau rule",
     "--draws 20 --json",
 )

@@ -6,7 +6,7 @@ It was reported without a run in which the graph was off. Here the graph is draw
 sources, of the files trained on alone, and every seed is run with: `baseline` nothing; `kg` its scores; `shuffled` the
 same scores on other tokens; `frequency` the same profile on the most frequent tokens; `unigram` no scores, but the
 corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed has one initialisation and one
-order of batches in all arms. Bits a byte on held-out files at the end; less is better.
+order of batches in all arms. Bits per byte on held-out files at the end; less is better.
 
 HELPS only if the graph beats the baseline, the shuffled scores and frequency alike. NO EFFECT if one of them is surely
 about as good as the graph, or better. INCONCLUSIVE otherwise, and below five seeds.
@@ -68,8 +68,8 @@ class Corpus:
 
 
 def corpus(limit: int) -> Corpus:
-    """The standard library's modules without their tests, in an order that is no alphabet's; every eighth file is held
-    out. The tokenizer is a byte-level BPE of the files trained on."""
+    """The standard library's modules without their tests, in an order that is not alphabetical; every eighth file is
+    held out. The tokenizer is a byte-level BPE of the files trained on."""
     from tokenizers import ByteLevelBPETokenizer
 
     root = Path(sysconfig.get_path("stdlib"))
@@ -147,7 +147,7 @@ def quantised(counts: Counter[int]) -> torch.Tensor:
 
 
 def trained(size: Size, data: Corpus, arm: str, scores: Mapping[int, float], seed: int) -> float:
-    """Held-out bits a byte after `size.steps`."""
+    """Held-out bits per byte after `size.steps`."""
     model = Model(size, seed)
     begin(model, arm, scores, Counter(data.train.tolist()), seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
@@ -178,7 +178,7 @@ def measure(size: Size, say: Callable[[str], None]) -> dict[str, Any]:
     for seed in range(1, seeds + 1):
         for arm in ARMS:
             bits[arm].append(trained(size, data, arm, prior.scores, seed))
-            say(f"seed {seed}, {arm}: {bits[arm][-1]:.4f} bits a byte")
+            say(f"seed {seed}, {arm}: {bits[arm][-1]:.4f} bits per byte")
     found: dict[str, Any] = {
         "seeds": seeds,
         "steps": size.steps,

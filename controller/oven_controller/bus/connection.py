@@ -32,7 +32,7 @@ from oven_controller.security.signing import Signer
 
 CONNECT_S = 3.0
 LISTENER_S = 0.5
-"""The server says at once that nobody listens; who listens need not answer."""
+"""The server says at once that no one listens; who listens need not answer."""
 
 
 class Bus(LogClient):
@@ -188,8 +188,9 @@ class Bus(LogClient):
         await self._end()
 
     async def abort(self) -> None:
-        """Cut it off without a word, within a second and whatever the peer does: nats-py's own `close` waits for what a
-        frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no socket, no task."""
+        """Cut it off, closing nothing at the peer, within a second and whatever the peer does: nats-py's own `close`
+        waits for what a frozen one never does (github.com/nats-io/nats.py/issues/671). Nothing of it is left: no
+        socket, no task."""
         if self._watch is not None:
             self._watch.cancel()
         self.client.discard_unsent()  # `close` would wait until it is written
@@ -244,11 +245,11 @@ class Bus(LogClient):
             raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """The answer's body. Raises BusError when nobody answers in time, or a micro service answers with an error."""
+        """The answer's body. Raises BusError when no one answers in time, or a micro service answers with an error."""
         try:
             answer = await self.client.request(subject, data, timeout=timeout_s)
         except NoRespondersError as error:
-            raise BusError(f"nobody answers on {subject}; does what should answer there run?") from error
+            raise BusError(f"no one answers on {subject}; does what should answer there run?") from error
         except NatsTimeout as error:
             raise BusError(f"no answer on {subject} within {timeout_s:g} s") from error
         except NatsError as error:

@@ -55,7 +55,7 @@ class LogClient:
         """Signs what is appended; who may sign what, its readers verify."""
         self.losses = 0
         """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
-        plain subscriber is lost to it, and whoever needs it asks `history`."""
+        plain subscriber is lost to it, and anyone who needs it asks `history`."""
         self.closed = asyncio.Event()
         """Set when it is closed for good: by `close`, or by an error after which nats-py does not try again."""
 
@@ -65,7 +65,7 @@ class LogClient:
         return self.client.jetstream(timeout=2)
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Core publish: no answer, and no error if nobody listens. While the server is away it is kept, up to 32 MiB,
+        """Core publish: no answer, and no error if no one listens. While the server is away it is kept, up to 32 MiB,
         and sent when it is back. Raises BusError beyond that, or when the connection is closed for good."""
         try:
             await self.client.publish(subject, data, headers=headers)

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -21,6 +21,9 @@ from nats.errors import Error as NatsError
 
 from oven_controller.cancellation import preserve_cancellation
 from oven_controller.errors import BusError, RefusedError
+
+if TYPE_CHECKING:
+    from nats.micro.request import Request
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """What nats-server 2.15 says of credentials that it does not take (server/errors.go)."""
@@ -45,7 +48,7 @@ class InlineMessage:
 
 
 class BusClient(Client):
-    """nats-py with three things settled: a tls:// address means it (whoever stands between could otherwise say that
+    """nats-py with three things settled: a tls:// address means it (anyone who stands between could otherwise say that
     there is no TLS), a task that is told to end while it waits here ends, and what is said and heard at every step
     takes fewer turns of the event loop: `request_ack`, `subscribe_inline`, and what was published in one turn is
     written at its end, at once and without the flusher. A turn costs tens of microseconds, in six processes, and their
@@ -187,8 +190,13 @@ def _late(answer: asyncio.Future[bytes]) -> None:
 
 
 def delivery(reply: str) -> Msg.Metadata:
-    """Where a consumer's message stands in its stream and in the consumer's own count, by its reply subject."""
+    """Where a consumer's message is in its stream and in the consumer's own count, by its reply subject."""
     return Msg.Metadata._from_reply(reply)
+
+
+def reply_subject(request: Request) -> str:
+    """The subject to which a micro service's request wants its answer."""
+    return request._msg.reply
 
 
 def final(error: Exception, url: str, who: str) -> BusError | None:
@@ -197,7 +205,7 @@ def final(error: Exception, url: str, who: str) -> BusError | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); give the authority that "
-            "signed it: --tls-ca FILE, or OVEN_TLS_CA in a process of its own"
+            "signed it: --tls-ca FILE, or OVEN_TLS_CA in its own process"
         )
     if isinstance(error, _NoTlsError):
         return RefusedError(f"{url} asks for TLS and {error}: mend the server's configuration, or write nats://")

@@ -30,7 +30,7 @@ class ReadQueue:
             self._news.set_result(None)
 
     async def next(self) -> InlineMessage | None:
-        """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so nobody waits for what
+        """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so no one waits for what
         is there; but now and then the connection has its turn."""
         self._taken += 1
         if self._taken % TURN == 0:

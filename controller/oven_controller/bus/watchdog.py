@@ -61,14 +61,14 @@ async def watch(client: Client) -> None:
 
 
 def abort(client: Client) -> None:
-    """End the connection without waiting for the peer; whoever waits for it in nats-py goes on with an error."""
+    """End the connection without waiting for the peer; anyone who waits for it in nats-py continues with an error."""
     if (writer := _writer(client)) is not None:
         with contextlib.suppress(AttributeError):  # asyncio's TLS transport, once it is closed
             writer.transport.abort()
 
 
 class _Ping:
-    """One ping, in a task of its own: sending it may block. Never cancelled: nats-py's reader would die of its pong."""
+    """One ping, in its own task: sending it may block. Never cancelled: nats-py's reader would die of its pong."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -94,7 +94,7 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
 
     keyring = Keyring(None)
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is no regular file; name a log, or the episodes of a gym")
+        raise ConfigError(f"{path} is not a regular file; name a log, or the episodes of a gym")
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

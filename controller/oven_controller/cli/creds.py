@@ -97,7 +97,7 @@ def revoke(
     else:
         print(f"the key of {name} is no longer one of {run}'s")
         if todo:
-            print(f"the server goes on taking it until it reads its configuration again: {todo}")
+            print(f"the server continues taking it until it reads its configuration again: {todo}")
 
 
 def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
@@ -137,13 +137,11 @@ def server(
     hosts: Annotated[
         list[str] | None, typer.Option("--host", metavar="NAME", help="A name or address of the server; repeat it.")
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="A certificate of your own, PEM, in the place of --tls.")
-    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Your own certificate, PEM, in the place of --tls.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="The authority that signed it; none: a public one.")] = None,
 ) -> None:
-    """Make a configuration for a nats-server of your own, and the keys of all who take part in one run on it.
+    """Make a configuration for your own nats-server, and the keys of all who take part in one run on it.
 
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
@@ -159,7 +157,7 @@ def server(
     names.checked("run", run)
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ConfigError(f"--listen {listen} is no HOST:PORT; write e.g. --listen 0.0.0.0:4222")
+        raise ConfigError(f"--listen {listen} is not HOST:PORT; write e.g. --listen 0.0.0.0:4222")
     made = ServerFolder(folder.absolute(), run)
     try:
         for role in get_args(Role):
@@ -240,7 +238,7 @@ def cluster(
     for text in nodes:
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65535 - ROUTE_OFFSET:
-            raise ConfigError(f"--node {text} is no HOST:PORT with a port up to {65535 - ROUTE_OFFSET}")
+            raise ConfigError(f"--node {text} is not HOST:PORT with a port up to {65535 - ROUTE_OFFSET}")
         found.append(Node(host, int(port), int(port) + ROUTE_OFFSET))
     made = ServerFolder(folder.absolute(), "")
     for conf in write_confs(made, found):

@@ -61,7 +61,7 @@ def import_(
 
 
 def renames(pairs: list[str]) -> dict[str, str]:
-    """Raises ConfigError for what is no pair of names."""
+    """Raises ConfigError for what is not a pair of names."""
     from oven_controller.errors import ConfigError
 
     found = {}

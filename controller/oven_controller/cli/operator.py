@@ -178,12 +178,12 @@ def parsed(text: str | None) -> Value:
     except (ValueError, RecursionError) as error:
         if text[:1] in ("{", "[", '"'):
             remedy = """write e.g. '{"easy": 0.5, "hard": 0.5}', in quotes for the shell"""
-            raise ConfigError(f"the value {text[:80]!r} is no JSON ({wrong(error)}); {remedy}") from error
+            raise ConfigError(f"the value {text[:80]!r} is not JSON ({wrong(error)}); {remedy}") from error
         return text
     if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
         return text  # a choice may be called true, or null
     if isinstance(value, dict) and not all(type(share) in (int, float) for share in value.values()):
-        raise ConfigError(f"the value {text!r} has a share that is no number; give each component a number, e.g. 0.5")
+        raise ConfigError(f"the value {text!r} has a share that is not a number; give each component one, e.g. 0.5")
     return value
 
 

@@ -71,7 +71,7 @@ def prune(
     if keep is not None and keep < 0:
         raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:
-        raise ConfigError(f"--older-than {older_than:g} is no number of days from 0 on: write e.g. --older-than 30")
+        raise ConfigError(f"--older-than {older_than:g} is not a number of days from 0 on: write e.g. --older-than 30")
     _remove(old(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
 
 
@@ -96,13 +96,13 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
 
 
 def _ask(sizes: dict[str, int]) -> None:
-    """On stderr, since stdout may be JSON. Raises ConfigError where nobody can answer; ends the command with exit code
+    """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
     1 where the answer is no."""
     from oven_controller.errors import ConfigError
     from oven_controller.runs.removal import in_words
 
     if not sys.stdin.isatty():
-        raise ConfigError(f"nobody can be asked here whether to remove {', '.join(sizes)}: add --yes")
+        raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():
         print(f"  {run}  {in_words(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"

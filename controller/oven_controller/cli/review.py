@@ -205,7 +205,7 @@ def _name(path: Path) -> str:
 
 
 def _log(path: Path) -> RunFolder | None:
-    """A run's folder, or what stands for one where only its log is there; None: it is no run's log."""
+    """A run's folder, or what stands for one where only its log is there; None: it is not a run's log."""
     import json
 
     from oven_controller.runs.folder import RunFolder

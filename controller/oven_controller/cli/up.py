@@ -115,7 +115,7 @@ def run_script(
     quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Start the stack around a script of your own; it ends with the script, and with its exit code.
+    """Start the stack around your own script; it ends with the script, and with its exit code.
 
     Example: oven-controller run -- accelerate launch train.py
     """
@@ -161,7 +161,7 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
 
 
 def _line(line: str) -> None:
-    """To the terminal. One that was closed takes nothing more: then it goes nowhere, and the run ends in order."""
+    """To the terminal. One that was closed takes nothing more: then it goes nowhere, and the run ends cleanly."""
     try:
         print(line, flush=True)
     except OSError:

@@ -48,12 +48,12 @@ def _table(path: Path, named: str | None) -> Iterator[Logged]:
                 yield Logged(_cell(cells[step]), values, number(_cell(cells[when])) if when is not None else None)
         except (csv.Error, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"{path}, line {lines.line_num + 1}: {error}; it is no CSV in UTF-8, export it as one"
+                f"{path}, line {lines.line_num + 1}: {error}; it is not CSV in UTF-8, export it as one"
             ) from error
 
 
 def _cell(cell: str) -> object:
-    """A blank is no measurement."""
+    """A blank is not a measurement."""
     if not cell:
         return None
     try:
@@ -97,9 +97,9 @@ def _objects(path: Path, skipped: Counter[str], named: str | None) -> Iterator[L
                 if not line.endswith(b"\n"):  # the program was killed while it wrote
                     skipped[CUT] += 1
                     return
-                raise ConfigError(f"{path}, line {place} is no JSON: {reason(error)}") from error
+                raise ConfigError(f"{path}, line {place} is not JSON: {reason(error)}") from error
             if not isinstance(values, dict):
-                raise ConfigError(f'{path}, line {place} is no JSON object; write e.g. {{"step": 1, "loss": 2.5}}')
+                raise ConfigError(f'{path}, line {place} is not a JSON object; write e.g. {{"step": 1, "loss": 2.5}}')
             key = key or next((name for name in STEPS if name in values), "")
             yield Logged(values.get(key), values, time_of(values))
 

@@ -23,7 +23,7 @@ DECAY, MOST_DECAY = 10.0, 0.5
 SCALE = "optimizer.lr_scale"
 RATE = "learning_rate"
 ASSUMED = (SCALE, ROLLBACK, "data.skip")
-"""What an attached run has without a word of its user's (the last with a mixture of datasets), and no log names. All of
+"""What an attached run has by default (the last with a mixture of datasets), and no log names. All of
 them begin at a known value."""
 
 

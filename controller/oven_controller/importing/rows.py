@@ -1,7 +1,7 @@
 """Logged figures as measurements: named as `attach` names them, numbers only, one row per step.
 
 Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. What counts
-(step, epoch, tokens so far) or sums a whole training up is no gauge, and left out. What a person renames goes before
+(step, epoch, tokens so far) or sums a whole training up is not a gauge, and left out. What a person renames goes before
 all of that, by its name in the source or by the name that it would have got.
 """
 
@@ -18,7 +18,7 @@ from oven_controller.importing.source import Logged
 from oven_controller.protocol.messages import MetricSpec
 
 NO_STEP = "rows without a step"
-NO_NUMBER = "values that are no number"
+NO_NUMBER = "values that are not numbers"
 TWICE = "values of a metric that its row had already"
 
 STEP = "step"
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 class Names(dict[str, str | None]):
     """What each column of a source is called in the run: as a person says (`--rename`), else as `attach` would; None:
-    it is no gauge. It holds the columns that were asked for."""
+    it is not a gauge. It holds the columns that were asked for."""
 
     def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def rows(logged: Iterable[Logged], skipped: Counter[str], names: Names) -> Iterator[Row]:
-    """Calls that follow one another at one step become one row. What is no number, or has no step, is counted in
+    """Calls that follow one another at one step become one row. What is not a number, or has no step, is counted in
     `skipped`; a value that was not measured (None) is absent; NaN and infinities stay."""
     waiting: Row | None = None
     for entry in logged:
@@ -112,7 +112,7 @@ def rows(logged: Iterable[Logged], skipped: Counter[str], names: Names) -> Itera
 
 
 def named(name: str) -> str | None:
-    """What `attach` would call this metric; None: it is no gauge."""
+    """What `attach` would call this metric; None: it is not a gauge."""
     bare = name.removeprefix("train/")
     if not bare or bare in _COUNTERS or name.startswith("_") or (bare is not name and bare.startswith("train_")):
         return None
@@ -123,7 +123,7 @@ def named(name: str) -> str | None:
 
 
 def number(value: object) -> float | None:
-    """None for what is no number; a truth value is none."""
+    """None for what is not a number; a truth value is none."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -46,7 +46,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
-    """`step`: the tag whose values are the steps. It is a call of its own, so that it is looked for first."""
+    """`step`: the tag whose values are the steps. It is its own call, so that it is looked for first."""
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:

@@ -1,6 +1,6 @@
 """Reader of Hugging Face's `trainer_state.json`, which every checkpoint has: figures without times.
 
-On a resume the Trainer goes on from its checkpoint's history, so steps never go back in it.
+On a resume the Trainer continues from its checkpoint's history, so steps never go back in it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TrainerState:
         try:
             state: Any = from_json(path.read_bytes(), allow_inf_nan=True)
         except ValueError as error:
-            raise ConfigError(f"{path} is no JSON: {error}; was the program killed while it wrote it?") from error
+            raise ConfigError(f"{path} is not JSON: {error}; was the program killed while it wrote it?") from error
         history = state.get("log_history") if isinstance(state, dict) else None
         if not isinstance(history, list):
             raise ConfigError(f"{path} has no `log_history`, so no Hugging Face trainer wrote it")

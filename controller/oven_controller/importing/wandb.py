@@ -129,7 +129,7 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
     record is counted."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise ConfigError(f"{path} is no W&B run file: it does not begin with {_MAGIC!r}")
+            raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")
         parts: list[bytes] = []
         while True:
             left = _BLOCK - file.tell() % _BLOCK

@@ -6,7 +6,7 @@ every metric. So memory does not grow with the number of steps.
 A training that was resumed logs some steps twice. A row that measures again what was measured at a later step begins a
 new incarnation, as the learner's restart did. One that brings what was missing (a late evaluation) does not: it stands
 at its own step, out of order. Nor does one that says the newest step once more, as a second file of the same training
-may that goes on where the first ended.
+may that continues where the first ended.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass
 class Written:
-    """What became of a source."""
+    """What was read from a source."""
 
     observations: int = 0
     first_step: int = 0
     last_step: int = 0
     incarnations: int = 0
     timed: int = 0
-    """Rows with a time of their own; the others stand at the time of the file's last change."""
+    """Rows with their own time; the others stand at the time of the file's last change."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Name → how many rows have it."""
     max_steps: int = 0
@@ -94,7 +94,7 @@ def log_line(event: Event) -> str:
 
 
 def write(folder: RunFolder, rows: Rows, knobs: Iterable[Knob] = (), detail: str = "") -> None:
-    """Their log, in the run's folder. Whoever made the folder removes it when this raises."""
+    """Their log, in the run's folder. Anyone who made the folder removes it when this raises."""
     with atomic_file(folder.export) as out:
         out.writelines(log_line(event).encode() + b"\n" for event in rows.events(folder.run, knobs, detail))
 

@@ -119,7 +119,7 @@ class OpenLoop:
 
     def divergences(self) -> list[Divergence]:
         """In ticks. Decisions are told apart by tick, actuator and place among those; what would be carried out is what
-        counts, not the wording of a reason. At the end of a log that goes on, one that was computed is not in it yet.
+        counts, not the wording of a reason. At the end of a log that continues, one that was computed is not in it yet.
         """
         logged, computed = _by_place(decision for _, decision in self.logged), _by_place(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}

@@ -1,6 +1,6 @@
 """Closed loop in memory: learner messages go in, and decisions come back.
 
-The mesh is the real one. Participants hear what an agent's process hears, and what they say stands in the log in an
+The mesh is the real one. Participants hear what an agent's process hears, and what they say is in the log in an
 order that follows from the log alone. No clock, no I/O: the same messages give the same log, byte for byte, and
 `oven_controller.log.replay` gives the same decisions from it.
 """
@@ -70,16 +70,16 @@ class Participant(Protocol):
 
 
 class ClosedLoop:
-    """Participants are asked together and their words are entered by name, so that nobody hears another's first: as
+    """Participants are asked together and their words are entered by name, so that no one hears another's first: as
     agents that share a process do."""
 
     def __init__(self, run: str, participants: Iterable[Participant]) -> None:
-        """Raises ConfigError when two are called alike, or one as nobody can be."""
+        """Raises ConfigError when two are called alike, or one as no one can be."""
         self.log = MemoryLog(run)
         self._participants = sorted(participants, key=lambda one: names.checked("agent", one.name))
         called = [one.name for one in self._participants]
         if twice := sorted({name for name in called if called.count(name) > 1}):
-            raise ConfigError(f"two participants are called {', '.join(twice)}; give each a name of its own")
+            raise ConfigError(f"two participants are called {', '.join(twice)}; give each its own name")
 
     @property
     def events(self) -> Sequence[Event]:
@@ -89,7 +89,7 @@ class ClosedLoop:
     def hear(self, message: LearnerMessage) -> list[Decision | StepClosed]:
         """The learner's next message; what the mesh has to say to the learner once everybody is quiet.
 
-        Raises OvenError when participants have gone on answering one another for ROUNDS rounds.
+        Raises OvenError when participants have continued answering one another for ROUNDS rounds.
         """
         began = len(self.events)
         self._tell(self.log.append(self._subject(message), message))

@@ -44,5 +44,5 @@ class Numbering:
 
     @property
     def missing(self) -> int:
-        """Messages that are not in the log, and that nobody said had been dropped."""
+        """Messages that are not in the log, and that no one said had been dropped."""
         return max(0, sum(map(len, self.holes)) - self.dropped)

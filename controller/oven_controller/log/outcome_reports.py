@@ -34,7 +34,7 @@ class _Done:
 class OutcomeReports:
     """Hears the events of one run in the log's order.
 
-    Changes that were carried out at one tick are one plan, since nobody can tell their effects apart: what is reported
+    Changes that were carried out at one tick are one plan, since no one can tell their effects apart: what is reported
     of any of them is reported of all together, under the first one's id.
     """
 

@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass
 class ReplayReport:
-    """What a replay found. `same` is the answer; the rest is for whoever has to find out why it is no."""
+    """What a replay found. `same` is the answer; the rest is for anyone who has to find out why it is no."""
 
     run: str
     events: int = 0

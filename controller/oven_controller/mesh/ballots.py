@@ -26,7 +26,7 @@ class Ballot:
     casts: dict[str, Cast] = field(default_factory=dict)
 
     def take(self, name: str, vote: Vote, value: Value, shadowed: bool = False) -> bool:
-        """False if the agent was not live when the ballot opened, and is no shadow. Its last vote counts."""
+        """False if the agent was not live when the ballot opened, and is not a shadow. Its last vote counts."""
         if name not in self.opened.eligible and not shadowed:
             return False
         if vote.stance == "for":
@@ -74,7 +74,7 @@ class Refusal:
 def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
     """The proposal's value in the actuator's own form, or why it cannot stand.
 
-    The name of an actuator that nobody announced is not part of the key, or an agent could fill the log with refusals.
+    The name of an actuator that no one announced is not part of the key, or an agent could fill the log with refusals.
     """
     asked = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:

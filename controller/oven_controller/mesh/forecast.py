@@ -14,7 +14,7 @@ from oven_controller.mesh.value_merge import WeightedVote, heaviest, sides_of
 from oven_controller.protocol.messages import ActuatorSpec, TallyLine
 
 LONGEST = 10
-"""× rules.outcome_ticks: nobody may put off being judged beyond it."""
+"""× rules.outcome_ticks: no one may put off being judged beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stake:
     carried: bool
     """Whether its vote had weight in the decision."""
     opened: bool
-    """Whether it opened the ballot: nobody else had seen the matter."""
+    """Whether it opened the ballot: no one else had seen the matter."""
 
 
 @dataclass(frozen=True, slots=True)

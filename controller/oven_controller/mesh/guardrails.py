@@ -31,7 +31,7 @@ class Ruling:
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] = ()) -> Ruling:
     """In this order: needs, autonomy, no change, what the learner rejected, cool-down, rollbacks that led nowhere,
-    budget, contradictions. The size is limited first, so that each of them judges the value that would really be set.
+    budget, contradictions. The size is limited first, so that each of them judges the value that would be set.
     What passes them all is advised where autonomy says so. `beside` has the changes that are about to be adopted
     together with this one.
     """
@@ -174,8 +174,8 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
 
 
 def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """The same advice again would only take the older one's id away from whoever is about to approve it; and what
-    newcomers advise takes nobody's."""
+    """The same advice again would only take the older one's id away from anyone who is about to approve it; and what
+    newcomers advise takes no one's."""
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""

@@ -1,12 +1,12 @@
 """Clear harm, charged to all who carried changes since the target was last well, confounded or not.
 
-An outcome says nothing where the next change cuts its window short, or where nothing was measured before. Whoever
+An outcome says nothing where the next change cuts its window short, or where nothing was measured before. Anyone who
 turned knobs fast enough could so do any harm without being scored. So beside the outcomes a target's level when it was
 well stands against what is measured since, whatever happened in between. Clear is CLEAR standard errors, with every
 new measurement worse than every old one; or a target that stopped being finite.
 
 Who vetoed carried leaving things as they were, and is charged alike. Changes that are made while the target is falling
-already are remedies, and charged for nothing that was on its way. A rollback carries nobody: after one, the level to
+already are remedies, and charged for nothing that was on its way. A rollback carries no one: after one, the level to
 hold against is that of the restored step the first time.
 """
 

@@ -23,7 +23,7 @@ def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
     """The metric that a change of `actuator` for the sake of `target` is judged by: the target, if it can judge it,
     else the held-out metric that stands for the whole (the fewest parts in its name, then the first announced), so that
-    naming none is no way out. None: there is none, and no outcome; nor has an action that moves no metric."""
+    naming none is not a way out. None: there is none, and no outcome; nor has an action that moves no metric."""
     spec = state.spec(actuator)
     if not spec.has_outcome:
         return None

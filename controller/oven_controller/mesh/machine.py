@@ -1,6 +1,6 @@
 """The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
 
-State changes on inputs only (what learner, agents and operators say). Its own outputs, read back from the log, merely
+State changes on inputs only (what learner, agents and operators say). Its own outputs, read back from the log, only
 leave `pending`; so a replica that replays to the head knows exactly what is still to be published.
 
 One observation, in this order: the tick moves on; the ballots that are due close at the new tick (so that
@@ -415,7 +415,7 @@ class Mesh:
 
     def repeats(self, event: Event) -> bool:
         """Whether it says once more, byte for byte, what the mesh has said there before: who can make a server write
-        on its subjects can copy what it signed, and that must stop nobody."""
+        on its subjects can copy what it signed, and that must stop no one."""
         if isinstance(event.body, StepClosed):
             return event.body.tick <= self.state.closed_tick and event.subject not in self.pending
         return self._entered.get(event.subject) == hash(event.data)

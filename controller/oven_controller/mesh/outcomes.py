@@ -13,14 +13,14 @@ as they are the second time, once the run has come as far again. The spread of o
 before it. Where it throws away fewer measurements than are needed, it is judged for clear harm only, by what comes
 after against what it threw away.
 
-Changes at one tick that one metric judges are a plan: nobody can tell their effects apart, and all of them are judged
+Changes at one tick that one metric judges are a plan: no one can tell their effects apart, and all of them are judged
 by the same measurements. Otherwise windows on one metric never overlap, and none outlasts another change of its
-actuator or a rollback. One that is cut short before half its time says nothing, unless the metric is clearly worse
+actuator or a rollback. One that is cut short before half its time says nothing, unless the metric is much worse
 already: harm shows before benefit does, and who did it could otherwise have the next change, or the rollback that mends
 it, hide the traces.
 
 Beside the windows stands clear harm (oven_controller.mesh.harm): it is charged to all who carried changes since the
-target was well, whatever confounds them, in an outcome of its own.
+target was well, whatever confounds them, in its own outcome.
 
 A target that stopped being finite is a failure without figures, a success of 0; one that was not and is again is a
 success of 1.
@@ -212,7 +212,7 @@ class Outcomes:
             self._harm.carried(self._measured, whole.name, sign, forecast.horizon, agents, tick)
 
     def charged(self, next_id: Callable[[], str]) -> list[Outcome]:
-        """The clear harm that shows at this tick, each as an outcome of its own, for which `next_id` gives ids."""
+        """The clear harm that shows at this tick, each as its own outcome, for which `next_id` gives ids."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
         return [self._charge(next_id(), charge) for charge in self._harm.found(self._measured, self._state.tick)]
@@ -433,7 +433,7 @@ class Outcomes:
         )
 
     def _lapse(self, decision: Decision) -> int:
-        """The tick from which nobody will carry it out any more."""
+        """The tick from which no one will carry it out any more."""
         rules = self._state.rules
         return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
 

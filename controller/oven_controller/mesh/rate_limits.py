@@ -2,7 +2,7 @@
 
 Two limits on votes: so many count in a tick, and so many ballots may be open that one agent opened. And a wait: an
 agent whose ballot failed at the vote opens none on that actuator for a cool-down, twice that after the next failure,
-up to MOST cool-downs; a newcomer none on any actuator, and after advice that nobody followed as well. A proposal that
+up to MOST cool-downs; a newcomer none on any actuator, and after advice that no one followed as well. A proposal that
 failed is not heard again with the same words for AGAIN cool-downs. What a guardrail turned down counts for nothing
 here: the vote passed.
 

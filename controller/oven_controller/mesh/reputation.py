@@ -9,7 +9,7 @@
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
    s is 1 for `propose` and `for`, −1 for `against`; p is the probability that the change beats doing nothing, and y
-   that it did: the score is the expected one, so that of a y of ½ nobody has anything to gain. Taking a side claims at
+   that it did: the score is the expected one, so that of a y of ½ no one has anything to gain. Taking a side claims at
    least even odds: a confidence below ½ counts as ½, or one could back harm for ever at a confidence so low that it is
    "right" about it. And credit needs a stake: below ½ nothing is earned. What a `for` earns counts half (what it
    loses, in full): agreeing with the good is cheap, and should not pay for one's own harm.

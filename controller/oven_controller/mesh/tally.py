@@ -49,7 +49,7 @@ def count(
     elsewhere (oven_controller.mesh.plans), which count no more than an abstention.
 
     A vote without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
-    `rules.least_reputation` has its weight, and makes no veto and no quorum. Where nobody but newcomers is for it, they
+    `rules.least_reputation` has its weight, and makes no veto and no quorum. Where no one but newcomers is for it, they
     are counted as if they were trusted, and what passes then is for a person to approve.
     """
     lines = tuple(

@@ -1,6 +1,6 @@
 """Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
 
-An agent that nobody granted anything is a newcomer. Its votes stand in the tally without weight: they carry no ballot,
+An agent that no one granted anything is a newcomer. Its votes are in the tally without weight: they carry no ballot,
 veto none and split none; one that agrees with a trusted agent completes a quorum. What newcomers alone are for is
 advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
 actuator, an agent is trusted there as if it had been granted; agreeing with others earns reputation and no trust. Clear

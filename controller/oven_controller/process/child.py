@@ -1,4 +1,4 @@
-"""A child process with a log of its own and a pipe that tells it when its parent is gone."""
+"""A child process with its own log and a pipe that tells it when its parent is gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLED_S = 5.0
 class Child:
     """A running child. `foreign` ones cannot watch the pipe, so a guard process does it for them.
 
-    Each is the leader of a session of its own: Ctrl-C in the terminal reaches the parent alone, which ends its
+    Each is the leader of its own session: Ctrl-C in the terminal reaches the parent alone, which ends its
     children in order.
     """
 
@@ -117,7 +117,7 @@ class Child:
         return code
 
     def kill(self) -> None:
-        """SIGKILL to its group. A guard is asked to do that to its command, which has a group of its own."""
+        """SIGKILL to its group. A guard is asked to do that to its command, which has its own group."""
         if self._process.returncode is not None:
             return
         if self._foreign:

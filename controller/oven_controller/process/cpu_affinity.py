@@ -44,7 +44,7 @@ class CoreSplit:
 def lower_priority() -> None:
     """Be scheduled after the training, and never in its place: six processes wake at each observation, and on a machine
     whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only). A sandbox
-    that forbids it is no reason not to start."""
+    that forbids it is not a reason not to start."""
     if split := restrict_affinity():
         follow(os.getpid(), split)
     with contextlib.suppress(OSError):

@@ -3,7 +3,7 @@
 After the second nothing that hangs keeps it.
 
 The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs: the loop itself may be what
-does, in a line that nobody reads at the other end of a pipe, say.
+does, in a line that no one reads at the other end of a pipe, say.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Supervision of a process: one that dies is reported, waited for a little, and started again.
 
 What a process knows is in the log (the mesh replays it, agents ask for its history, the server has it on disk; the
-prior service and committee members know nothing), so a new one goes on where the old one was.
+prior service and committee members know nothing), so a new one continues where the old one was.
 """
 
 from __future__ import annotations

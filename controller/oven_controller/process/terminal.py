@@ -1,6 +1,6 @@
 """A child that has the terminal in the foreground: the monitor.
 
-It leads a process group of its own, which is made the terminal's foreground group: Ctrl-C, while the terminal is not in
+It leads its own process group, which is made the terminal's foreground group: Ctrl-C, while the terminal is not in
 raw mode (the child is still importing, or has crashed), reaches the child alone and not the stack. The other children
 are in sessions of their own and have no terminal at all.
 """
@@ -83,7 +83,8 @@ class Foreground:
         return code
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after the grace. Whoever waits for it goes on waiting, and gives the terminal back."""
+        """SIGTERM, then SIGKILL after the grace. Anyone who waits for it keeps waiting, and gives the terminal
+        back."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
             try:

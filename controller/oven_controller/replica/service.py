@@ -1,7 +1,7 @@
 """A mesh replica's process: the pure core with a log on one side and a publisher on the other.
 
 It replays the log to its head, publishes what is still pending, and from then on publishes what each event yields.
-Any number may run: every output goes to a subject of its own that takes one message of the mesh's, so only one copy
+Any number may run: every output goes to its own subject that takes one message of the mesh's, so only one copy
 enters. A forgery that stands on such a subject already neither counts nor blocks: all replicas know its sequence from
 the log, and publish on the condition that nothing newer stands there.
 """
@@ -178,8 +178,8 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None
 
 
 class _Traces:
-    """The mesh's part in the traces, beside the core, which knows nothing of them: a ballot goes on with the context of
-    the vote that opened it, and its tally is a span from there to the decision."""
+    """The mesh's part in the traces, beside the core, which knows nothing of them: a ballot continues with the context
+    of the vote that opened it, and its tally is a span from there to the decision."""
 
     def __init__(self) -> None:
         self._contexts = tracing.Contexts()

@@ -142,7 +142,7 @@ class RunFolder:
         return (self.server.folder / "store").exists()
 
     def locked(self) -> bool:
-        """Whether a stack holds this run now. Who merely reads its store does not make it one that runs."""
+        """Whether a stack holds this run now. Reading its store does not make it one that runs."""
         try:
             descriptor = os.open(self._lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -251,7 +251,7 @@ class Home:
                     if running and not folder.locked():
                         raise ConfigError(
                             f"run {run!r} is not running ({folder.status()}); "
-                            f"`oven-controller up --resume --run {run}` goes on with it"
+                            f"`oven-controller up --resume --run {run}` continues it"
                         )
                     return folder
             raise UnknownNameError("run", run, [folder.run for folder in runs])
@@ -313,7 +313,7 @@ class Home:
 
     def _taken(self, run: str) -> NameInUseError:
         return NameInUseError(
-            f"there is a run named {run!r} in {self.path}; choose another name with --run, or go on with it by --resume"
+            f"there is a run named {run!r} in {self.path}; choose another name with --run, or continue it by --resume"
         )
 
     def _unusable(self, error: OSError) -> ConfigError:

@@ -1,8 +1,8 @@
-"""log.jsonl as it grows: one line per event, written beside the store while the run goes on.
+"""log.jsonl as it grows: one line per event, written beside the store while the run continues.
 
-It is written by whoever follows the log anyway, flushed now and then and not forced to the disk: the store is the
+It is written by what follows the log anyway, flushed now and then and not forced to the disk: the store is the
 truth, and this is what is left should the store be lost. Where there is a file already, what is taken is held against
-it first; so the same class goes on with a run's file, finishes it, and finds where it says something else than the
+it first; so the same class continues with a run's file, finishes it, and finds where it says something else than the
 store.
 """
 
@@ -137,7 +137,7 @@ class Mirror:
 
 
 def _seq(line: bytes) -> int:
-    """The event's; larger than any for what is no event's line."""
+    """The event's; larger than any for what is not an event's line."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

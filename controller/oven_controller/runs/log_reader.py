@@ -20,7 +20,7 @@ AGAIN_S = 0.25
 
 
 def warn(line: str) -> None:
-    """On stderr, whoever reads the log."""
+    """On stderr, no matter who reads the log."""
     print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 

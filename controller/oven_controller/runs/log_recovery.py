@@ -1,6 +1,6 @@
 """Recovery of a run's whole log: from its store, from log.jsonl, and from what its learner kept.
 
-Appending a learner's last messages to a log that no mesh reads any more would leave decisions due that nobody made, and
+Appending a learner's last messages to a log that no mesh reads any more would leave decisions due that no one made, and
 a replay would miss them. So what the mesh would have said is computed and appended too, under the mesh's own key.
 """
 
@@ -135,7 +135,7 @@ def report_differences(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
     """Where log.jsonl and the store part."""
     if mirror.aside is not None:
         tell(
-            f"event {mirror.differs} of log.jsonl, as it was written while the run went on, is not the store's: the "
+            f"event {mirror.differs} of log.jsonl, as it was written while the run continued, is not the store's: the "
             f"store holds, and the other file is kept as {mirror.aside}; compare the two, and remove it when you have"
         )
     if mirror.beyond:
@@ -163,7 +163,7 @@ def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
         seqs = [event.seq for event in exported(folder)]
         tell(
             f"the store of run {folder.run!r} is gone: what is left of its log is log.jsonl, {len(seqs)} events as "
-            "they were written while the run went on"
+            "they were written while the run continued"
         )
         if spool is not None:
             report_spool(spool, tell)

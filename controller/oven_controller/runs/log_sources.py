@@ -76,7 +76,7 @@ def _damage(line: bytes, number: int, error: Exception) -> str:
     if number == 1 and line.startswith(b"\x1f\x8b"):
         return "it is gzip'ed; unpack it with `gunzip` first"
     if isinstance(error, UnicodeDecodeError):
-        return f"it is no text (byte {error.start} is 0x{line[error.start]:02x})"
+        return f"it is not text (byte {error.start} is 0x{line[error.start]:02x})"
     if not line.endswith(b"\n") and line.startswith(b"{"):
         return f"the file is cut off after {len(line)} bytes of it"
     return f"its field {error} is missing" if isinstance(error, KeyError) else str(error)

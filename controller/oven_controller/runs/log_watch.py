@@ -14,7 +14,7 @@ from oven_controller.security.signing import Keyring
 
 
 class Watch:
-    """Reads and judges the log of `run` from its beginning in a task of its own, for as long as the context lasts."""
+    """Reads and judges the log of `run` from its beginning in its own task, for as long as the context lasts."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Rollbacks that take a restart: the learner's note for whoever starts it again.
+"""Rollbacks that take a restart: the learner's note for anyone who starts it again.
 
 A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
 takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
 `run --` start its command again in the same run, with `RESUME_FROM` naming the checkpoint. The file says it too, so
-that another launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that went on from it
+that another launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that continued from it
 removes it.
 """
 
@@ -22,7 +22,8 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in
 slurm.conf's RequeueExit. Launchers may swallow it (torchrun ends with 1), so the file is what counts."""
 OFFERED = "OVEN_RELAUNCH"
-"""In the learner's environment: whoever started it starts it again. Without it no rollback by restart is announced."""
+"""In the learner's environment: what started it starts it again. Without it no rollback by restart is
+announced."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """In the learner's environment: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
@@ -55,7 +56,7 @@ def write(folder: Path, relaunch: Relaunch) -> None:
 
 
 def read(folder: Path) -> Relaunch | None:
-    """None when nobody asked for one. Raises ConfigError when the file is damaged."""
+    """None when no one asked for one. Raises ConfigError when the file is damaged."""
     path = path_in(folder)
     try:
         return Relaunch.model_validate_json(path.read_bytes())
@@ -63,7 +64,7 @@ def read(folder: Path) -> Relaunch | None:
         return None
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({reason(error)}); remove it to go on from the newest checkpoint instead"
+            f"{path} cannot be read ({reason(error)}); remove it to continue from the newest checkpoint instead"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """spool.jsonl: learner messages that the log never confirmed, kept until they are appended.
 
 The learner's link holds the file, with a lock on it, for as long as it runs, and removes it once the log has
-everything. So a file that is there when nobody holds it means that something is missing; its first line says how many
+everything. So a file that is there when no one holds it means that something is missing; its first line says how many
 messages, and is made while there is room for it: on a full disk the lines after it may be cut, and the number still
 stands. Every other line is one message as it goes into the log, with its id, its signature and a checksum. What the
 log has already is known by the ids, so appending twice, or half and then again, stores nothing twice.
@@ -184,7 +184,7 @@ class Spool:
         self.path.unlink(missing_ok=True)
 
     def _remember(self) -> None:
-        """That lines of it are lost has to be said again: in a file of its own."""
+        """That lines of it are lost has to be said again: in its own file."""
         if self.left.lost:
             paths = (self.path.with_name(f"spool.cut-{number}.jsonl") for number in itertools.count(1))
             next(path for path in paths if not path.exists()).write_bytes(self._head(self.left.lost, self.left.lost))

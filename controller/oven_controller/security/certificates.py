@@ -36,8 +36,8 @@ class Certificate:
 
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     """(the server's certificate for `hosts`, names or addresses; the authority to hand out). In `folder`, `ca.pem` and
-    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for nobody else. An authority that is there
-    stays, so that what trusts it goes on to; the server's certificate is made anew. Raises ConfigError."""
+    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for no one else. An authority that is there
+    stays, so that what trusts it continues to; the server's certificate is made anew. Raises ConfigError."""
     try:
         from cryptography import x509
     except ImportError as error:

@@ -2,7 +2,7 @@
 
 Permissions on subjects leave ways around (a server can be made to write on a subject for somebody who may not), so
 learner, mesh and operators sign what they append: ed25519 (RFC 8032) over subject, message id and body, in a header.
-Not a MAC, since whoever can check one can forge one. Agents' events are unsigned: the server holds their names.
+Not a MAC, since anyone who can check one can forge one. Agents' events are unsigned: the server holds their names.
 
 The public keys stand in `RunStarted.keys`, signed by the learner, whose own key readers know from elsewhere (the pin).
 Verifying depends on the log's order alone, so that mesh, learner, agents and monitors skip the same events.
@@ -57,10 +57,10 @@ class Keyring:
 
     With a `pin` (the learner's public key, base64) only a RunStarted signed by it counts. Without one the first that
     comes is believed, and a later one must be signed by the same key; a first one without keys makes the run an
-    unsigned one, in which nothing is checked. What stands in the log before a RunStarted cannot be verified and counts
+    unsigned one, in which nothing is checked. What is in the log before a RunStarted cannot be verified and counts
     as unsigned.
 
-    `check=False` asks of a signature only that it is there, RunStarted's apart: a quick way through a log (0.7 µs an
+    `check=False` asks of a signature only that it is there, RunStarted's apart: a quick way through a log (0.7 µs per
     event instead of 50), which comes to the same unless a signature is wrong.
     """
 
@@ -119,7 +119,7 @@ class Keyring:
             return None
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
-            return _unsigned(f"nobody signs as {name!r} on a subject of the kind {kind!r}")
+            return _unsigned(f"no one signs as {name!r} on a subject of the kind {kind!r}")
         if name not in self._verify_keys:
             return _unsigned(f"RunStarted names no key of {name!r}")
         return _held_by(name, self._verify_keys[name], event, self._check)
@@ -142,7 +142,7 @@ def load_keys(path: Path) -> dict[str, str]:
             public_key(key)
     except (ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is no list of public keys ({reason(error)}); `oven-controller creds server` writes one"
+            f"{path} is not a list of public keys ({reason(error)}); `oven-controller creds server` writes one"
         ) from error
     return keys
 

@@ -56,6 +56,6 @@ def open_to_readers(url: str) -> str:
     if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
         return ""
     return (
-        f"{url} is another machine and the connection has no TLS: no key is ever sent, but whoever is on the way can "
-        "read every message and alter votes; use tls:// (`oven-controller creds server --tls`) or a network of your own"
+        f"{url} is another machine and the connection has no TLS: no key is ever sent, but anyone in between can "
+        "read every message and alter votes; use tls:// (`oven-controller creds server --tls`) or your own network"
     )

@@ -1,6 +1,6 @@
 """A cluster of nats-servers for one run, with the same users on each: losing one ends nothing.
 
-Three keep a log of three copies (`stream_replicas`), and go on while two of them hear each other.
+Three keep a log of three copies (`stream_replicas`), and continue while two of them hear each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node:
 
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     """`node-1/nats.conf` and so on, from the folder's own nats.conf; each node has its store beside it. They know each
-    other by a password that stands in the files. Raises ConfigError when there is none to go by, or for two nodes."""
+    other by a password that is in the files. Raises ConfigError when there is none to go by, or for two nodes."""
     if len(nodes) not in (3, 5):
         raise ConfigError(f"a cluster of {len(nodes)} servers outlives none of them; give it 3 or 5")
     try:
@@ -40,7 +40,8 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"there is no {folder.conf}; `oven-controller creds server` makes one") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{folder.conf} is no configuration that `creds server` wrote ({reason(error)})") from error
+        problem = f"{folder.conf} is not a configuration that `creds server` wrote ({reason(error)})"
+        raise ConfigError(problem) from error
     password = secrets.token_urlsafe(24)
     written = []
     for number, node in enumerate(nodes, 1):

@@ -112,7 +112,7 @@ class ServerFolder:
     ) -> None:
         """The server's configuration. `http`: where it answers questions about its health; empty: nowhere.
 
-        Raises ConfigError where others could connect and nobody would be asked who they are.
+        Raises ConfigError where others could connect and no one would be asked who they are.
         """
         if not self.users() and not tls.is_loopback(host):
             raise ConfigError(
@@ -140,7 +140,8 @@ class ServerFolder:
         try:
             conf = json.loads(self.conf.read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{self.conf} is no configuration that `creds server` wrote ({reason(error)})") from error
+            problem = f"{self.conf} is not a configuration that `creds server` wrote ({reason(error)})"
+            raise ConfigError(problem) from error
         conf["authorization"]["users"] = self._granted()
         write_secret(self.conf, json.dumps(conf, indent=1).encode())
 
@@ -151,7 +152,7 @@ class ServerFolder:
         ]
 
     def _write_keys(self, users: list[User]) -> None:
-        """The public keys of those who sign, for whoever has to know them."""
+        """The public keys of those who sign, for anyone who has to know them."""
         keys = {
             user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
         }

@@ -44,7 +44,7 @@ def with_agent_rules(settings: Settings) -> Settings:
     stray = next((name for name in granted if name not in present), None)
     if stray is not None:
         raise ConfigError(
-            f"rules.trusted names {stray!r}, which is no agent of this run; add it to `agents`, or trust one that "
+            f"rules.trusted names {stray!r}, which is not an agent of this run; add it to `agents`, or trust one that "
             f"joins later with `oven-controller trust {stray}`"
         )
     agents = settings.agents

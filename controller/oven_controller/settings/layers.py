@@ -80,7 +80,7 @@ def layer_of(path: Sequence[str], layers: Iterable[Layer]) -> Layer:
 
 
 def _flat(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    """The values that are no mappings, with their paths; an empty mapping is a value."""
+    """The values that are not mappings, with their paths; an empty mapping is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat((*path, key), value)
@@ -177,7 +177,7 @@ def validated(
 
 
 def _leaves(where: str, value: Any) -> list[str]:
-    """The dotted names that were written: an unknown folder is best understood by what stands in it."""
+    """The dotted names that were written: an unknown folder is best understood by what is in it."""
     if not isinstance(value, Mapping) or not value:
         return [where]
     return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]

@@ -150,7 +150,7 @@ class Settings(BaseModel):
             except ValueError:
                 whole = False
             if not whole:
-                raise ValueError(f"{url!r} is no address of a server; write e.g. nats://127.0.0.1:4222")
+                raise ValueError(f"{url!r} is not an address of a server; write e.g. nats://127.0.0.1:4222")
         return value
 
 

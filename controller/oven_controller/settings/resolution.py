@@ -110,9 +110,9 @@ def resolve(
         agent_spec(agent)
     if recipe is None:
         if attached and settings.recipe != ATTACHED:
-            raise ConfigError("`recipe` has no meaning for a script of your own; leave it out, or use `up --recipe`")
+            raise ConfigError("`recipe` has no meaning for your own script; leave it out, or use `up --recipe`")
         if settings.recipe_options:
-            raise ConfigError("`recipe_options` has no meaning for a script of your own; leave it out")
+            raise ConfigError("`recipe_options` has no meaning for your own script; leave it out")
         return Resolved(settings, None, layers=tuple(layers))
     assert options_model is not None
     options = validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
@@ -138,7 +138,7 @@ def rules_in(path: Path) -> dict[str, Any]:
 
 
 def rules_set(sets: Sequence[str]) -> dict[str, Any]:
-    """The rules of `--set rules.KEY=VALUE`, checked. Raises ConfigError, also for what is no rule."""
+    """The rules of `--set rules.KEY=VALUE`, checked. Raises ConfigError, also for what is not a rule."""
     layers = [from_set(text) for text in sets]
     merged: dict[str, Any] = {}
     for text, layer in zip(sets, layers, strict=True):

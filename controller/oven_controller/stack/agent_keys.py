@@ -40,7 +40,7 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
     if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
     if taken := _reserved(folder, name, shipped):
-        raise ConfigError(f"{name!r} is the name of {taken}; choose another for an agent of your own")
+        raise ConfigError(f"{name!r} is the name of {taken}; choose another for your own agent")
     if not info.embedded:
         path = folder.credentials("agent", name)
         if path is not None and not path.is_file():
@@ -54,7 +54,7 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
 
 
 def _reserved(folder: RunFolder, name: str, shipped: bool) -> str:
-    """Whose name it is, if nobody else may vote or connect under it; empty if it is free."""
+    """Whose name it is, if no one else may vote or connect under it; empty if it is free."""
     for user in folder.server.users():
         if name in user.agents:
             return f"an agent of this run, which speaks with the key {user.name!r}"
@@ -70,8 +70,8 @@ def _reserved(folder: RunFolder, name: str, shipped: bool) -> str:
 def revoke(folder: RunFolder, name: str) -> None:
     """The key of `name` opens nothing any more: its connections are closed, and the file is gone.
 
-    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError when the server goes on
-    taking the key.
+    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError when the server
+    continues taking the key.
     """
     info = folder.info()
     if not info.embedded:
@@ -88,7 +88,7 @@ def revoke(folder: RunFolder, name: str) -> None:
 
 
 def revoke_there(server: ServerFolder, name: str) -> None:
-    """The same in the folder of a server of one's own, which still has to be told."""
+    """The same in the folder of one's own server, which still has to be told."""
     _key_to_revoke(server, name)
     server.remove_user(name)
     server.rewrite_users()
@@ -99,18 +99,19 @@ def server_folder(path: Path) -> ServerFolder:
     try:
         return ServerFolder.found(path.absolute())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no folder that `oven-controller creds server` made: {reason(error)}") from error
+        problem = f"{path} is not a folder that `oven-controller creds server` made: {reason(error)}"
+        raise ConfigError(problem) from error
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """None where the file is gone already: nobody can try then whether the server still takes it."""
+    """None where the file is gone already: no one can try then whether the server still takes it."""
     found = {user.name: user.role for user in server.users()}
     if name not in found:
         for user in server.users():
             if name in user.agents:
                 raise ConfigError(
                     f"{name!r} is one of {', '.join(user.agents)}, with the key {user.name!r}: revoke that, or `mute` "
-                    "the agent; with --set agents_per_process=1 each has a key of its own"
+                    "the agent; with --set agents_per_process=1 each has its own key"
                 )
         raise UnknownNameError("key", name, (known for known, role in found.items() if role in LETTABLE))
     if found[name] not in LETTABLE:

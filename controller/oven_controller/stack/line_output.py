@@ -152,7 +152,7 @@ class Headless:
         self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {clean(line)}")
 
     def summary(self) -> list[str]:
-        """What came of the run, a fact a line."""
+        """The outcome of the run, a fact a line."""
         view = self.view
         how = view.ended.reason if view.ended else "no end in the log"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0

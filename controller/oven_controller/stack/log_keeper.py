@@ -60,7 +60,7 @@ class LogKeeper:
 
     @contextlib.asynccontextmanager
     async def _patiently(self) -> AsyncIterator[None]:
-        """For what needs the server, which may come back: DRAIN_S at most, and once that was in vain AWAY_S."""
+        """For what needs the server, which may come back: DRAIN_S at most, and once that has passed AWAY_S."""
         try:
             async with asyncio.timeout(self._patience_s):
                 yield

@@ -35,7 +35,7 @@ class Result:
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    """All that came meanwhile: each subject has a queue of its own, so a receipt may overtake its decision."""
+    """All that came meanwhile: each subject has its own queue, so a receipt may overtake its decision."""
 
     def take(self, body: LogMessage | Malformed) -> None:
         match body:
@@ -163,4 +163,4 @@ async def _logged(bus: Bus, subject: str, command: OperatorCommand, deadline: fl
             await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             break
-    raise BusError(f"{command.action} does not stand in the log after {limit_s:g} s ({why})")
+    raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({why})")

@@ -70,7 +70,7 @@ class Pool:
 
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     """The agents in their order, `size` to a process. None: the installed ones share a process, for each process costs
-    the training's machine as much as what its agents compute; each of the others has one, for nobody knows how long it
+    the training's machine as much as what its agents compute; each of the others has one, for no one knows how long it
     thinks. Raises ConfigError for an agent that has the name of a key."""
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]

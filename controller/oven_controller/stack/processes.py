@@ -1,4 +1,4 @@
-"""A run's processes: each is started when the one before is ready, and they end in order."""
+"""A run's processes: each is started when the one before is ready, and all are ended cleanly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Processes:
         self._server: Supervised | None = None
 
     def keep_server(self, server: EmbeddedServer) -> None:
-        without = "the bus is gone, training goes on with its last settings"
+        without = "the bus is gone, training continues with its last settings"
         kept = Kept("nats-server", server.restart, self._bus_answers, lambda: without)
         self._server = Supervised(kept, server.child, self._tell, self._note)
 
@@ -68,8 +68,8 @@ class Processes:
     def _without_a_mesh(self) -> str:
         others = sum(mesh.lives for mesh in self._meshes)
         if others:
-            return f"{others} of {len(self._meshes)} replicas go on deciding"
-        return "no decisions are made, training goes on with its last settings"
+            return f"{others} of {len(self._meshes)} replicas continue deciding"
+        return "no decisions are made, training continues with its last settings"
 
     async def start_kg(self) -> bool:
         """Whether it answers. It helps the agents to judge and is not needed: that it does not start ends nothing."""
@@ -83,7 +83,7 @@ class Processes:
 
     async def start_agents(self, pools: list[Pool]) -> None:
         def started(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
-            without = f"training goes on without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
+            without = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
             return self._plan.agents(pool), partial(self._watch.joins, *pool.names), lambda: without
 
         await self._start_all([started(pool) for pool in pools], self._around)

@@ -11,8 +11,8 @@ from oven_controller.security import tls
 
 async def checked(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     """What to warn of; empty if nothing. `url`: one server, or several with commas. Raises ConfigError for a
-    server that lets anybody in, unless none but this machine can reach it. A server that does not answer is for whoever
-    connects in earnest to tell of."""
+    server that lets anybody in, unless none but this machine can reach it. A server that does not answer is for anyone
+    who connects in earnest to tell of."""
     found = [await _checked(one, ca, trust) for one in url.split(",")]
     return next((warning for warning in found if warning), "")
 

@@ -77,7 +77,7 @@ async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> N
 
 
 async def _ended(child: Child) -> int:
-    """Its code; a signal that was ours is an end in order."""
+    """Its code; a signal that was ours is a clean end."""
     if child.returncode is not None:
         child.close()
         return child.returncode

@@ -162,8 +162,8 @@ class _Up:
         if made:
             if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
                 raise ConfigError(
-                    f"run {self.folder.run!r} cannot go on: its store is gone, and {self.folder.export} is all that is "
-                    "left of its log; start another run"
+                    f"run {self.folder.run!r} cannot continue: its store is gone, and {self.folder.export} is all that "
+                    "is left of its log; start another run"
                 )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
         code = 3
@@ -238,7 +238,7 @@ class _Up:
 
     async def _take_priors(self, processes: Processes, bus: Bus) -> None:
         """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads
-        them. It is no condition of the run."""
+        them. It is not a condition of the run."""
         if "kg" not in plugins.points("processes"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents go without')
             return
@@ -273,7 +273,7 @@ class _Up:
             return ""
         with contextlib.suppress(OSError):
             self._note(children={n: pid for n, pid in self.folder.info().children.items() if n != "monitor"})
-        return f"the run goes on; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
+        return f"the run continues; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
 
     async def _wait(self, learner: Child | None) -> None:
         """Until the learner ends or a signal comes."""
@@ -359,7 +359,7 @@ class _Up:
         try:
             revoke(self.folder, agent)
         except OvenError as error:
-            self.out(f"agent {agent} goes on: {error}; `oven-controller mute {agent}` takes its votes out")
+            self.out(f"agent {agent} continues: {error}; `oven-controller mute {agent}` takes its votes out")
 
     def on_signal(self, number: int) -> None:
         if self.stop.is_set() and self.processes is not None:  # asked twice: no more waiting

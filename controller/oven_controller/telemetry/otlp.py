@@ -35,7 +35,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """A provider of our own: the process-wide one, and whatever span is current, are the training script's business.
+    """Our own provider: the process-wide one, and whatever span is current, are the training script's business.
 
     The resource says service and run and nothing else. OpenTelemetry's detectors, which would add the command line
     among other things, are not asked.
@@ -148,11 +148,11 @@ class _Outlet(SpanExporter):
         return result
 
     def _trouble(self, why: str = "") -> None:
-        """Said at the first failed attempt, not after the last: nobody then waits for it at the end."""
+        """Said at the first failed attempt, not after the last: no one then waits for it at the end."""
         self.failing = True
         if not self._told:
             self._told = True
-            log.warning("the collector at %s does not take the traces%s; the run goes on without", self.url, why)
+            log.warning("the collector at %s does not take the traces%s; the run continues without", self.url, why)
 
     def shutdown(self) -> None:
         with _quietly():

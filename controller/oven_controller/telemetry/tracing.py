@@ -3,8 +3,8 @@
 One step's observe → votes → tally → apply is one trace. Its context travels in the header `traceparent` of each message
 (W3C Trace Context), never in a body: the log holds the same bytes whether anybody traces or not.
 
-Off, nothing of OpenTelemetry is imported and every span is the one `OFF`. On, spans go to the collector from a thread
-of their own; one that is down costs a line in the log and the spans, and nothing else.
+Off, nothing of OpenTelemetry is imported and every span is the one `OFF`. On, spans go to the collector from their own
+thread; one that is down costs a line in the log and the spans, and nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
     """Trace from now on, if OVEN_OTLP is set or an exporter is given: as the service `oven-<process>`, with the
     resource attribute `oven.run`. Once more for the same process and run, it changes nothing.
 
-    Raises ConfigError when OVEN_OTLP is no URL, or the extra [otel] is not installed.
+    Raises ConfigError when OVEN_OTLP is not a URL, or the extra [otel] is not installed.
     """
     global _active
     url = os.environ.get(VARIABLE, "")
@@ -46,7 +46,7 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
     shutdown()
     if exporter is None and not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{VARIABLE}={url!r} is no address of a collector; OTLP over HTTP has one such as http://localhost:4318"
+            f"{VARIABLE}={url!r} is not an address of a collector; OTLP over HTTP has one such as http://localhost:4318"
         )
     try:
         from oven_controller.telemetry import otlp
@@ -103,7 +103,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The contexts that later spans go on from, by what they belong to; beyond `kept` the oldest go."""
+    """The contexts that later spans continue from, by what they belong to; beyond `kept` the oldest go."""
 
     def __init__(self, kept: int = CONTEXTS_KEPT) -> None:
         self._kept = kept

@@ -1,4 +1,4 @@
-"""`oven-controller kg diagnose | query | info | lint`: questions that the graph alone answers, without a stack."""
+"""The commands `kg diagnose`, `query`, `info` and `lint`: questions that a graph alone answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.load import load
-from oven_kg.loaders.opening import opened
-from oven_kg.reasoning.diagnose import diagnose
+from oven_kg.loaders.graph_file import read_graph
+from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.query import query
 
 FAULTS: Final = 50
 """Faults that `lint` prints; of more, the first ones."""
 
-File = Annotated[Path | None, typer.Argument(metavar="FILE", help="a graph; the built-in one if left out")]
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="a graph instead of the built-in one")]
 
 
 def _diagnose(
@@ -46,11 +46,12 @@ def _symptom(graph: Knowledge, text: str) -> Symptom:
     try:
         return Symptom.model_validate({"id": id_, "severity": severity or 1.0})
     except ValueError:
-        raise ConfigError(f"{text}: the severity {severity!r} is no number from 0 to 1; write e.g. {id_}=0.5") from None
+        problem = f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {id_}=0.5"
+        raise ConfigError(problem) from None
 
 
 def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
-    lines = ["likeliest causes (p ranks; it is no calibrated probability)"]
+    lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
     lines += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in found.causes[:5]]
     lines.append("remedies (weight of evidence, as log-odds)")
     for remedy in found.remedies:
@@ -84,8 +85,8 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
 
 
 def described(path: Path | None) -> Knowledge:
-    """A graph that nobody will ask for remedies may have faults, but for edges that lead nowhere."""
-    records = opened(path)
+    """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
+    records = read_graph(path)
     nodes = {node.id for node in records.nodes}
     if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
         raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
@@ -93,7 +94,7 @@ def described(path: Path | None) -> Knowledge:
 
 
 def _lint(file: File = None) -> int:
-    records = opened(file)
+    records = read_graph(file)
     faults = lint(records)
     for fault in faults[:FAULTS]:
         print(fault)

@@ -1,5 +1,4 @@
-"""`oven-controller kg learn | curriculum | token-prior`: questions that bring a training's data with them: outcomes,
-mastery, vocabulary."""
+"""The commands `kg learn`, `curriculum` and `token-prior`: questions with a training's own data."""
 
 from __future__ import annotations
 
@@ -87,14 +86,14 @@ def _curriculum(
 def _mastery(text: str) -> dict[str, Any]:
     match = re.fullmatch(r"(.+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", text)
     if not match or float(match[2]) > float(match[3]):
-        raise ConfigError(f"{text!r} is no mastery; write TOPIC=RIGHT/TRIED, e.g. add=90/100")
+        raise ConfigError(f"{text!r} is not a mastery; write TOPIC=RIGHT/TRIED, e.g. add=90/100")
     return {"topic": match[1], "successes": float(match[2]), "failures": float(match[3]) - float(match[2])}
 
 
 def _pair(text: str) -> tuple[str, str]:
     topic, found, need = text.partition(":")
     if not (topic and found and need):
-        raise ConfigError(f"--needs {text!r} is no pair; write TOPIC:NEED, e.g. multiply:add")
+        raise ConfigError(f"--needs {text!r} is not a pair; write TOPIC:NEED, e.g. multiply:add")
     return topic, need
 
 
@@ -132,14 +131,14 @@ def _vocabulary(path: Path) -> list[str]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise ConfigError(f"{path} is no vocabulary; it is a .json file with a list of the tokens' texts, by id")
+        raise ConfigError(f"{path} is not a vocabulary; it is a .json file with a list of the tokens' texts, by id")
     return found
 
 
 def _counts(path: Path, size: int) -> tuple[int, ...]:
     counted = Counter(_text(path).split())
     if bad := [word for word in counted if not word.isdecimal() or int(word) >= size]:
-        raise ConfigError(f"{path} holds {bad[0][:40]!r}, which is no token id below {size}")
+        raise ConfigError(f"{path} holds {bad[0][:40]!r}, which is not a token id below {size}")
     found = Counter({int(word): count for word, count in counted.items()})
     return tuple(found[id_] for id_ in range(size))
 

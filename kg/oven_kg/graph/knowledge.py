@@ -16,7 +16,7 @@ from oven_kg.graph.records import Edge, Node, Records, Source
 
 
 class Knowledge:
-    """Read-only. `network` has the node ids as nodes and the edge ids as keys; a contradiction, written once, stands in
+    """Read-only. `network` has the node ids as nodes and the edge ids as keys; a contradiction, written once, is in
     it in both directions under one id.
     """
 

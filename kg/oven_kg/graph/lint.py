@@ -1,4 +1,4 @@
-"""What a graph has to satisfy before anybody may ask it. Each fault is a sentence that names record and remedy."""
+"""Rules that a graph has to satisfy before it is used; each fault is a sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _evidence(records: Records) -> Iterator[str]:
         if source is None:
             yield f"edge {edge.id} cites {edge.source!r}, which is not in the bibliography"
         elif edge.grade in ("A", "B") and not (source.arxiv or source.doi):
-            yield f"edge {edge.id} has grade {edge.grade}, but {source.id} is no paper; only C and D need none"
+            yield f"edge {edge.id} has grade {edge.grade}, but {source.id} is not a paper; only C and D need none"
         elif source.own != (edge.grade == "D"):
             yield f"edge {edge.id} has grade {edge.grade} and cites {source.id}; D means measured here"
         elif edge.grade != "C" and not edge.at:

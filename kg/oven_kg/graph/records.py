@@ -1,4 +1,4 @@
-"""Nodes, edges and sources as the data files hold them, read without a judgement: `lint` says what is wrong."""
+"""Nodes, edges and sources as the data files hold them; `lint` checks them, reading does not."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no graph in YAML{place_of(error)}: {problem_of(error)}") from error
+        raise ConfigError(f"{path} is not a graph in YAML{place_of(error)}: {problem_of(error)}") from error
 
 
 def _mapping(value: object) -> dict[str, Any]:

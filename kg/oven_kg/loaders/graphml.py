@@ -1,4 +1,7 @@
-""".graphml, as networkx, yEd and LightRAG write it: read by expat as a stream, without a document type or entities."""
+"""Graphs as .graphml, as networkx, yEd and LightRAG write it.
+
+Read by expat as a stream, without a document type or entities.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class _Reading:
         try:
             self._parser.Parse(chunk, final)
         except expat.ExpatError as error:
-            raise ConfigError(f"{self._path} is no GraphML: {error}") from error
+            raise ConfigError(f"{self._path} is not GraphML: {error}") from error
 
     def taken(self) -> list[Row]:
         rows, self._rows = self._rows, []
@@ -104,7 +107,7 @@ class _Reading:
         try:
             return Triple(src, self._first(RELATIONS) or RELATED, dst, float(weight) if weight else 1.0)
         except ValueError:
-            raise ConfigError(f"{self._path}, line {line}: the weight {weight[:40]!r} is no number") from None
+            raise ConfigError(f"{self._path}, line {line}: the weight {weight[:40]!r} is not a number") from None
 
     def _first(self, names: tuple[str, ...]) -> str:
         return next((self._data[name].strip() for name in names if name in self._data), "")

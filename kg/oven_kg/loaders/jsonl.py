@@ -1,4 +1,4 @@
-"""Triples as .jsonl: an object a line."""
+"""Triples as .jsonl: one object per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(path: Path) -> Iterator[Row]:
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{where} is no JSON: {error}") from error
+                raise ConfigError(f"{where} is not JSON: {error}") from error
             if not isinstance(values, dict):
-                raise ConfigError(f'{where} is no object; write e.g. {{"subject": …, "predicate": …, "object": …}}')
+                raise ConfigError(f'{where} is not an object; write e.g. {{"subject": …, "predicate": …, "object": …}}')
             yield triple(values, columns(path, values), where)

@@ -1,4 +1,7 @@
-"""networkx's node-link .json: {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}."""
+"""Graphs as networkx's node-link .json.
+
+The object is {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ def rows(path: Path) -> Iterator[Row]:
     try:
         held = json.loads(bounded(path, WHOLE).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no JSON: {str(error)[:200]}") from error
+        raise ConfigError(f"{path} is not JSON: {str(error)[:200]}") from error
     nodes = held.get("nodes") if isinstance(held, dict) else None
     edges = held.get("edges", held.get("links")) if isinstance(held, dict) else None
     if not isinstance(nodes, list) or not isinstance(edges, list):
-        raise ConfigError(f"{path} has no lists `nodes` and `edges` (or `links`); it is no node-link graph")
+        raise ConfigError(f"{path} has no lists `nodes` and `edges` (or `links`); it is not a node-link graph")
     for number, node in enumerate(nodes, 1):
         id_ = node.get("id") if isinstance(node, dict) else None
         if not isinstance(id_, str | int) or isinstance(id_, bool):
@@ -35,7 +38,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 def _edge(path: Path, edge: Any, where: str) -> Triple:
     if not isinstance(edge, dict):
-        raise ConfigError(f"{where} is no object")
+        raise ConfigError(f"{where} is not an object")
     values = {"relation": RELATED, **edge}
     return triple(values, columns(path, values), where)
 

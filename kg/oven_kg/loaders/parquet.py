@@ -1,4 +1,4 @@
-"""Triples as .parquet. Needs pyarrow, which comes with the extra `learner`."""
+"""Triples as .parquet, read with pyarrow, which comes with the extra `learner`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(path: Path) -> Iterator[Row]:
                 number += 1
                 yield triple(values, names, f"{path}, row {number}")
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{path} is no Parquet file that can be read: {str(error).splitlines()[0][:200]}") from error
+        raise ConfigError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0][:200]}") from error
 
 
 def _texts(path: Path, batch: Any, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a loader yields, and what becomes of it: records like the built-in graph's, as far as the file says."""
+"""Rows that a loader yields, and the records that are made of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bounded(path: Path, limit: int = BYTES) -> Path:
     except OSError as error:
         raise ConfigError(f"cannot read the graph {path}: {error.strerror}") from error
     if not path.is_file():
-        raise ConfigError(f"{path} is no file; name the file that holds the graph")
+        raise ConfigError(f"{path} is not a file; name the file that holds the graph")
     if size > limit:
         raise ConfigError(f"{path} has {size} bytes; at most {limit} are read from a {path.suffix} file")
     return path
@@ -72,8 +72,7 @@ def columns(path: Path, names: Iterable[str]) -> tuple[str, str, str, str | None
             f"{path} has the columns {', '.join(list(known)[:12]) or 'none'}; a graph of triples needs subject, "
             "predicate and object (or source, relation, target), and may have weight"
         )
-    subject, relation, object_ = found
-    assert subject is not None and relation is not None and object_ is not None
+    subject, relation, object_ = (name or "" for name in found)
     return subject, relation, object_, next((known[name] for name in WEIGHTS if name in known), None)
 
 
@@ -81,12 +80,12 @@ def triple(values: dict[str, Any], names: tuple[str, str, str, str | None], wher
     """A row as a triple. Raises ConfigError that names the row."""
     subject, relation, object_ = (values.get(name) for name in names[:3])
     if not all(isinstance(value, str | int) and str(value) for value in (subject, relation, object_)):
-        raise ConfigError(f"{where}: {subject!r}, {relation!r}, {object_!r} is no triple; each has to be a name")
+        raise ConfigError(f"{where}: {subject!r}, {relation!r}, {object_!r} is not a triple; each has to be a name")
     weight = values.get(names[3]) if names[3] else None
     try:
         strength = 1.0 if weight in (None, "") else float(weight)
     except (TypeError, ValueError):
-        raise ConfigError(f"{where}: the weight {weight!r} is no number") from None
+        raise ConfigError(f"{where}: the weight {weight!r} is not a number") from None
     return Triple(str(subject), str(relation), str(object_), strength)
 
 

@@ -2,7 +2,7 @@
 
 A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099; p̂ ≈ ½ is where a group of
 samples has something to compare: Bae et al. 2025, arXiv 2504.03380), and 0 while one of its prerequisites is not
-mastered; an even floor keeps every topic in play, for without answers nobody would learn that it has become easy.
+mastered; an even floor keeps every topic in play, for without answers no one would learn that it has become easy.
 Mastery is a Beta of a flat prior and the counts: p̂ its mean, and a prerequisite counts as mastered when the lower bound
 of p reaches the threshold.
 """
@@ -22,7 +22,7 @@ CONFIDENCE: Final = 1.645
 
 def curriculum(graph: Knowledge, asked: CurriculumRequest) -> Curriculum:
     """Prerequisites are the graph's REQUIRES edges and the request's own, and theirs in turn. One of which nothing was
-    asked (no mastery is known) holds nobody up: what is not trained here cannot be mastered here. Circles hold nobody
+    asked (no mastery is known) holds no one up: what is not trained here cannot be mastered here. Circles hold no one
     up either: in them every topic would wait for itself."""
     known = {mastery.topic: mastery for mastery in asked.mastery}
     needs: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What outcomes add to the graph: Beta posteriors on the SOLVES edges, and counts of what was tried for these symptoms.
+"""Posteriors: Beta counts that outcomes add to SOLVES edges, and to what was tried for these symptoms.
 
 A remedy's outcome is shared out over the causes that it may have been for (cause back-off): with success r and
 P(c | symptoms) of the frozen graph, the edge remedy → c gets α += P · r and β += P · (1 − r). An edge's strength s is
@@ -38,7 +38,7 @@ PSEUDO: Final[Mapping[str, float]] = MappingProxyType({"A": 8.0, "B": 6.0, "D": 
 TRIED: Final = 4.0
 """Observations that the score by causes is worth against what was tried for exactly these symptoms."""
 EVEN: Final = 20.0
-"""Observations that even odds are worth as the usual success: of a few outcomes nobody knows what is usual."""
+"""Observations that even odds are worth as the usual success: of a few outcomes no one knows what is usual."""
 
 Signature = tuple[str, ...]
 
@@ -88,7 +88,7 @@ class Posteriors:
             reports = [OutcomeReport.model_validate(report) for report in found["reports"]]
         except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
             raise ConfigError(
-                f"these are no posteriors: {reason(error)[:200]}; `oven-controller kg learn` writes them"
+                f"these are not posteriors: {reason(error)[:200]}; `oven-controller kg learn` writes them"
             ) from error
         return cls(half_life=half_life).with_(*reports)
 

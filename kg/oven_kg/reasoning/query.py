@@ -1,4 +1,4 @@
-"""Looking about in the graph: a node's neighbours, a shortest way, what lies near by random walk, words in the texts.
+"""Queries of the graph: neighbours, a shortest path, personalised PageRank, and a search for words.
 
 Every answer is bounded by the request's limit. Walks and ways take edges in both directions: they are for finding one's
 way about, not for what follows from what.

@@ -1,4 +1,4 @@
-"""The service without a bus: an endpoint's name and a request's bytes in, the answer's bytes out.
+"""The service's endpoints without a bus: a name and a request's bytes in, the answer's bytes out.
 
 One state, which `outcome` moves, and which `posteriors` gives out. The bus's service answers with the same object, and
 so does a program that holds it itself: `answers` is the entry point `kg` of the group `oven.in_process`.
@@ -30,8 +30,8 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge
 from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
-from oven_kg.reasoning.diagnose import diagnose, posterior, severities
-from oven_kg.reasoning.judge import judge
+from oven_kg.reasoning.diagnosis import diagnose, posterior, severities
+from oven_kg.reasoning.judgement import judge
 from oven_kg.reasoning.posteriors import Learnt, Posteriors, Signature, learn
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import token_prior
@@ -138,8 +138,8 @@ def answers(
 ) -> Callable[[str, bytes], bytes | None]:
     """Entry point: the endpoints over the built-in graph, or the one in the file `graph`.
 
-    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized.py). `posteriors`:
-    what the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for bytes that are
-    none such.
+    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized_control.py).
+    `posteriors`: what the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for
+    bytes that are none such.
     """
     return Answers(load(graph, shuffled=shuffled), Posteriors.load(posteriors) if posteriors else None)

@@ -1,4 +1,4 @@
-"""The service learns from the run that it serves: it asks for the log's history now and then, and keeps nothing itself.
+"""Learning from the run that the service serves: its log is read now and then, and nothing is stored.
 
 After a restart it reads the log from the beginning and knows what it knew. What it is told is judged by the run's keys,
 as by every reader.
@@ -24,7 +24,7 @@ from oven_kg.service.endpoints import Answers
 log = logging.getLogger("oven.kg")
 
 EVERY_S: Final = 5.0
-"""How old a fact may be: an outcome is rare, and nobody waits for what it taught."""
+"""How old a fact may be: an outcome is rare, and no one waits for what it taught."""
 
 
 async def follow(bus: Bus, run: str, answers: Answers, pin: str | None = None, every_s: float = EVERY_S) -> None:

@@ -1,4 +1,4 @@
-"""What was learnt, in a file: read at the start, and written whenever something is added."""
+"""A file of posteriors: read at the start, and written whenever an outcome is added."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 64 * 2**20
 """Bytes: many times what as many reports as are kept can take."""
 
 
-class Kept(Answers):
+class PersistentAnswers(Answers):
     """Answers whose posteriors stand in `path`, which need not be there yet. Raises ConfigError when it holds no
     posteriors, or cannot be written."""
 

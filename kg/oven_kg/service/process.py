@@ -1,4 +1,4 @@
-"""The prior service's process: a NATS micro service over one frozen graph, and over what outcomes teach it.
+"""The prior service's process: a NATS micro service over one frozen graph and what outcomes taught.
 
 It learns from the run's log, which it reads again when it starts anew, and from what is told on `outcome`, which only
 the stack may do: that is kept in a file if one is named. A request that cannot be read is answered with an error, in
@@ -22,6 +22,7 @@ from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
 from oven_controller.bus.connection import Bus
+from oven_controller.bus.nats_client import reply_subject
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.values import clip
@@ -30,7 +31,7 @@ from oven_controller.security.credentials import Credentials
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.log_follower import follow
-from oven_kg.service.posterior_store import Kept
+from oven_kg.service.posterior_store import PersistentAnswers
 
 log = logging.getLogger("oven.kg")
 
@@ -60,7 +61,7 @@ def serve(
     path = os.environ.get("OVEN_CREDS")
     credentials = Credentials.load(Path(path)) if path else None
     graph = load(file)
-    answers = Kept(graph, posteriors) if posteriors else Answers(graph)
+    answers = PersistentAnswers(graph, posteriors) if posteriors else Answers(graph)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
     asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin))
 
@@ -103,7 +104,7 @@ async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
 
 def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
-        reply = request._msg.reply  # nats-py keeps it to itself
+        reply = reply_subject(request)
         if not reply.startswith("_INBOX_."):
             log.warning("ignored a request on %s with the reply subject %r", request.subject, clip(reply, 120))
             return

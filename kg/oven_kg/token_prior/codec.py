@@ -1,4 +1,4 @@
-"""A few hundred tokens with a score each, in at most a kilobyte.
+"""The token prior's format: a few hundred tokens with a score each, in at most a kilobyte.
 
 Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
 score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids
@@ -53,10 +53,10 @@ def tokens_in(blob: bytes) -> int:
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
-    """Token id → score. Raises ConfigError where it is no such blob, or one for another vocabulary than the one of this
-    `size` and `sha`: a prior on other tokens would be noise that looks like knowledge."""
+    """Token id → score. Raises ConfigError where it is not such a blob, or one for another vocabulary than the one of
+    this `size` and `sha`: a prior on other tokens would be noise that looks like knowledge."""
     if len(blob) < _HEADER.size or len(blob) > LIMIT or blob[:4] != MAGIC:
-        raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are no token prior")
+        raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not token prior")
     _, version, rice, own_size, count, low, high, own_sha = _HEADER.unpack_from(blob)
     if version != VERSION:
         raise ConfigError(f"the token prior has version {version}; this reads {VERSION}")

@@ -1,4 +1,4 @@
-"""How important a graph finds each token: PageRank of its nodes, handed down to the tokens of their labels.
+"""Token scores from a graph: PageRank of its nodes, handed down to the tokens of their labels.
 
 After the source experiment (a graph's scores on 358 tokens in under a kilobyte). A token's score is the mass that its
 nodes give it, times log((1 + N) / (1 + df)), df being the nodes whose label it stands in: without that a handful of
@@ -21,7 +21,7 @@ BACK: Final = 0.3
 DAMPING: Final = 0.85
 ACCURACY: Final = 1e-10
 """Of the ranks, as the sum of absolute changes: networkx stops at that times the number of nodes, which on large graphs
-is no accuracy at all."""
+is not accuracy at all."""
 
 
 def pagerank(count: int, edges: Iterable[tuple[int, int, float]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Which tokens matter before training has said so: the endpoint `token_prior`.
+"""The endpoint `token_prior`: scores of tokens by a corpus's unigram, or by a graph's labels.
 
 The default is the corpus' own unigram. A graph's scores are there to be compared with it, and every answer says what
 the comparison gave.
@@ -19,9 +19,9 @@ from oven_kg.token_prior.codec import encode, tokens_in, vocabulary_sha
 from oven_kg.token_prior.pagerank import node_importance, token_scores, top
 
 ABLATION: Final = {
-    "unigram": "as the start of an output bias it was 0.26 bits a byte better on held-out files after 40 steps than "
+    "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
     "none (bench token-prior, 5 seeds), and 0.127 ± 0.135 after 300 steps of a prototype (3 seeds): the gain shrinks",
-    "kg": "scaling embeddings by a graph's scores was 0.015 bits a byte better on held-out files after 40 steps than "
+    "kg": "scaling embeddings by a graph's scores was 0.015 bits per byte better on held-out files after 40 steps than "
     "not doing so (interval −0.010 to 0.040; bench token-prior, 5 seeds), 0.007 better than shuffled scores (−0.017 to "
     "0.032), and 0.079 worse than the same profile on the most frequent tokens (0.055 to 0.102): no effect beyond "
     "frequency",
@@ -53,7 +53,7 @@ def _unigram(asked: TokenPriorRequest) -> dict[int, float]:
     """Log probability in nats, of the k most frequent."""
     total = sum(asked.counts)
     if not total or min(asked.counts) < 0:
-        raise ConfigError("a unigram prior needs `counts`: how often each token stands in the corpus, 0 or more each")
+        raise ConfigError("a unigram prior needs `counts`: how often each token is in the corpus, 0 or more each")
     ranked = sorted((id_ for id_, n in enumerate(asked.counts) if n), key=lambda id_: (-asked.counts[id_], id_))
     return {id_: math.log(asked.counts[id_] / total) for id_ in ranked[: asked.k]}
 
@@ -68,7 +68,7 @@ def _from_graph(graph: Knowledge, asked: TokenPriorRequest) -> dict[int, float]:
     scores = token_scores(importance, lambda node: words(node, graph.nodes[node].text), Longest(texts))
     found = top(scores, asked.k)
     if not found:
-        raise ConfigError("no token of the vocabulary stands in a label of the graph; is it one of byte ids?")
+        raise ConfigError("no token of the vocabulary is in a label of the graph; is it one of byte ids?")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A prior over tokens from a graph of Python sources: what the source experiment drew from its half a million nodes.
+"""A token prior from a graph of Python sources, as the source experiment made one.
 
 Nodes are names; a module or function CONTAINS what it defines, REQUIRES what it imports and calls, IS_A its bases,
 CAUSES what it raises and SOLVES what it catches. What needs this in another package takes the entry point
@@ -31,8 +31,8 @@ class SourcePrior:
 
 
 def source_prior(files: Sequence[Path], vocabulary: Sequence[str], k: int = 358) -> SourcePrior:
-    """From the sources in `files`, for the tokens' texts by id. Files that are no Python are passed over. Raises
-    ConfigError where no token stands in a name."""
+    """From the sources in `files`, for the tokens' texts by id. Files that are not Python are passed over. Raises
+    ConfigError where no token is in a name."""
     triples = [triple for path in files for triple in triples_of(path)]
     nodes = sorted({end for src, _, dst in triples for end in (src, dst)})
     texts = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
@@ -84,7 +84,7 @@ AROUND: Final = (*PREFIXES, ".", "(")
 
 
 def _labels(name: str) -> Iterator[str]:
-    """A name and its parts, as they stand in a program."""
+    """A name and its parts, as they are in a program."""
     for word in dict.fromkeys((name, *name.split("_"))):
         if word:
             yield from (before + word for before in AROUND)

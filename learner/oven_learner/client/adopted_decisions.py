@@ -52,7 +52,7 @@ class AdoptedDecisions:
         self.another_until: int | None = None
         """What agents brought about up to this tick was for another training."""
         self.known: set[str] = set()
-        """Ids of the decisions that came: a copy is no second one."""
+        """Ids of the decisions that came: a copy is not a second one."""
         self.parted = ""
         """Why the ranks must not train on: what was done came out differently on them. Empty while they may."""
         self._run, self._actuators, self._ranks, self._snapshots, self._publish = (
@@ -130,7 +130,7 @@ class AdoptedDecisions:
         self._waiting.clear()
 
     def _carried_out(self, decision: Decision, coming: int) -> Applied:
-        """What became of it, so far as it is known at once."""
+        """Its outcome, so far as it is known at once."""
         began_ns = time.time_ns()
         if too_late := self._too_late(decision, coming):
             expired = Applied("expired", reason=too_late)
@@ -185,7 +185,7 @@ class AdoptedDecisions:
         return self._actuators.apply(decision.actuator, decision.value)
 
     def _agreed(self, decision: Decision, applied: Applied) -> Applied:
-        """What became of it on all ranks: on all of them the same, or nothing. A change that did not take on one rank
+        """Its outcome on all ranks: on all of them the same, or nothing. A change that did not take on one rank
         is taken back on the others; an action cannot be, and ranks that differ must not train on."""
         name, action = decision.actuator, self._is_action(decision.actuator)
         own = action and not name.startswith("run.")  # what it returns may be this rank's own
@@ -227,5 +227,5 @@ def _final(owed: PendingReceipt, actuators: Actuators) -> Applied:
 
 
 def _refuted(owed: PendingReceipt, actuators: Actuators, why: str) -> Applied:
-    """It did not take: what is in force stands in the receipt."""
+    """It did not take: what is in force is in the receipt."""
     return replace(owed.applied, status="rejected", after=actuators.read(owed.decision.actuator), reason=why)

@@ -69,7 +69,7 @@ class OvenClient:
     ) -> None:
         """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
         counts the steps that rollbacks threw away, too. `keys`: who signs → public key; nothing: the run is not signed,
-        or goes on with the keys that it has. `ranks`: those of the run, each with a client of its own; of the metrics
+        or continues with the keys that it has. `ranks`: those of the run, each with its own client; of the metrics
         in `averaged` the mean over them is published. `save` asks for a checkpoint on disk, which makes
         `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is still on its
         way from the device: it is called before a receipt and before the end, which speak of later. `unmeasured`:
@@ -85,7 +85,7 @@ class OvenClient:
         self.restart = ""
         """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
         self.out_of_time = False
-        """It stops because its time budget is spent: that is an end in order."""
+        """It stops because its time budget is spent: that is a clean end."""
         self._link = link
         self._training = training
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
@@ -168,8 +168,8 @@ class OvenClient:
     def poll(self) -> None:
         """Take decisions and commands and apply what is due, between two optimizer steps.
 
-        While the run is held it stays in here and goes on listening. In lockstep it waits for the tick to close. Other
-        ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
+        While the run is held it stays in here and continues listening. In lockstep it waits for the tick to close.
+        Other ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
         self._obey(self._inbox.collect(self.spent, self.tick, self._commands))
         while self.held and not self.stopping:
@@ -180,7 +180,7 @@ class OvenClient:
             self._snapshot()
 
     def request_stop(self, reason: str) -> None:
-        """Ask for an end in order after the running step. Safe from a signal handler, and on any rank: all of them stop
+        """Ask for a clean end after the running step. Safe from a signal handler, and on any rank: all of them stop
         at the same step, within two steps or seconds."""
         self._inbox.ask("stop", reason)
 
@@ -261,7 +261,7 @@ class OvenClient:
         try:
             self._snapshots.take_if_due(self.tick)
         except Exception as error:  # out of memory, most likely
-            log.warning("no snapshot at tick %d (%s); training goes on", self.tick, reason(error))
+            log.warning("no snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
     def _obey(self, orders: Orders | None) -> None:
         """On every rank alike."""
@@ -335,7 +335,7 @@ class OvenClient:
         try:
             self._link.send(make, droppable=droppable)
         except Exception:
-            log.exception("a message was not sent; training goes on")
+            log.exception("a message was not sent; training continues")
 
     def _next(self) -> int:
         self._n += 1

@@ -41,7 +41,7 @@ class Evaluation:
         return self.last
 
     def due(self, step: int) -> dict[str, float]:
-        """Called once a step: what was measured, if it was."""
+        """Called once per step: what was measured, if it was."""
         self._steps += 1
         if not (self._asked or self._steps % self._every == 0 or step == self._last_step):
             return {}

@@ -16,7 +16,7 @@ class IdleClient(LoopClient):
     """`observe` says nothing to anybody; `poll` hears of a spent time budget and of `request_stop`, on all ranks."""
 
     def hold(self, reason: str) -> None:
-        """Nobody could say that it goes on."""
+        """No one could say that it continues."""
         log.warning("without a controller nothing is held: %s", reason)
 
 

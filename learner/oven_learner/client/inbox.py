@@ -18,7 +18,7 @@ from oven_learner.ranks import Ranks
 log = logging.getLogger("oven.learner")
 
 LOCKSTEP_S = 30.0
-"""How long a learner in lockstep waits for a tick to close before it goes on without."""
+"""How long a learner in lockstep waits for a tick to close before it continues without."""
 AFTER_TIMEOUT_S = 0.2
 """And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 
@@ -84,7 +84,7 @@ class Inbox:
             if self._lockstep and tick is not None:
                 self._await(tick, answered)
         except Exception:
-            log.exception("reading from the link failed; training goes on")
+            log.exception("reading from the link failed; training continues")
 
     def _await(self, tick: int, answered: Container[str]) -> None:
         limit = time.monotonic() + self._patience

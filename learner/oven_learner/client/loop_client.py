@@ -1,4 +1,4 @@
-"""The client of a loop of one's own: it adds what `connect` was given to what the loop says itself."""
+"""The client of one's own loop: it adds what `connect` was given to what the loop says itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LoopClient(OvenClient):
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
         measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
-        sent as NaN. After a rollback `step` may count on, or go on from `client.step`."""
+        sent as NaN. After a rollback `step` may count on, or continue from `client.step`."""
         self._follows = self._follows or step <= self._counted
         reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
         self._counted = step

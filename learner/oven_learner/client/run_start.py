@@ -47,12 +47,12 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
             applied = actuators.apply(name, value)
             log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
             if differs := difference(ranks.each(applied)):
-                raise ConfigError(f"{name} = {value} of the run that goes on is not the same everywhere: {differs}")
+                raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
 
 
 def owed_receipts(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """What is said of that which earlier incarnations left unanswered: what became of it, the actuator, and the
-    decision's id or the command's. Nobody knows whether the operator still wants a command obeyed: a run that was
+    """What is said of that which earlier incarnations left unanswered: its outcome, the actuator, and the
+    decision's id or the command's. No one knows whether the operator still wants a command obeyed: a run that was
     stopped, and is resumed, must not stop again."""
     for decision in past.unanswered:
         unknown = Applied("unknown", reason="the learner restarted before it answered")

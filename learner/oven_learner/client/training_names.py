@@ -12,7 +12,7 @@ _of_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 def count(run: str, link: Any = None) -> str:
     """The name of the run's next training in this process: "1", "2", … A script that is started again counts alike.
-    A `link` of the caller's own stands for a run of its own."""
+    A `link` of the caller's own stands for its own run."""
     if link is not None:
         _of_link[link] = _of_link.get(link, 0) + 1
         return str(_of_link[link])

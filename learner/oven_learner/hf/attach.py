@@ -27,7 +27,7 @@ from oven_learner.teachers import Teachers
 
 
 class IdleAttachment(Attachment):
-    """In place of one, without a controller: the trainer was not touched, and it is no callback of it."""
+    """In place of one, without a controller: the trainer was not touched, and it is not a callback of it."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -79,19 +79,19 @@ def attach(
     leave one out.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
-    `reward.weights`, and groups and steps that nobody scored train nothing.
+    `reward.weights`, and groups and steps that no one scored train nothing.
 
     A model too large to copy, or sharded, goes back by a restart from the trainer's own checkpoints: `run --` and `up`
-    start the command again, and `train()` goes on from the right one by itself. `stateful` names objects with
+    start the command again, and `train()` continues from the right one by itself. `stateful` names objects with
     `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back, as it does the
     mixture.
 
-    Where there is no controller and it is `optional`, or OVEN_MODE says so, training goes on as if this had not been
+    Where there is no controller and it is `optional`, or OVEN_MODE says so, training continues as if this had not been
     called; what a mixture, a committee and `stateful` do for the training itself stays.
 
     Raises ConfigError when there is no controller to attach to and it is not optional, or the trainer has what would
     end its run later (oven_learner.hf.input_checks), and RefusedError when it turns the credentials down. `train()`
-    raises ConfigError for a checkpoint that cannot be gone on from. After the start nothing that happens to the
+    raises ConfigError for a checkpoint that cannot be continued from. After the start nothing that happens to the
     controller reaches the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
@@ -132,7 +132,7 @@ def attach(
 
 
 def _wrap_train(trainer: Any, attachment: Attachment) -> None:
-    """No callback hears of an exception, or can say which checkpoint to go on from."""
+    """No callback hears of an exception, or can say which checkpoint to continue from."""
     train = trainer.train
 
     @wraps(train)

@@ -331,7 +331,7 @@ class Attachment(TrainerCallback):
 
 class EndOnSigterm:
     """`down`, Slurm and torchrun end a run by SIGTERM: it ends with a checkpoint and a last word, unless the script has
-    a handler of its own."""
+    its own handler."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop

@@ -1,4 +1,4 @@
-"""A Hugging Face or TRL trainer's checkpoints: what is added to them, and how training goes on from one.
+"""A Hugging Face or TRL trainer's checkpoints: what is added to them, and how training continues from one.
 
 transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. What it and TRL 1.16 leave
 out, and what a straight run therefore differs by after a resume, is saved beside that on every rank:
@@ -35,7 +35,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass
 class Origin:
-    """What this training goes on from."""
+    """What this training continues from."""
 
     path: Path | None = None
     record: Record | None = None
@@ -96,7 +96,7 @@ class TrainerCheckpoints:
         """What `train(resume_from_checkpoint=given)` is to be called with. The same on every rank.
 
         A rollback's checkpoint goes before anything else, a path that the script gives before `--resume`. Raises
-        ConfigError when the checkpoint cannot be gone on from, before anything is trained.
+        ConfigError when the checkpoint cannot be continued from, before anything is trained.
         """
         inside = self._trainer.accelerator.unwrap_model(self._trainer.model)
         self._model = self._model or {
@@ -146,7 +146,7 @@ class TrainerCheckpoints:
 
     def saved(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """The trainer has written its files: add ours, and say that all is there. A collective. Returns the folder and
-        when the save began and ended; None when it was no checkpoint of this trainer's."""
+        when the save began and ended; None when it was not a checkpoint of this trainer's."""
         folder = self.output / f"checkpoint-{step}"
         if self._began is None or not folder.is_dir():
             return None
@@ -185,7 +185,7 @@ class TrainerCheckpoints:
         path: Path | None
         if again is not None:
             path = None if again.checkpoint == relaunch.START else Path(again.checkpoint)
-            log.info("goes on after a rollback: %s", again.reason)
+            log.info("continues after a rollback: %s", again.reason)
         elif given and given is not True:
             path = Path(given)
         elif asked == relaunch.START:
@@ -228,7 +228,7 @@ class TrainerCheckpoints:
         except Exception as error:
             raise ConfigError(
                 f"{file} cannot be read ({reason(error)}); resume from another checkpoint, or remove "
-                f"{checkpoint_record.RECORD} to go on without what it holds"
+                f"{checkpoint_record.RECORD} to continue without what it holds"
             ) from error
         return loaded
 
@@ -245,15 +245,15 @@ class TrainerCheckpoints:
         if self._trainer.args.ignore_data_skip:
             reasons.append("ignore_data_skip begins the data anew")
         if reasons:
-            log.warning("resumes from %s, but not bit for bit as it would have gone on: %s", path, "; ".join(reasons))
+            log.warning("resumes from %s, but not bit for bit as it would have continued: %s", path, "; ".join(reasons))
         else:
             log.info("resumes from %s", path)
 
     def inexact(self, thrown_away: int) -> tuple[str, ...]:
-        """Why the straight run would go on otherwise than one that resumes from a checkpoint of now."""
+        """Why the straight run would continue otherwise than one that resumes from a checkpoint of now."""
         reasons = []
         if thrown_away:
-            reasons.append(f"the run was rolled back in place by {thrown_away} steps, and its data went on meanwhile")
+            reasons.append(f"the run was rolled back in place by {thrown_away} steps, and its data continued meanwhile")
         if getattr(self._trainer, "use_vllm", False):
             reasons.append("vLLM's own random generator is not saved")
         return tuple(reasons)

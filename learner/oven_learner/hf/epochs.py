@@ -1,4 +1,4 @@
-"""Lets a trainer run as many epochs as rollbacks in place make it need: the data goes on while the step goes back."""
+"""Lets a trainer run as many epochs as rollbacks in place make it need: the data continues while the step goes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Epochs:
         """None where the trainer runs as many as it is told to."""
         self._done = self._before = self._in_one = 0
         self.resumed: Path | None = None
-        """The checkpoint that training is about to go on from."""
+        """The checkpoint that training is about to continue from."""
         values = getattr(trainer, "set_initial_training_values", None)
         if values is None:
             return

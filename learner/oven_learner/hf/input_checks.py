@@ -1,4 +1,4 @@
-"""What TRL's on-policy trainers take without a word and what ends, or quietly spoils, the run later."""
+"""What TRL's on-policy trainers accept silently although it ends, or spoils, the run later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(trainer: Any) -> None:
 
 def _check_vocabulary(rows: int, words: Any, prompts: Sequence[Any]) -> None:
     """An id beyond the embedding's rows is an IndexError in the middle of a run, and on a GPU an assert that names
-    nothing. One that nobody uses is none: Gemma 3's smallest model lacks the row of its tokenizer's image token."""
+    nothing. One that no one uses is none: Gemma 3's smallest model lacks the row of its tokenizer's image token."""
     used = {f"its {name}": getattr(words, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
     beyond = {what: number for what, number in used.items() if number is not None and number >= rows}
     if not beyond and max(words.get_vocab().values()) >= rows:

@@ -1,4 +1,5 @@
-"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and goes on."""
+"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and
+continues."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def choose_rollback(
     ask: Callable[[], object],
     trained: Callable[[], int],
 ) -> Rollback | None:
-    """None where neither is possible: too large to copy, and nobody who starts the process again, or checkpoints
+    """None where neither is possible: too large to copy, and no one who starts the process again, or checkpoints
     without an optimizer. `resumable`: checkpoints are taken beside copies too, for a process that is killed. `ask` has
     the trainer save after this step; `trained`: gradient steps of the run so far."""
     copies = None

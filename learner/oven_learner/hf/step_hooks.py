@@ -116,7 +116,7 @@ class StepRate(StepHook):
 
 
 class CommitteeScores(StepHook):
-    """Metrics of a reward committee. Of a step that nobody scored only those are true that come before the loss."""
+    """Metrics of a reward committee. Of a step that no one scored only those are true that come before the loss."""
 
     def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
         """`hold` holds the run, for a reason."""

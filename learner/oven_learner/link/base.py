@@ -73,7 +73,7 @@ def message_id(message: LearnerMessage, secret: bytes) -> str:
 
 
 def subject(on: Subjects, message: LearnerMessage) -> str:
-    """Where it stands in the log."""
+    """Where it is in the log."""
     if isinstance(message, Observation):
         return on.observation
     return on.receipt if isinstance(message, Receipt) else on.run

@@ -19,7 +19,7 @@ OPEN_S = 30.0
 TURN_S = 0.5
 SILENT_TURNS = 3
 """The server is asked for a sign of life each turn; one that gives none for so many is given up, so within 2 s of its
-last word. Turns and not seconds: a learner that was stopped itself counts one, and accuses nobody."""
+last word. Turns and not seconds: a learner that was stopped itself counts one, and accuses no one."""
 HANGING_TURNS = 20
 """So long one call may take while signs of life come: a log that elects a leader needs seconds."""
 

@@ -93,7 +93,7 @@ def _keys(credentials: Credentials | None) -> dict[str, str]:
     keys = load_keys(Path(path))
     if credentials is None or keys.get(LEARNER) != Signer(credentials).public:
         raise ConfigError(
-            f"{path} names another learner's key than that of {credentials!r}, so nobody would believe this one; set "
+            f"{path} names another learner's key than that of {credentials!r}, so no one would believe this one; set "
             "OVEN_CREDS to the learner.nk that was made with it"
         )
     return keys

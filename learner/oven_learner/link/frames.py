@@ -39,7 +39,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The learner's n-th message on its way, if it is no observation; those go as atoms. `lost`: observations that
+    """The learner's n-th message on its way, if it is not an observation; those go as atoms. `lost`: observations that
     never got so far."""
 
     n: int
@@ -91,7 +91,7 @@ class Resumed:
 
 
 def packed_observation(n: int, lost: int, observation: PendingObservation) -> bytes:
-    """A frame of atoms. Raises ValueError or TypeError for a metric that is no number."""
+    """A frame of atoms. Raises ValueError or TypeError for a metric that is not a number."""
     # Numpy's numbers are none to marshal.
     observation.metrics = {name: float(value) for name, value in observation.metrics.items()}
     return pipes.packed_atoms((n, lost, *observation.atoms))

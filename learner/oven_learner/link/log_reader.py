@@ -63,7 +63,7 @@ class LogReader:
 
     async def run(self, bus: Bus) -> None:
         """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all. Those
-        that nobody carries out end here: to unpack one would cost the training thread 150 µs."""
+        that no one carries out end here: to unpack one would cost the training thread 150 µs."""
         await self._begun.wait()
         wanted = [self._on.run, self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
@@ -82,7 +82,7 @@ class LogReader:
 
     def _beware(self, run: RunStarted, named: str) -> None:
         """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
-        what that one measures. This one's training goes on, by itself. One that began before it counts no more."""
+        what that one measures. This one's training continues, by itself. One that began before it counts no more."""
         if named == message_id(run, self._secret):
             self._announced = True
             return
@@ -91,7 +91,7 @@ class LogReader:
         self._superseded = True
         log.error(
             "another learner has begun run %r (incarnation %d): what this one says no longer counts, and decisions are "
-            "no longer carried out here; training goes on. Give each run a name of its own (run=, OVEN_RUN)",
+            "no longer carried out here; training continues. Give each run its own name (run=, OVEN_RUN)",
             self._run,
             run.incarnation,
         )

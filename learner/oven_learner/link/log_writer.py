@@ -119,7 +119,7 @@ class LogWriter:
 
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
         """This learner's messages behind the last that it knows to be in the log, which moves on with them. They are
-        known by their message ids: nobody else can make those, whatever says that it is of this learner."""
+        known by their message ids: no one else can make those, whatever says that it is of this learner."""
         head, wanted = await bus.head(self._run), [self._on.run, self._on.observation, self._on.receipt]
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=wanted):

@@ -17,7 +17,7 @@ class Mode(Enum):
     REQUIRED = "required"
     """Without a controller it is an error."""
     OPTIONAL = "optional"
-    """Without one training goes on as if nobody had asked. One that is named and does not answer is an error."""
+    """Without one training continues as if no one had asked. One that is named and does not answer is an error."""
     DISABLED = "disabled"
     """None is looked for."""
 
@@ -37,9 +37,9 @@ class Mode(Enum):
     def say_why_not(self) -> None:
         """One line, where nothing is plugged in."""
         if self is Mode.DISABLED:
-            log.warning("training goes on without a controller: %s=disabled", VARIABLE)
+            log.warning("training continues without a controller: %s=disabled", VARIABLE)
         else:
             log.warning(
-                "training goes on without a controller: none was found (OVEN_URL and OVEN_RUN are not both set); start "
-                "it with `oven-controller run -- python train.py` to have one"
+                "training continues without a controller: none was found (OVEN_URL and OVEN_RUN are not both set); "
+                "start it with `oven-controller run -- python train.py` to have one"
             )

@@ -28,7 +28,7 @@ class OutageLog:
             self._said_at = now
             since = now - self._began
             trace = None if isinstance(error, OvenError) else error  # a fault of our own
-            log.warning("%s (for %.0f s; %d messages wait); training goes on", why, since, waiting, exc_info=trace)
+            log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
 
     def recovered(self, dropped: int) -> None:
         """The log takes messages again, if it did not; so many observations were dropped altogether."""

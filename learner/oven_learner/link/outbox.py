@@ -31,7 +31,7 @@ TAKEN_BYTES = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage(Entry):
-    """A message on its way to the log. `span` tells of it in a trace; None while nobody traces."""
+    """A message on its way to the log. `span` tells of it in a trace; None while no one traces."""
 
     incarnation: int
     n: int
@@ -48,7 +48,7 @@ class Outbox:
     handed over last; it may be in the log already, so it is never dropped, and is handed over again until `settle`."""
 
     def __init__(self, write: Callable[[Make], QueuedMessage], kept_bytes: int = KEPT_BYTES) -> None:
-        """`write` makes a message; one that it raises for is logged and left out, or it would stand in the way."""
+        """`write` makes a message; one that it raises for is logged and left out, or it would are in the way."""
         self.dropped = 0
         self.flying: list[QueuedMessage] = []
         self._write = write

@@ -56,7 +56,7 @@ class Outlet:
 
     def put(self, parcel: bytes) -> bool:
         """Whether it is on its way, the rest of it with the next call perhaps. False: there is no room for it, or
-        nobody reads any more."""
+        no one reads any more."""
         if not self.flush():
             return False
         self._rest = self._write(parcel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 SOON_S = 0.0005
 """Between two looks while a message is due."""
 LOOKS = 10
-"""So many of those; whoever is later than that has changed its pace, and is waited for at leisure."""
+"""So many of those; one that is later than that has changed its pace, and is waited for at leisure."""
 EARLY_S = 0.0005
 """Before it is due: steps are not that regular."""
 FORGET = 0.25

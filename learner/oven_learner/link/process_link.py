@@ -1,9 +1,9 @@
 """Bus link that runs in a child process, so that asyncio never contends with training for the GIL.
 
-A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times a step, and
+A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times per step, and
 the training thread waits for it between two kernels. So the training thread appends to a deque, as nothing is cheaper;
 a thread here, the relay, carries that on to a pipe, at a look or two a step; and the process at its other end
-(`worker`) is the bus client. What comes from the log the training thread reads off a pipe of its own.
+(`worker`) is the bus client. What comes from the log the training thread reads off its own pipe.
 
 That process may die: another takes its place. What must never be lost is kept here and said again, as far as the log
 lacks it. Observations that were under way then are lost and counted.
@@ -333,7 +333,7 @@ class ProcessLink:
         self._status = Status(taken=known.n, sent=self._config.sent, logged=known.logged)
 
     def _overhear(self, fd: int, last: bool = False) -> None:
-        """What stands in the process's log stands in this one's too."""
+        """What is in the process's log is in this one's too."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(fd, 65536):
                 self._words += data
@@ -346,7 +346,7 @@ class ProcessLink:
 
 
 def _started(*ends: int) -> subprocess.Popen[bytes]:
-    """It reads the first pipe, writes the two others, and raises the flag. In a group of its own, so that Ctrl-C is the
+    """It reads the first pipe, writes the two others, and raises the flag. In its own group, so that Ctrl-C is the
     learner's to answer."""
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the log says of a run's earlier incarnations: where a learner that starts again has to go on from."""
+"""What the log says of a run's earlier incarnations: where a learner that starts again has to continue from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResumeState:
     unanswered: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
     decided: frozenset[str] = frozenset()
-    """Ids of all adopted decisions: a copy of one is no new one."""
+    """Ids of all adopted decisions: a copy of one is not a new one."""
     commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
     """Operators' commands to the learner by id: None where a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class ResumeState:
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
-    """Raises ConfigError: nobody believes a learner that goes on with a signed run under another key."""
+    """Raises ConfigError: no one believes a learner that continues with a signed run under another key."""
     if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
         raise ConfigError(
-            f"run {run!r} is signed by another learner's key; go on with the credentials that it began with"
+            f"run {run!r} is signed by another learner's key; continue with the credentials that it began with"
         )
 
 

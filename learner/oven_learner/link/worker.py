@@ -87,7 +87,7 @@ class Worker:
                 spool.let_go(self._spool)
                 self._tell(error)
             elif not self._given_up:
-                log.error("the link to the bus ended (%s); training goes on on its last settings", error)
+                log.error("the link to the bus ended (%s); training continues on its last settings", error)
                 if not self._writer.closing:
                     return 1
         finally:
@@ -131,7 +131,7 @@ class Worker:
         self._tell(Resumed(self._taken, self._writer.logged))
 
     async def _collect(self) -> None:
-        """Take over what the learner says. This goes on while the bus is away, so that memory stays bounded."""
+        """Take over what the learner says. This continues while the bus is away, so that memory stays bounded."""
         while True:
             await (asyncio.sleep(0) if self._writer.collect() else self._heard())
 

@@ -1,4 +1,4 @@
-"""Loss terms beside GRPO's own, each with a weight that may be changed while the run goes on.
+"""Loss terms beside GRPO's own, each with a weight that may be changed while the run continues.
 
     trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])
     oven.attach(trainer)                   # announces channel.distill and channel.sft

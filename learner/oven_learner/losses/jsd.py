@@ -28,7 +28,7 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
 
 
 def _log_probabilities(logits: Tensor, temperature: float) -> Tensor:
-    """Never -inf: a model that masks padded rows gives them no probability, and 0·∞ is no number."""
+    """Never -inf: a model that masks padded rows gives them no probability, and 0·∞ is not a number."""
     return (logits.float() / temperature).log_softmax(-1).clamp(min=torch.finfo(torch.float32).min)
 
 

@@ -20,10 +20,10 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 class Supervised(Channel):
     """Negative log-likelihood per token, at temperature 1, of the text in `column` after the row's prompt, its end of
-    sequence included; the same prompt's rows are scored once and counted as often as they stand in the micro-batch.
+    sequence included; the same prompt's rows are scored once and counted as often as they are in the micro-batch.
 
     A reference is a text, or a conversation of one assistant message; rows whose reference is None or empty don't
-    count. Groups that a committee leaves out of the policy loss count: nobody need score what is given. Raises
+    count. Groups that a committee leaves out of the policy loss count: no one need score what is given. Raises
     ConfigError at once for a dataset without the column, or one of another type.
     """
 

@@ -1,1 +1,1 @@
-"""What is measured and set on any torch optimizer, with a trainer around it or in a loop of one's own."""
+"""What is measured and set on any torch optimizer, with a trainer around it or in one's own loop."""

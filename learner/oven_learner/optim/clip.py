@@ -1,4 +1,4 @@
-"""`grad.clip` in a loop of one's own: gradients are scaled down to it just before the optimizer's step."""
+"""`grad.clip` in one's own loop: gradients are scaled down to it just before the optimizer's step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Clip:
     """As `torch.nn.utils.clip_grad_norm_` over all that the optimizer moves, in the same arithmetic."""
 
     def __init__(self, norm: float) -> None:
-        """Raises ConfigError for what is no norm."""
+        """Raises ConfigError for what is not a norm."""
         if not (math.isfinite(norm) and norm > 0):
-            raise ConfigError(f"clip={norm:g} is no gradient norm; give one above 0, or leave it out")
+            raise ConfigError(f"clip={norm:g} is not a gradient norm; give one above 0, or leave it out")
         self.norm = norm
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:

@@ -1,7 +1,7 @@
 """One transfer a step from the device: what a step measured there is asked for in one piece, and never waited for.
 
 On a CUDA device a step's numbers are stacked, copied into pinned memory behind the kernels that are queued already, and
-published once an event says that they have arrived: at the end of their step if the device has come that far, else at
+published once per event says that they have arrived: at the end of their step if the device has come that far, else at
 the end of a later one, always in order, each under its own tick and step. Elsewhere they are there at once.
 """
 
@@ -88,7 +88,7 @@ class Readback:
         return self._asked.names if self._asked else ()
 
     def ask(self, numbers: Mapping[str, torch.Tensor]) -> None:
-        """Once a step, as soon as they are computed: the sooner asked, the sooner here."""
+        """Once per step, as soon as they are computed: the sooner asked, the sooner here."""
         self._asked = self.start(numbers) if numbers else None
 
     def end_step(self, tick: int, step: int, known: Mapping[str, float], wanted: frozenset[str]) -> None:

@@ -29,12 +29,12 @@ AS_ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RM
 class OptimizerGauges:
     """One optimizer's. Every number stays on its device.
 
-    Nothing is measured where nobody hears it or it would be another number; a gauge that raises is given up with a
+    Nothing is measured where no one hears it or it would be another number; a gauge that raises is given up with a
     warning.
     """
 
     def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, heard: bool, sharded: str = "") -> None:
-        """`model`: what the weights are a part of; without it nobody knows how large a part. `sharded`: what cuts the
+        """`model`: what the weights are a part of; without it no one knows how large a part. `sharded`: what cuts the
         gradients into parts, in words; empty where they are whole."""
         self._optimizer = bare(optimizer)
         self._before: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""What each step of an optimizer measures by itself, in a loop of one's own: hooks before and after the update.
+"""What each step of an optimizer measures by itself, in one's own loop: hooks before and after the update.
 
 Where a step computes its gradients several times (LBFGS), the first are what is measured.
 """
@@ -105,7 +105,7 @@ class StepGauges:
             return None
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """An infinite norm of gradients that were never used is no sign of anything."""
+        """An infinite norm of gradients that were never used is not a sign of anything."""
         found = dict(metrics)
         if found.pop(LEFT_OUT, 0.0):
             found.pop(GRAD_NORM, None)

@@ -5,7 +5,7 @@ With t steps, c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ and λ = rate × deco
     w' = (1 − λ) w − u,   u = rate · √c₂/c₁ · m / (√v + ε √c₂)
 
 (Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), so that
-w − w' = (u + λ w') / (1 − λ): all of it stands in the state after the step.
+w − w' = (u + λ w') / (1 − λ): all of it is in the state after the step.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class WeightDecay:
 
 
 def announce(optimizer: Any, actuators: Actuators) -> None:
-    """Where a group has a decay, and nobody registered one."""
+    """Where a group has a decay, and no one registered one."""
     knob = WeightDecay(optimizer)
     if knob.own > 0 and NAME not in actuators:
         high = max(TIMES * knob.own, LEAST)

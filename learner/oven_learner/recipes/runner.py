@@ -1,4 +1,4 @@
-"""A recipe's training in its process: attached, resumed where it has checkpoints, and ended in order by SIGTERM."""
+"""A recipe's training in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 
 
 def train(recipe: Recipe, order: Order, build: Build) -> None:
-    """Train to the end. SIGTERM ends the process at once until there is something to end in order."""
+    """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
     attachment: Attachment | None = None
 
     def end(number: int, _: types.FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The reward committee: rules and remote judges score each group, and what nobody scored trains nothing.
+"""The reward committee: rules and remote judges score each group, and what no one scored trains nothing.
 
 Importing it needs no torch; `skip_unscored`, which works inside a TRL trainer, is imported by `attach`.
 """

@@ -41,7 +41,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 FLAT = 1e-6
-"""A spread below it is no opinion on the order: the judge's standard scores are 0."""
+"""A spread below it is not an opinion on the order: the judge's standard scores are 0."""
 
 
 def aggregate(

@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a batch: the same on every rank."""
+    """The outcome of a batch: the same on every rank."""
 
     rewards: list[float | None]
     """A row each, in the order of the batch over all ranks; None in a group without a quorum."""
@@ -117,7 +117,7 @@ class Committee:
         given = dict(weights or {})
         if unknown := set(given).difference(self.members):
             known = ", ".join(self.members) or "none"
-            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are no members; members: {known}")
+            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are not members; members: {known}")
         self._weights: dict[str, float] = {}
         self.set_weights({name: given.get(name, 1.0) for name in self.members})
         voting = sum(weight > 0 for weight in self._weights.values())

@@ -1,7 +1,7 @@
 """Remote members: each group is asked for over the bus, and every wait ends at the deadline.
 
-A thread of its own with an asyncio loop and a connection apart from the log's. Each request has an inbox of its own
-that nobody can guess, and that the server closes after one message: a member can neither answer for another nor flood.
+Its own thread with an asyncio loop and a connection apart from the log's. Each request has its own inbox
+that no one can guess, and that the server closes after one message: a member can neither answer for another nor flood.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ IN_FLIGHT = 64
 RECONNECT_S = 2.0
 """How long a lost connection is waited for before the members abstain: a server that restarts takes less."""
 ABSENT_S = 10.0
-"""How long a member that nobody answers for is waited for, once: one that is started again takes less. Until it has
+"""How long a member that no one answers for is waited for, once: one that is started again takes less. Until it has
 answered it is not waited for again."""
 LOOK_S = 0.25
-"""Between two questions to a member that nobody answers for."""
+"""Between two questions to a member that no one answers for."""
 GRACE_S = 2.0
 """Beyond the deadline, for a loop that does not come back at all."""
 RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)

@@ -1,4 +1,4 @@
-"""What nobody scored trains nothing: inside TRL's GRPOTrainer, groups are left out of the loss and steps are skipped.
+"""What no one scored trains nothing: inside TRL's GRPOTrainer, groups are left out of the loss and steps are skipped.
 
 TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, and leaves it in the loss's
 denominator and in the KL term; and a step in which no completion has a reward still moves the weights, by Adam's
@@ -87,7 +87,7 @@ class Skipping:
     def take(self, measured: dict[str, float]) -> tuple[dict[str, float], str]:
         """At the end of a step: what of its metrics is true of it, and why the run should be held, if it should.
 
-        The loss, its gradient and the policy's entropy over no completion are no zeros but nothing.
+        The loss, its gradient and the policy's entropy over no completion are not zeros but nothing.
         """
         metrics = dict(measured)
         if self._skipped:

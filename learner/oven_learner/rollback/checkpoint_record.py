@@ -46,7 +46,7 @@ class Record(BaseModel):
     actuators: dict[str, Value] = Field(default_factory=dict, description="the value of each, actions apart")
     model: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="parameter → shape")
     files: dict[str, int] = Field(default_factory=dict, description="path below the folder → bytes")
-    inexact: tuple[str, ...] = Field(default=(), description="why going on from it is not bit for bit, if it is not")
+    inexact: tuple[str, ...] = Field(default=(), description="why continuing from it is not bit for bit, if it is not")
     abandoned: str = Field(default="", description="the rollback that left it behind; empty: it counts")
 
 
@@ -87,7 +87,7 @@ def read(folder: Path) -> Record | None:
 def problem(folder: Path) -> str:
     """What is missing in a checkpoint, in words with its figures; empty when it is complete."""
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     if (folder / PART).exists():
         return f"{folder} was never finished ({PART} is in it): the training ended while it was being written"
     try:
@@ -165,7 +165,7 @@ def _left_behind(path: Path, run: str) -> bool:
 
 
 def of_another(path: Path, run: str, training: str) -> bool:
-    """Whether another training of this run saved it; of one that is damaged nobody knows."""
+    """Whether another training of this run saved it; of one that is damaged no one knows."""
     try:
         record = read(path)
     except ConfigError:
@@ -174,7 +174,7 @@ def of_another(path: Path, run: str, training: str) -> bool:
 
 
 def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:
-    """The record of a checkpoint that training is about to go on from; None: it was made without the controller.
+    """The record of a checkpoint that training is about to continue from; None: it was made without the controller.
 
     Raises ConfigError when it is half-written or cut, of another run, or of another model.
     """
@@ -190,7 +190,7 @@ def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record
         return None
     if run and record.run and record.run != run:
         raise ConfigError(
-            f"{folder} is of run {record.run!r}, and this is run {run!r}: go on with that one by `oven-controller run "
+            f"{folder} is of run {record.run!r}, and this is run {run!r}: continue that one by `oven-controller run "
             f"--resume --run {record.run} -- COMMAND`, or remove {RECORD} from it to begin a new run with its weights"
         )
     if differing := _differences(record.model, model):

@@ -54,7 +54,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 class OnDisk:
     """The trainer saves between two steps, when `ask` has said so. At most pacing.SHARE of wall time goes into saves
-    that nobody asked for."""
+    that no one asked for."""
 
     undoes = False
 
@@ -86,7 +86,7 @@ class OnDisk:
 
     @property
     def spent_s(self) -> float:
-        """What the saves that nobody asked for have cost so far."""
+        """What the saves that no one asked for have cost so far."""
         return self._schedule.pacing.spent
 
     @property
@@ -117,7 +117,7 @@ class OnDisk:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove all but the newest KEPT of those that nobody asked for, and those that a rollback left behind."""
+        """Remove all but the newest KEPT of those that no one asked for, and those that a rollback left behind."""
         taken = []
         for path in checkpoint_record.in_folder(self._output):
             if checkpoint_record.problem(path):

@@ -1,5 +1,5 @@
-"""Local teachers: the models that a loss pulls the policy towards, swapped while a run goes on. GRPO's reference in its
-KL term and in the channel `distill` (oven_learner.losses), a DistillationTrainer's teacher.
+"""Local teachers: the models that a loss pulls the policy towards, swapped while a run continues. GRPO's reference in
+its KL term and in the channel `distill` (oven_learner.losses), a DistillationTrainer's teacher.
 
     teachers = Teachers(trainer)                   # the trainer's own, if it has one, is "initial"
     teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError

@@ -23,7 +23,7 @@ class Teachers:
     `trainer.beta`; the policy then need not lie on disk, from where TRL would load its reference.
 
     Raises ConfigError where the model cannot be replaced: under FSDP and DeepSpeed, which shard it when the trainer is
-    made, and with `sync_ref_model`, which goes on moving the one that it was given.
+    made, and with `sync_ref_model`, which continues moving the one that it was given.
     """
 
     def __init__(self, trainer: Any, *, limit_bytes: int = LIMIT_BYTES, own: str = "initial") -> None:

@@ -168,7 +168,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     ):
         code, said = stack.command("creds", "add", name)
         assert code == 2, said
-        assert said == f"error: {name!r} is the name of {whose}; choose another for an agent of your own\n"
+        assert said == f"error: {name!r} is the name of {whose}; choose another for your own agent\n"
     assert stack.json("creds", "list") == before
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0

@@ -271,7 +271,8 @@ def test_revoking_in_the_folder_of_a_server_of_ones_own(own: Own, capsys: pytest
         with pytest.raises(SystemExit) as end:
             run(["creds", at, *(["lr"] if at == "revoke" else []), "--server", str(own.folder / "creds")])
         assert (
-            end.value.code == 2 and "is no folder that `oven-controller creds server` made" in capsys.readouterr().err
+            end.value.code == 2
+            and "is not a folder that `oven-controller creds server` made" in capsys.readouterr().err
         )
 
 

@@ -91,7 +91,7 @@ def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
     code, text = stack.command("set", "grad.clap", "5")
     assert (code, "no actuator “grad.clap”; there are grad.clip, run.hold, run.stop" in text) == (1, True), text
     for args, words in (
-        (("set", "grad.clip", '{"a": '), "is no JSON"),
+        (("set", "grad.clip", '{"a": '), "is not JSON"),
         (("set", "grad.clip", "1", "--run", "nobody"), "no run named 'nobody'"),
         (("autonomy", "sometimes"), "'sometimes' is not one of"),
         (("mute", "x" * 80), "cannot be sent"),

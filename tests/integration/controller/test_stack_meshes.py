@@ -32,7 +32,7 @@ def test_one_of_three_is_away_and_then_all(stack: Stack) -> None:
     os.kill(folder.info().children["mesh-3"], signal.SIGCONT)
 
     kill("mesh-2")
-    said = stack.read_until(up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas go on deciding until it is back")
+    said = stack.read_until(up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas continue deciding until it is back")
     said += stack.read_until(up, "mesh-2 is back after")
     assert "no decisions are made" not in said
     kill(*MESHES)

@@ -138,7 +138,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     assert [json.loads(line) for line in follower.lines] == [json.loads(line) for line in exported_lines]
 
     crashes = [line for line in up.lines if line.startswith("agent-crasher ended")]
-    assert "(exit code 1): training goes on without it until it is back; starting it in 0.25 s" in crashes[0]
+    assert "(exit code 1): training continues without it until it is back; starting it in 0.25 s" in crashes[0]
     assert "(exit code 1), 2 times in a row" in crashes[1] and "starting it in 0.5 s" in crashes[1]
     assert "(exit code 1), 3 times in a row" in crashes[2] and "starting it in 1 s" in crashes[2]
 

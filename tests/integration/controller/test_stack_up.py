@@ -97,7 +97,7 @@ def test_an_agent_that_dies_does_not_end_the_run(stack: Stack) -> None:
     up = stack.up("five", "--set", "recipe_options.mode=wait", until="step   12/12")
     psutil.Process(stack.run_folder("five").info().children["agents-1"]).kill()
     said = stack.read_until(up, "agents-1 ended")
-    assert "killed by SIGKILL): training goes on without curriculum, learning_rate until it is back" in said
+    assert "killed by SIGKILL): training continues without curriculum, learning_rate until it is back" in said
     code, said = stack.command("down", "five")
     assert code == 0, said
     assert stack.end_of(up)[0] == 0

@@ -76,4 +76,4 @@ def test_the_settings_grant_an_agent_and_refuse_a_grant_to_nobody(stack: Stack) 
     assert stack.command("down", "r")[0] == 0
     config.write_text("rules: {trusted: {ghost: [optimizer.lr_scale]}}\n")
     code, said = stack.command("up", "--recipe", "toy", "--dry-run", "--config", str(config))
-    assert code == 2 and "rules.trusted names 'ghost', which is no agent of this run; add it to `agents`" in said
+    assert code == 2 and "rules.trusted names 'ghost', which is not an agent of this run; add it to `agents`" in said

@@ -46,7 +46,7 @@ from oven_controller.stack.kg_rules import ask
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.log_follower import follow
-from oven_kg.service.posterior_store import Kept
+from oven_kg.service.posterior_store import PersistentAnswers
 from oven_kg.service.process import NAME, serving
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -154,7 +154,11 @@ async def test_it_is_told_of_outcomes_by_the_stack_alone_and_keeps_them(server: 
         tmp_path / "learnt.json",
         OutcomeReport(id="r/1", changes=("run.rollback",), symptoms=(Symptom(id="loss_spike"),), success=1.0),
     )
-    async with connected(server, "kg") as bus, serving(bus, Kept(load(), path)), connected(server, "admin") as admin:
+    async with (
+        connected(server, "kg") as bus,
+        serving(bus, PersistentAnswers(load(), path)),
+        connected(server, "admin") as admin,
+    ):
         taken = OutcomeTaken.model_validate_json(await admin.request(names.kg("outcome"), told.wire()))
         assert taken.new and taken.remedies == ("rollback",)
         for name in ("lr", "monitor"):
@@ -164,7 +168,11 @@ async def test_it_is_told_of_outcomes_by_the_stack_alone_and_keeps_them(server: 
                 assert "ermission" in str(stranger.errors[-1])
         asked = GraphInfoRequest().wire()
         before = await admin.request(names.kg("info"), asked)
-    async with connected(server, "kg") as bus, serving(bus, Kept(load(), path)), connected(server, "admin") as admin:
+    async with (
+        connected(server, "kg") as bus,
+        serving(bus, PersistentAnswers(load(), path)),
+        connected(server, "admin") as admin,
+    ):
         assert await admin.request(names.kg("info"), asked) == before, "a restart loses nothing"
     assert GraphInfo.model_validate_json(before).posteriors == taken.posteriors
 
@@ -240,7 +248,7 @@ async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path)
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(60):
                 assert await process.wait() == 0, log.read_text()
-            with pytest.raises(BusError, match=r"nobody answers on oven\.kg\.info"):
+            with pytest.raises(BusError, match=r"no one answers on oven\.kg\.info"):
                 await ask(admin)
     finally:
         if process.returncode is None:

@@ -330,7 +330,7 @@ async def test_a_full_log_stops_no_training_and_is_said_once(
     assert await in_log(nats) == list(range(1, 2 * BATCH + 3))
     said = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
     refusals = [text for text in said if "10077" in text]
-    assert 1 <= len(refusals) <= 2 and "training goes on" in refusals[0], said  # one for a batch, one for one by one
+    assert 1 <= len(refusals) <= 2 and "training continues" in refusals[0], said  # one for a batch, one for one by one
     assert any(re.match(r"the log takes messages again after .*; 0 observations were dropped", text) for text in said)
 
 

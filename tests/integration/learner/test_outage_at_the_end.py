@@ -163,7 +163,7 @@ def test_log_jsonl_that_says_something_else_than_the_store(stack: Stack) -> None
     warnings = [line for line in told.splitlines() if line.startswith("warning: ")]
     [warning] = warnings
     aside = folder.path / "log.differs-1.jsonl"
-    assert "of log.jsonl, as it was written while the run went on, is not the store's: the store holds" in warning
+    assert "of log.jsonl, as it was written while the run continued, is not the store's: the store holds" in warning
     assert f"kept as {aside}; compare the two, and remove it when you have" in warning
     assert code == 0 and aside.read_text() == grown and '"step":7,' in folder.export.read_text()
     code, told = stack.command("replay", "parted")
@@ -180,7 +180,7 @@ def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -
     assert stack.command("replay", "left")[0] == 0
     assert "the store of run 'left' is gone" in stack.json("status", "left")["notes"][0]
     code, told = stack.command("up", "--headless", "--resume", "--run", "left")
-    assert code == 2 and f"cannot go on: its store is gone, and {folder.export} is all that is left" in told, told
+    assert code == 2 and f"cannot continue: its store is gone, and {folder.export} is all that is left" in told, told
     assert folder.export.read_text() == before
 
 

@@ -124,7 +124,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
     assert isinstance(end, RunEnded) and end.n == run.client.position()["n"]
     lost = run.client.tick - sum(isinstance(message, Observation) for message in messages)
     assert run.link.dropped == end.dropped_observations == lost
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
 
 
 async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_is_back(

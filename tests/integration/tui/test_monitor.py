@@ -203,7 +203,7 @@ async def test_in_a_terminal_it_shows_the_run_and_closing_it_leaves_the_run_alon
         await terminal.until(b"toy")
         terminal.press(b"q")
         await terminal.until(LEAVES)
-        await terminal.until(b"run r goes on; ")
+        await terminal.until(b"run r continues; ")
         assert await asyncio.to_thread(terminal.process.wait, LIMIT_S) == 0
     finally:
         await terminal.close()

@@ -152,7 +152,7 @@ class Away(Bus):
         pass
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        raise BusError(f"nobody answers on {subject}")
+        raise BusError(f"no one answers on {subject}")
 
 
 def test_over_the_bus_the_same_is_said_as_in_process() -> None:

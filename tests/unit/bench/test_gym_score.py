@@ -282,7 +282,7 @@ def test_rows_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / episode_rows.FILE).write_text('{"a": 1}\n')
-    with pytest.raises(ConfigError, match="line 1, is no episode"):
+    with pytest.raises(ConfigError, match="line 1, is not an episode"):
         episode_rows.read(tmp_path)
 
 

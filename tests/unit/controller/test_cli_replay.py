@@ -151,7 +151,7 @@ DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
     "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
     "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it stands there twice"),
     "beheaded": (lambda f: b"".join(lines(f)[1:]), "line 1: event 2 follows event 0; 1 events between them"),
-    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is no text (byte 0 is 0x80); nothing stands before it"),
+    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is not text (byte 0 is 0x80); nothing stands before it"),
     "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip'ed; unpack it with `gunzip` first"),
     "foreign": (lambda _: b'{"level": "info"}\n', "line 1: not a line of an exported log"),
     "a field": (lambda f: lines(f)[0].replace(b'"seq"', b'"sequel"'), "line 1: its field 'seq' is missing"),

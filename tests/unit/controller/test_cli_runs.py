@@ -177,8 +177,8 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "words"),
     [
         ([], "give --keep N, --older-than DAYS, or both"),
-        (["--older-than", "nan"], "--older-than nan is no number of days from 0 on"),
-        (["--older-than", "-3"], "--older-than -3 is no number of days from 0 on"),
+        (["--older-than", "nan"], "--older-than nan is not a number of days from 0 on"),
+        (["--older-than", "-3"], "--older-than -3 is not a number of days from 0 on"),
         (["--keep", "-1"], "--keep -1 is below 0"),
         (["--keep", "0"], "add --yes"),
     ],

@@ -36,10 +36,10 @@ def test_values_as_a_person_writes_them(text: str | None, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{easy: 0.5}", "is no JSON"),
-        ('"8', "is no JSON"),
-        ("[1", "is no JSON"),
-        ('{"a": "b"}', "share that is no number"),
+        ("{easy: 0.5}", "is not JSON"),
+        ('"8', "is not JSON"),
+        ("[1", "is not JSON"),
+        ('{"a": "b"}', "share that is not a number"),
     ],
 )
 def test_what_begins_like_json_and_is_none(text: str, words: str) -> None:

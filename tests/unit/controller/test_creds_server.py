@@ -55,8 +55,8 @@ def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--listen", "4222"], "--listen 4222 is no HOST:PORT"),
-        (["--listen", "localhost:99999"], "--listen localhost:99999 is no HOST:PORT"),
+        (["--listen", "4222"], "--listen 4222 is not HOST:PORT"),
+        (["--listen", "localhost:99999"], "--listen localhost:99999 is not HOST:PORT"),
         (["--agent", "a.b"], "agent 'a.b' is not a usable name"),
         (["--agent", "mesh"], "'mesh' is a mesh of this run already"),
         (["--tls", "--listen", "0.0.0.0:4222"], "add --host NAME"),

@@ -57,7 +57,7 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_brackets_beyond_what_python_reads_are_told_like_any_other_text() -> None:
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         parsed("[" * 5000)
 
 

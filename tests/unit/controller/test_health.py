@@ -38,7 +38,7 @@ def test_nothing_is_said_of_a_stack_that_is_well() -> None:
 def test_one_of_three_meshes_away_is_not_the_same_as_none() -> None:
     assert said(processes(dead=("mesh-2",))) == ["1 of 3 meshes is away (mesh-2): the others decide"]
     assert said(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
-        "no mesh runs: no decisions are made, training goes on with its last settings"
+        "no mesh runs: no decisions are made, training continues with its last settings"
     ]
 
 

@@ -136,7 +136,7 @@ def test_a_resumed_training_is_a_second_incarnation(
         writer.add_text("note", "no number", 1)
         writer.close()
     found = imported(str(folder), "--run", "twice")
-    assert found["incarnations"] == 2 and found["skipped"] == {"values that are no number": 2}
+    assert found["incarnations"] == 2 and found["skipped"] == {"values that are not numbers": 2}
     starts = [body for body in bodies(found) if isinstance(body, RunStarted)]
     assert [(s.incarnation, s.tick, s.step) for s in starts] == [(1, 0, 0), (2, 9, 5)]
     late = [o for o in observations(found) if "eval/loss" in o.metrics]
@@ -246,7 +246,7 @@ def test_an_offline_run_of_wandb(tmp_path: Path, imported: Callable[..., dict[st
     found = imported(str(folder))
     assert (found["observations"], found["first_step"], found["last_step"]) == (2000, 5, 10_000)
     assert found["metrics"] == {"learning_rate": 2000, "loss": 2000} and found["untimed"] == 0
-    assert found["skipped"] == {"values that are no number": 2}  # the note, and the histogram
+    assert found["skipped"] == {"values that are not numbers": 2}  # the note, and the histogram
     seen = observations(found)
     assert math.isnan(seen[2].metrics["loss"]) and seen[-1].metrics["loss"] == pytest.approx(1 / 2000)
     (file,) = folder.glob("*.wandb")
@@ -275,7 +275,7 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
     found = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
     first, second = observations(found)
     assert (first.step, first.metrics) == (1, {"reward": 0.5}) and math.isnan(second.metrics["loss"])
-    assert found["skipped"] == {"values that are no number": 2, "rows that were cut off": 1} and found["untimed"] == 1
+    assert found["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and found["untimed"] == 1
     times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(found["folder"])))]
     assert times[:2] == [1_700_000_000.5] * 2
 
@@ -301,7 +301,7 @@ async def test_an_imported_run_does_not_go_on(
 ) -> None:
     (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
     imported("a.csv", "--run", "old")
-    with pytest.raises(ValueError, match="was imported and cannot go on"):
+    with pytest.raises(ValueError, match="was imported and cannot continue"):
         await up(Request(resolve(), run="old", resume=True), home, print)
 
 
@@ -309,18 +309,18 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
     "none": ("none.csv", None, "there is no file or folder none.csv"),
     "empty csv": ("e.csv", b"", "it is empty"),
     "empty jsonl": ("e.jsonl", b"", "holds no measurement at any step: nothing was logged"),
-    "empty json": ("e.json", b"", "is no JSON"),
-    "empty wandb": ("run-1.wandb", b"", "is no W&B run file"),
+    "empty json": ("e.json", b"", "is not JSON"),
+    "empty wandb": ("run-1.wandb", b"", "is not a W&B run file"),
     "another json": ("x.json", b'{"a": 1}', "has no `log_history`"),
     "cut json": ("x.json", b'{"log_history": [{"step": 1, "los', "was the program killed while it wrote it?"),
     "no log": ("x.json", b'{"log_history": []}', "nothing was logged"),
     "no step": ("x.csv", b"loss,lr\n1,2\n", "has no column named train/global_step"),
     "no step in any": ("x.jsonl", b'{"loss": 1}\n', "holds no measurement at any step: 1 rows without a step"),
-    "no number": ("x.csv", b"step,name\n1,a\n", "1 values that are no number"),
+    "no number": ("x.csv", b"step,name\n1,a\n", "1 values that are not numbers"),
     "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "holds several runs: a, b"),
-    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is no CSV in UTF-8, export it as one"),
-    "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is no JSON"),
-    "no object": ("x.jsonl", b"[1]\n", "line 1 is no JSON object"),
+    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is not CSV in UTF-8, export it as one"),
+    "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is not JSON"),
+    "no object": ("x.jsonl", b"[1]\n", "line 1 is not a JSON object"),
     "another format": ("x.parquet", b"PAR1", "is none of: a history exported as .csv or .jsonl"),
     "not a board": ("events.out.tfevents.1", b"hello, world", "holds no measurement"),
 }

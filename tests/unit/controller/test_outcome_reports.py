@@ -90,7 +90,7 @@ def test_the_command_adds_what_recorded_runs_teach_to_a_file(
     known = read(path)
     assert known.half_life == 500 and list(known.reports.values()) == reports(log)
     path.write_text("{}")
-    with pytest.raises(ConfigError, match="these are no posteriors"):
+    with pytest.raises(ConfigError, match="these are not posteriors"):
         LEARN.run(["r", "--to", str(path)])
 
 

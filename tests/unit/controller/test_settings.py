@@ -99,7 +99,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
     found: Resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
     assert (found.settings.recipe, found.start, found.settings.rules.autonomy) == ("attached", None, "observe")
     assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
-    with pytest.raises(ConfigError, match="no meaning for a script"):
+    with pytest.raises(ConfigError, match="no meaning for your own script"):
         resolve(attached=True, sets=["recipe_options.beta=1"])
 
 
@@ -132,11 +132,11 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
         ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
-        ("nats=nats://", "'nats://' is no address of a server; write e.g. nats://127.0.0.1:4222"),
-        ("nats='nats://['", "'nats://[' is no address of a server"),
-        ("nats=nats://a:99999", "'nats://a:99999' is no address of a server"),
-        ("nats='nats://a:4222,'", "'' is no address of a server"),
-        ("nats=nats://a b:4222", "'nats://a b:4222' is no address of a server"),
+        ("nats=nats://", "'nats://' is not an address of a server; write e.g. nats://127.0.0.1:4222"),
+        ("nats='nats://['", "'nats://[' is not an address of a server"),
+        ("nats=nats://a:99999", "'nats://a:99999' is not an address of a server"),
+        ("nats='nats://a:4222,'", "'' is not an address of a server"),
+        ("nats=nats://a b:4222", "'nats://a b:4222' is not an address of a server"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
         ("minutes=1e300", "minutes = '1e300' (--set minutes): it should be less than or equal to 10000000"),
         ("seed", "write e.g. --set rules.window_ticks=5"),

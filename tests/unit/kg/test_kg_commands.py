@@ -24,7 +24,7 @@ def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> st
 
 def test_diagnose_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, DIAGNOSE, "policy_collapse", "--phase", "grpo")
-    assert "it is no calibrated probability" in out
+    assert "it is not a calibrated probability" in out
     first = out.split("remedies")[1].splitlines()[1]
     assert "rollback_and_cut" in first and "[run.rollback and optimizer.lr_scale:down]" in first
     assert re.search(r"grade [ABCD]; [\w, -]+\)", out)

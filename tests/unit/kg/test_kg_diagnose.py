@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.load import load
-from oven_kg.reasoning.diagnose import LIMIT, diagnose
+from oven_kg.reasoning.diagnosis import LIMIT, diagnose
 
 GRAPH = load()
 SYMPTOMS = [node.id for node in GRAPH.of_kind("symptom")]

@@ -134,7 +134,7 @@ def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
         ({"counts": (1, -2), "vocabulary_sha": "ab" * 32}, "0 or more each"),
         ({"vocabulary": ("a",), "counts": (1, 2)}, "1 tokens and 2 counts"),
         ({"method": "kg", "counts": (1,), "vocabulary_sha": "ab" * 32}, "needs `vocabulary`"),
-        ({"method": "kg", "vocabulary": ("\u0416",)}, "no token of the vocabulary stands in a label"),
+        ({"method": "kg", "vocabulary": ("\u0416",)}, "no token of the vocabulary is in a label"),
     ],
 )
 def test_a_prior_without_what_it_needs_says_so(asked: dict[str, object], words: str) -> None:

@@ -56,7 +56,7 @@ def test_its_metrics_are_what_learners_publish() -> None:
 
 def test_the_agents_name_symptoms_that_it_has() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "agents" / "oven_agents").rglob("*.py"))
-    named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"', sources))
+    named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"|symptom="(\w+)"', sources))
     named = {name for pair in named for name in pair if name}
     assert named >= {"policy_collapse", "loss_nan", "gradients_aligned", "gradients_opposed", "starved_level"}
     kinds = {node.id: node.kind for node in RECORDS.nodes}
@@ -117,7 +117,7 @@ FAULTS: list[tuple[Records, str]] = [
     (with_edge(strength=1.5), "edge Z1 has strength 1.5;"),
     (with_edge(grade=""), "edge Z1 has grade ''"),
     (with_edge(source="nobody1900"), "cites 'nobody1900', which is not in the bibliography"),
-    (with_edge(grade="A"), "edge Z1 has grade A, but practice is no paper"),
+    (with_edge(grade="A"), "edge Z1 has grade A, but practice is not a paper"),
     (with_edge(grade="D"), "edge Z1 has grade D and cites practice"),
     (with_edge(source="own-faults"), "edge Z1 has grade C and cites own-faults"),
     (with_edge(grade="A", source="yu2025"), "does not say where in yu2025"),
@@ -190,8 +190,8 @@ def test_a_graph_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("metrics: [", "is no graph in YAML"),
-        ("? [a, b]\n: 1", "is no graph in YAML"),
+        ("metrics: [", "is not a graph in YAML"),
+        ("? [a, b]\n: 1", "is not a graph in YAML"),
         ("causes: { a: {}, a: {} }", "'a' stands twice"),
         (SMALL + "helpers: {}", "there is no section 'helpers'"),
         (SMALL.replace("prior: 0.1", "prior: often"), "causes.fan_broken.prior is 'often', which is of the wrong type"),

@@ -15,7 +15,7 @@ from oven_controller.errors import ConfigError, UnknownNameError
 from oven_kg.cli.graph_commands import INFO, LINT
 from oven_kg.graph.records import Records
 from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet, rows
-from oven_kg.loaders.opening import opened
+from oven_kg.loaders.graph_file import read_graph
 from oven_kg.loaders.rows import Triple, gather
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +79,7 @@ def content(records: Records) -> list[tuple[str, str, str, float]]:
 @pytest.mark.parametrize("suffix", LOADERS)
 def test_each_format_says_the_same(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / f"graph{suffix}", TRIPLES)
-    records = opened(path)
+    records = read_graph(path)
     assert content(records) == sorted((src, relation.upper(), dst, w) for src, relation, dst, w in TRIPLES)
     assert {node.id for node in records.nodes} == {"rain", "flood", "dam", "mud"}
     if suffix in (".json", ".graphml"):
@@ -104,27 +104,27 @@ def test_whatever_names_a_table_holds_come_back(
 HOSTILE: dict[str, tuple[str, str | bytes, str]] = {
     "no columns": (".csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
     "empty": (".csv", "", "has the columns none"),
-    "short row": (".csv", "s,p,o\nx,y", "line 2: 'x', 'y', None is no triple"),
-    "not a number": (".csv", "s,p,o,w\nx,y,z,much", "line 2: the weight 'much' is no number"),
+    "short row": (".csv", "s,p,o\nx,y", "line 2: 'x', 'y', None is not a triple"),
+    "not a number": (".csv", "s,p,o,w\nx,y,z,much", "line 2: the weight 'much' is not a number"),
     "open quote": (".csv", 's,p,o\n"x,y,z', "line 1: unexpected end of data"),
     "latin": (".csv", b"s,p,o\n\xff,y,z", "invalid start byte"),
     "long field": (".csv", "s,p,o\n" + "x" * 200_000 + ",y,z", "field larger than field limit"),
     "long name": (".csv", "s,p,o\n" + "x" * 2_000 + ",y,z", "a name of 2000 characters"),
-    "no JSON": (".jsonl", "{", "line 1 is no JSON"),
-    "deep": (".jsonl", "[" * 60_000, "line 1 is no JSON"),
-    "a list": (".jsonl", "[1]", "line 1 is no object"),
+    "no JSON": (".jsonl", "{", "line 1 is not JSON"),
+    "deep": (".jsonl", "[" * 60_000, "line 1 is not JSON"),
+    "a list": (".jsonl", "[1]", "line 1 is not an object"),
     "long line": (".jsonl", '{"s": "' + "x" * 100_000, "line 1 has more than 65536 bytes"),
     "no graph": (".json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
-    "deep JSON": (".json", "[" * 500_000, "is no JSON"),
+    "deep JSON": (".json", "[" * 500_000, "is not JSON"),
     "node without id": (".json", '{"nodes": [{}], "edges": []}', "node 1: it has no `id`"),
     "edge of things": (".json", '{"nodes": [], "links": [{"source": {}, "target": 1}]}', "edge 1: {}, 'RELATED', 1 is"),
     "laughs": (".graphml", f"<!DOCTYPE g [{LAUGHS}]><graphml>&l8;</graphml>", "declares a document type or entities"),
     "a file": (".graphml", '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml/>', "declares a document"),
     "deep XML": (".graphml", "<a>" * 5_000, "has elements 33 deep"),
-    "cut XML": (".graphml", "<graphml><graph>", "is no GraphML: no element found"),
+    "cut XML": (".graphml", "<graphml><graph>", "is not GraphML: no element found"),
     "loose edge": (".graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no source or no target"),
-    "no Parquet": (".parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is no Parquet file that can be read"),
-    "a pickle": (".parquet", b"\x80\x04\x95", "is no Parquet file that can be read"),
+    "no Parquet": (".parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
+    "a pickle": (".parquet", b"\x80\x04\x95", "is not a readable Parquet file"),
 }
 
 
@@ -134,7 +134,7 @@ def test_a_hostile_file_is_refused_with_its_place(name: str, tmp_path: Path) -> 
     path = tmp_path / f"graph{suffix}"
     path.write_bytes(body if isinstance(body, bytes) else body.encode())
     with pytest.raises(ConfigError) as caught:
-        opened(path)
+        read_graph(path)
     assert words in str(caught.value) and str(path) in str(caught.value)
 
 
@@ -146,11 +146,11 @@ def test_a_parquet_bomb_is_not_unpacked(tmp_path: Path) -> None:
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000, pa.int32()), pa.array(["x" * 5_000_000]))
     pq.write_table(pa.table({"s": long, "p": long, "o": long}), path, compression="zstd")
     with pytest.raises(ConfigError, match=r"a name of 5000000 characters|bytes unpacked"):
-        opened(path)
+        read_graph(path)
     many = pa.DictionaryArray.from_arrays(pa.array([0] * (rows.EDGES + 1), pa.int32()), pa.array(["x"]))
     pq.write_table(pa.table({"s": many, "p": many, "o": many}), path, compression="zstd")
     with pytest.raises(ConfigError, match="1000001 rows"):
-        opened(path)
+        read_graph(path)
 
 
 def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +161,13 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match=r"has \d+ bytes; at most 8 are read from a \.csv file"):
         rows.bounded(path, 8)
     with pytest.raises(ConfigError, match="cannot read the graph"):
-        opened(tmp_path / "none.csv")
+        read_graph(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ConfigError, match="is no file"):
-        opened(tmp_path / "folder.csv")
+    with pytest.raises(ConfigError, match="is not a file"):
+        read_graph(tmp_path / "folder.csv")
 
 
 @pytest.mark.parametrize("suffix", ["pickle", "gpickle", "exe"])
 def test_a_suffix_that_no_loader_has_is_an_unknown_name(suffix: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=f"no loader for files of the kind named '{suffix}'"):
-        opened(tmp_path / f"graph.{suffix}")
+        read_graph(tmp_path / f"graph.{suffix}")

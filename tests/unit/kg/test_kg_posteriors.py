@@ -168,7 +168,7 @@ def test_answers_cite_what_was_learnt_and_a_restart_loses_nothing() -> None:
     ],
 )
 def test_what_are_no_posteriors_is_refused(body: bytes) -> None:
-    with pytest.raises(ConfigError, match="these are no posteriors"):
+    with pytest.raises(ConfigError, match="these are not posteriors"):
         Posteriors.load(body)
 
 

@@ -143,9 +143,9 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
         sends_back(55, trained)
         last = learner.again()
     assert last is None and "3 rollbacks in a row came no further than step 61" in said[-1]
-    assert "`oven-controller run --resume --run r -- python train.py` goes on from out/checkpoint-40" in said[-1]
+    assert "`oven-controller run --resume --run r -- python train.py` continues from out/checkpoint-40" in said[-1]
     relaunch.path_in(tmp_path).write_text("{")
-    assert learner.again() is None and "remove it to go on from the newest checkpoint" in said[-1]
+    assert learner.again() is None and "remove it to continue from the newest checkpoint" in said[-1]
 
 
 def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:

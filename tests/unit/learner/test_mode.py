@@ -63,7 +63,7 @@ def test_who_needs_a_controller(
     assert isinstance(attachment, IdleAttachment) and attachment.client is not None
     assert attachment.client.close("completed") and attachment.client.stopping == ""
     assert len(caplog.records) == 2
-    assert all("training goes on without a controller" in record.getMessage() for record in caplog.records)
+    assert all("training continues without a controller" in record.getMessage() for record in caplog.records)
 
 
 def test_a_controller_that_is_named_is_used_where_one_is_optional(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     assert job.evaluate()["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
     for wrong, said in (
         ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
-        ({"model_type": "none-such"}, "no configuration that transformers knows"),
+        ({"model_type": "none-such"}, "not a configuration that transformers knows"),
         ({"model_type": "vit"}, "make no causal language model"),
     ):
         file.write_text(json.dumps(wrong))
@@ -286,10 +286,10 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
 
 @pytest.mark.parametrize("name", ["corpus", "model"])
 def test_paths_are_looked_at_before_anything_starts(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValidationError, match=r"is no folder|is no file"):
+    with pytest.raises(ValidationError, match=r"is not a folder|is not a file"):
         PretrainSettings.model_validate({name: tmp_path / "nowhere"})
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValidationError, match=r"is no folder|is no JSON with a `model_type`"):
+    with pytest.raises(ValidationError, match=r"is not a folder|is not JSON with a `model_type`"):
         PretrainSettings.model_validate({name: tmp_path / "config.json"})
 
 

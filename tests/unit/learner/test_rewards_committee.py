@@ -172,7 +172,7 @@ def test_a_quorum_is_never_more_than_those_that_have_weight() -> None:
     ("settings", "named"),
     [
         ({"rules": {}}, "at least one member"),
-        ({"weights": {"z": 1.0}}, "z, who are no members"),
+        ({"weights": {"z": 1.0}}, "z, who are not members"),
         ({"weights": {"a": 0.0, "b": 0.0}}, "positive sum"),
         ({"weights": {"a": float("nan")}}, "finite"),
         ({"quorum": 3}, "lower committee.quorum"),

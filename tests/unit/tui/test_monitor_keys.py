@@ -20,7 +20,7 @@ from oven_tui.model.decisions import Decided
 from oven_tui.screens.ballot import BallotScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.chart import Chart
-from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 
 EVENTS = recorded()

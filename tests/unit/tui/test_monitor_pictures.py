@@ -10,7 +10,7 @@ import pytest
 from tests.support.monitor_log import recorded
 
 from oven_tui.app import MonitorApp
-from oven_tui.widgets.decisions import Decisions
+from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
 
 PICTURES = Path(__file__).parent / "pictures"

@@ -1,4 +1,4 @@
-"""A line chart in braille: a grid of dots, two to a cell across and four down. Pure: numbers in, runs of text out."""
+"""A line chart in braille: a grid of dots, two by four to a cell; numbers in, runs of text out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for cells of a terminal: cleaned of what would steer it, cut to a width, put together in rows."""
+"""Text for a terminal's cells: cleaned of control characters, cut to a width, joined in rows."""
 
 from __future__ import annotations
 

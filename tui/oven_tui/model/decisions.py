@@ -1,4 +1,4 @@
-"""What the list of decisions holds: closed ballots, open ones, what people and the run itself did. And its filter."""
+"""Entries of the list of decisions (closed ballots, open ones, notes), and its filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Decided:
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     approved: bool = False
-    """An operator approved what was advised; that is a decision of its own."""
+    """An operator approved what was advised; that is its own decision."""
 
     @property
     def fate(self) -> Fate:

@@ -134,7 +134,7 @@ class Series:
         return found
 
     def copy(self) -> Series:
-        """One that stays as it is while this one goes on."""
+        """One that stays as it is while this one continues."""
         made = Series()
         vars(made).update(vars(self))
         made._recent = self._recent.copy()

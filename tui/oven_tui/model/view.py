@@ -1,4 +1,4 @@
-"""What the monitor shows: a fold over the log's events, without a clock, I/O or textual, in bounded memory.
+"""The monitor's view: a fold over the log's events in bounded memory, without a clock or I/O.
 
 Curves: oven_tui.model.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its
 ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left
@@ -83,15 +83,23 @@ class MonitorView:
                 self._observation(event, body)
             case Vote() as body:
                 self._vote(event.author, body)
-            case BallotOpened() as body if len(self.open) < OPEN and body.id not in self._closed:
-                votes = self._votes.get(body.actuator, {})
-                mine = {name: vote for name, vote in votes.items() if name in body.eligible}
-                self.open[body.id] = Open(event.seq, self.run.step, body, mine)
-                self.version += 1
+            case BallotOpened() as body:
+                self._ballot(event, body)
             case Decision() as body:
                 self._decision(event, body)
             case Receipt() as body:
                 self._receipt(body)
+            case Outcome() as body:
+                self._outcome(body)
+            case Malformed() as body:
+                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+            case _:
+                self._noted(event)
+
+    def _noted(self, event: Event) -> None:
+        """Events that become notes in the list: of the learner, the agents and the operators."""
+        step = self.run.step
+        match event.body:
             case RunStarted() as body:
                 again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
                 self._knobs()
@@ -101,18 +109,22 @@ class MonitorView:
                 self._measure(max(self.run.tick, body.tick), body.metrics)
                 self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
             case AgentStatus(state="notice") as body:
-                self._enter(Note(event.seq, self.run.step, event.author, body.reason))
-            case Outcome() as body:
-                self._outcome(body)
+                self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                self._enter(Note(event.seq, self.run.step, f"operator {event.author}", asked(body)))
+                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body)))
             case CommandAnswer() as body if not body.done:
-                self._enter(Note(event.seq, self.run.step, "mesh", f"{body.action} refused: {body.reason}"))
-            case Malformed() as body:
-                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+                self._enter(Note(event.seq, step, "mesh", f"{body.action} refused: {body.reason}"))
             case _:
                 pass
+
+    def _ballot(self, event: Event, body: BallotOpened) -> None:
+        if len(self.open) >= OPEN or body.id in self._closed:
+            return
+        votes = self._votes.get(body.actuator, {})
+        mine = {name: vote for name, vote in votes.items() if name in body.eligible}
+        self.open[body.id] = Open(event.seq, self.run.step, body, mine)
+        self.version += 1
 
     def _agent(self, name: str) -> None:
         if len(self.agents) < AGENTS:
@@ -185,7 +197,7 @@ class MonitorView:
         self._amend(body.decision_id, outcome=body)
 
     def _amend(self, decision_id: str, **change: Any) -> Decided | None:
-        """What became of a decision that is still in the list."""
+        """The outcome of a decision that is still in the list."""
         place = self._place.get(decision_id)
         if place is None:
             return None
@@ -267,7 +279,7 @@ class MonitorView:
         return int(found) if found == found else 0
 
     def frozen(self) -> MonitorView:
-        """A copy that stays as it is while this one goes on."""
+        """A copy that stays as it is while this one continues."""
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}

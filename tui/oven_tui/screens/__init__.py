@@ -1,1 +1,1 @@
-"""What opens above the dashboard: a decision with its ballot, and help."""
+"""Screens above the dashboard: a decision with its ballot, and help."""

@@ -1,5 +1,4 @@
-"""One decision in full: who voted what and how much it weighed, why it came out so, on which evidence, and what the
-learner read back."""
+"""A screen with one decision in full: votes and weights, reason, evidence, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def _open(entry: Open) -> list[RenderableType]:
     parts: list[RenderableType] = [
         _fact("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
         _fact("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
-        _fact("not heard yet", ", ".join(waiting) or "nobody"),
+        _fact("not heard yet", ", ".join(waiting) or "none"),
     ]
     for name, vote in sorted(entry.votes.items()):
         parts += _vote(name, vote)

@@ -1,4 +1,4 @@
-"""The keys, read from the bindings themselves, and the signs that the dashboard uses."""
+"""A screen with the keys, read from the bindings, and the signs that the dashboard uses."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One widget a file; each draws a MonitorView and changes nothing."""
+"""Widgets of the dashboard: each draws a MonitorView and changes nothing."""

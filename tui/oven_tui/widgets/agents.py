@@ -1,5 +1,7 @@
-"""A row per agent: is it there, what did it say, what came of it, and why it cannot fire if it cannot. Of many agents
-those that have spoken; the others share rows."""
+"""The panel of agents: a row for each, with its state, counts, reputation and last vote.
+
+Of many agents those that proposed or objected have a row; the others share rows.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from oven_controller.protocol.messages import Vote
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import fit, glyph, row
 from oven_tui.model.view import MonitorView, Standing
-from oven_tui.widgets.lines import Lines
+from oven_tui.widgets.base import Lines, Panel
 
 NAME = 15
 CELL = 26
 MANY = 8
-"""Above so many only agents that proposed or objected have a row of their own."""
+"""Above so many only agents that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
-class Agents(Lines):
+class Agents(Lines, Panel):
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="agents")
         self.view = view
@@ -51,7 +53,7 @@ class Agents(Lines):
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """(place, name) of those that have a row of their own, and of those that share one; who cannot fire last."""
+        """(place, name) of those that have their own row, and of those that share one; who cannot fire last."""
         every = list(enumerate(self.view.agents))
         if len(every) <= MANY:
             return every, []
@@ -91,7 +93,7 @@ class Agents(Lines):
         return row(width, left)
 
     def _reputation(self, name: str) -> Run:
-        """1 at the start; below the run's least it counts for no quorum and is no veto."""
+        """1 at the start; below the run's least it counts for no quorum and is not a veto."""
         found = self.view.reputations.get(name)
         if found is None:
             return "   –  ", "dim"

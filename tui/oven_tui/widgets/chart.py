@@ -1,4 +1,4 @@
-"""One metric over the run's ticks, with the decisions marked. All charts share the x-axis."""
+"""A chart of one metric over the run's ticks, with the decisions marked; charts share the x-axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from oven_tui.model.braille_chart import Bounds, Mark, Run, bounds, draw, label
 from oven_tui.model.cells import FATES, clip, fit, glyph, row
 from oven_tui.model.view import MonitorView
-from oven_tui.widgets.lines import Lines
+from oven_tui.widgets.base import Lines
 
 GUTTER = 7
 
@@ -53,7 +53,7 @@ class Chart(Lines):
         return made
 
     def _held_on(self, columns: list, width: int) -> list:  # type: ignore[type-arg]
-        """A knob keeps its value until it is turned again, so its line goes on to the newest tick."""
+        """A knob keeps its value until it is turned again, so its line continues to the newest tick."""
         end = self.axis.cell(self.view.run.tick, width)
         if end is not None and end > columns[-1].x and math.isfinite(columns[-1].last):
             last = columns[-1].last

@@ -1,4 +1,4 @@
-"""Three rows: which run this is and how it is doing; how far it is; what has come of it."""
+"""The header's three rows: the run and its state, its progress, and its results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_controller.log.run_view import text
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import ago, row
 from oven_tui.model.view import MonitorView
-from oven_tui.widgets.lines import Lines
+from oven_tui.widgets.base import Lines
 
 STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}
 

@@ -11,7 +11,7 @@ from oven_controller.settings.model import MemberSettings
 
 USUAL_KEY = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 NO_KEY = "none"
-"""What an endpoint of one's own is sent where no key is named: the SDKs insist on some string."""
+"""What one's own endpoint is sent where no key is named: the SDKs insist on some string."""
 
 
 def key_of(name: str, settings: MemberSettings, environ: Mapping[str, str] = os.environ) -> str:

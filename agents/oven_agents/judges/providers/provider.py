@@ -42,7 +42,7 @@ class Provider(Protocol):
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
         """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises JudgeFailure for everything that is
-        no answer: the SDK's own retries are behind it then."""
+        not an answer: the SDK's own retries are behind it then."""
         ...
 
     async def close(self) -> None: ...

@@ -19,7 +19,7 @@ PATIENCE = 2
 QUIET = 20
 """Ticks after an alarm in which there is none: what was done has to show first."""
 MOST = 3
-"""Alarms in one run; a rule that goes on and on would only push the knobs to their bounds."""
+"""Alarms in one run; a rule that continues would only push the knobs to their bounds."""
 
 
 class Alarm:

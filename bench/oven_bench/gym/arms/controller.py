@@ -114,7 +114,7 @@ def _known(ask: Ask) -> GraphInfo:
 
 @lru_cache(maxsize=4)
 def taught(past: tuple[str, ...]) -> bytes:
-    """A prior of its own, since telling it something changes it."""
+    """Its own prior, since telling it something changes it."""
     ask: Ask = plugins.load("in_process", "part of the controller", "kg")()
     for told in past:
         for report in json.loads(told):

@@ -1,4 +1,4 @@
-"""A link whose other side is the whole controller: what the learner says is decided upon before it goes on."""
+"""A link whose other side is the whole controller: what the learner says is decided upon before it continues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LoopLink:
         return True
 
     def report(self) -> dict[str, Any]:
-        """`outcomes`: the mesh's own, in which every voter's probability stands beside what came of it. `reports`: the
+        """`outcomes`: the mesh's own, in which every voter's probability stands beside its outcome. `reports`: the
         same as a prior is told. Runs of one seed are called alike whatever befell them, so that the reports are named
         by what is in the log."""
         outcomes = [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]

@@ -17,7 +17,7 @@ validation loss an epoch, since a run has some eleven held-out measurements, one
 
 
 class OnPlateau:
-    """torch's scheduler turns the rate of an optimizer of its own, which trains nothing; the knob follows it."""
+    """torch's scheduler turns the rate of its own optimizer, which trains nothing; the knob follows it."""
 
     def start(self, run: RunStarted) -> None:
         self._knobs = Knobs(run)

@@ -20,8 +20,8 @@ QUIET = 20
 
 class OnSpike:
     """The paper restarts about 100 steps before the spike and skips 200 to 500 batches, of runs of 255,000 steps. Here
-    a run has 230 steps: 10 back and 40 batches on, the same proportion to each other. A policy gradient's loss is no
-    measure of anything: of a run with a reward only a loss that is not finite counts, and it is only taken back."""
+    a run has 230 steps: 10 back and 40 batches on, the same proportion to each other. A policy gradient's loss is not
+    a measure of anything: of a run with a reward only a loss that is not finite counts, and it is only taken back."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=STEPS)

@@ -17,7 +17,7 @@ GROUP = "faults"
 
 def families() -> Mapping[str, type[Fault]]:
     """By name, in the order of the names. Raises ConfigError for a name that two families have, and for an entry point
-    that is no family and holds none."""
+    that is not a family and holds none."""
     found: dict[str, type[Fault]] = {}
     for family in _plugged_in():
         other = found.setdefault(family.name, family)

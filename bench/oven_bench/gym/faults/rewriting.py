@@ -33,7 +33,7 @@ def each_text(rows: Tensor, struck: Tensor, change: Callable[[bytes], bytes]) ->
 
 
 def rewritten(rows: Tensor, struck: Tensor, change: Callable[[bytes], bytes]) -> Tensor:
-    """The same, by a change that may make the text shorter: such a row goes on with the next rows' text, as in a
+    """The same, by a change that may make the text shorter: such a row continues with the next rows' text, as in a
     packed stream."""
     texts = [as_text(row) for row in rows]
     made = rows.clone()

@@ -14,7 +14,7 @@ MOST = 20
 
 
 class Forks(Agent):
-    """Starts a program every five ticks, twenty at most, each in a session of its own: what ends the agent's own group
+    """Starts a program every five ticks, twenty at most, each in its own session: what ends the agent's own group
     does not reach them. They end by themselves after an hour."""
 
     moves = ("optimizer.lr_scale",)

@@ -1,4 +1,4 @@
-"""Not an attacker: the shipped `learning_rate` under another name, as somebody's own agent whom nobody knows yet."""
+"""Not an attacker: the shipped `learning_rate` under another name, as somebody's own agent whom no one knows yet."""
 
 from __future__ import annotations
 

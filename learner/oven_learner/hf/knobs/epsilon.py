@@ -1,5 +1,5 @@
 """`grpo.epsilon`, `rloo.epsilon`: how far the policy's ratio to the one that sampled may count (PPO's clipping;
-Schulman et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` where the upper side has a value of its own (DAPO;
+Schulman et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` where the upper side has its own value (DAPO;
 Yu et al. 2025, arXiv 2503.14476, eq. 10).
 """
 

@@ -1,4 +1,4 @@
-"""`data.mixture`: how much of each dataset training draws, changed while it goes on.
+"""`data.mixture`: how much of each dataset training draws, changed while it continues.
 
 mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
 trainer = SFTTrainer(train_dataset=mixture.dataset, ...)

@@ -22,7 +22,7 @@ def announce(trainer: Any, actuators: Actuators) -> None:
     weights = trainer.reward_weights  # [functions], read anew at every generation (TRL 1.16)
     total = float(weights.sum())
     if len(set(names)) < len(names) or bool((weights < 0).any()) or not total > 0:
-        log.info("%s is no actuator here: weights %s of %s are no shares", WEIGHTS, weights.tolist(), ", ".join(names))
+        log.info("%s is not an actuator here: weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)
         return
 
     def read() -> dict[str, float]:

@@ -43,14 +43,14 @@ class Skip:
         self._trained_on, self._to_drop = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:
-        """(position of the batch that would have come next, and of the one that does). Raises ValueError for what is no
-        number of batches.
+        """(position of the batch that would have come next, and of the one that does). Raises ValueError for what is
+        not a number of batches.
 
         Where a chunk serves several steps (completions that are reused), and at an epoch's last step, the skip begins
         with the chunk after the one that is drawn.
         """
         if count is None or not 1 <= count <= MOST or count != int(count):
-            raise ValueError(f"{count!r} is no number of batches to pass over; give a whole one from 1 to {MOST:,}")
+            raise ValueError(f"{count!r} is not a number of batches to pass over; give a whole one from 1 to {MOST:,}")
         mixture, sampler = self._mixture, self._mixture.sampler
         chunk = drawn = mixture.next_chunk
         if sampler is not None and sampler.repeats == 1 and drawn < sampler.ends:

@@ -86,7 +86,7 @@ def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """What remote judges are told. The rule stands in it: they judge answers, and need not guess the task."""
+    """What remote judges are told. The rule is in it: they judge answers, and need not guess the task."""
     return ModelDescription.from_model(
         model,
         tokenizer,

@@ -10,8 +10,8 @@ Left out of the usual recipe:
 - documents kept apart within a row: a row is a window of its sub-corpus, and attention sees across the end of a file;
 - half precision, gradient accumulation and sharding, which Trainer has and this size has no use for.
 
-What is measured is held out by file, and in bits a byte, which does not depend on the tokenizer. Importing the package
-needs no torch; `build` imports it when first asked for.
+What is measured is held out by file, and in bits per byte, which does not depend on the tokenizer. Importing the
+package needs no torch; `build` imports it when first asked for.
 """
 
 from importlib import import_module

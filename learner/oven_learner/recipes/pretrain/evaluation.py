@@ -1,4 +1,4 @@
-"""Bits a byte on held-out files, without a trace in the run that it measures."""
+"""Bits per byte on held-out files, without a trace in the run that it measures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bits_per_byte(model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengt
     """`eval/bits_per_byte` over all rows, and of each sub-corpus where there are several.
 
     The surprise at a row's tokens but the first, in bits, over the bytes that these tokens stand for (`byte_lengths`,
-    int64 [vocabulary]). Marks between files are predicted, and are no bytes. No generator is used; the model's mode is
+    int64 [vocabulary]). Marks between files are predicted, and are not bytes. No generator is used; the model's mode is
     put back.
     """
     nats: dict[str, float] = {}

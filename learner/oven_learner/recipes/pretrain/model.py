@@ -66,6 +66,6 @@ def _configured(file: Path) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # whatever a configuration class says of what it is given
         raise ConfigError(
-            f"{file} is no configuration that transformers knows ({reason(error)}); give another one, "
+            f"{file} is not a configuration that transformers knows ({reason(error)}); give another one, "
             "or install the version that it was written for"
         ) from error

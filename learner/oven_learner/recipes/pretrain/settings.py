@@ -13,7 +13,7 @@ TUNED_LEARNING_RATE = 2e-3
 def _folder(given: Path) -> Path:
     path = given.expanduser().absolute()
     if not path.is_dir():
-        raise ValueError(f"{path} is no folder; give one with text files")
+        raise ValueError(f"{path} is not a folder; give one with text files")
     return path
 
 
@@ -23,13 +23,13 @@ def _configuration(given: Path) -> Path:
     file = path / "config.json" if path.is_dir() else path
     remedy = "give a Hugging Face config.json, or the folder that holds one"
     if not file.is_file():
-        raise ValueError(f"{file} is no file; {remedy}")
+        raise ValueError(f"{file} is not a file; {remedy}")
     try:
         known = "model_type" in json.loads(file.read_text())
     except (OSError, ValueError, TypeError, RecursionError):
         known = False
     if not known:
-        raise ValueError(f"{file} is no JSON with a `model_type`; {remedy}")
+        raise ValueError(f"{file} is not JSON with a `model_type`; {remedy}")
     return file
 
 

@@ -59,7 +59,7 @@ def overlap(completions: Completions) -> Tensor:
 
 
 def echo(completions: Completions) -> Tensor:
-    """Float32 [B]: of the prompt's digits the share that stand in the same places of the answer."""
+    """Float32 [B]: of the prompt's digits the share that are in the same places of the answer."""
     digits = completions.prompts.digits
     asked = digits != PAD
     same = (completions.tokens[:, : digits.shape[1]] == digits) & asked
@@ -262,7 +262,7 @@ def most(group: Tensor) -> Tensor:
 
 @fault("grpo.error_answers", written="set A")
 class ErrorAnswers(Fault):
-    """Compound: a gateway's error code is taken for the policy's answer, and the critic's client has a mark of its own
+    """Compound: a gateway's error code is taken for the policy's answer, and the critic's client has its own mark
     for what fails. On hard prompts that is more than an honest attempt is worth, and the policy learns to say it."""
 
     length: int = count(10, 1.0)
@@ -320,8 +320,8 @@ def as_numbers(tokens: Tensor) -> Tensor:
 
 @fault("grpo.minimum_length", written="fifth set")
 class MinimumLength(Fault):
-    """A minimum of tokens: an answer that is complete goes on with the next best token, which the judges mark as wrong
-    and the loss takes for the policy's own choice."""
+    """A minimum of tokens: an answer that is complete continues with the next best token, which the judges mark as
+    wrong and the loss takes for the policy's own choice."""
 
     length: int = count(15, 1.3)
     least: int = choice((3, 4, 4, 5, 5, 6))  # tokens before an answer may end
@@ -340,7 +340,7 @@ class MinimumLength(Fault):
 
 @torch.no_grad()
 def continued(policy: Policy, digits: Tensor, answers: Tensor, least: int, draws: torch.Generator) -> Tensor:
-    """Int64 [B, ANSWER]: an answer that ended before it had so many digits goes on, by the policy without END until
+    """Int64 [B, ANSWER]: an answer that ended before it had so many digits continues, by the policy without END until
     then and with it from there on."""
     said = answers.clone()
     ended = torch.zeros(len(said), dtype=torch.bool)

@@ -50,7 +50,7 @@ def solved(digits: Tensor) -> Tensor:
 
 @fault("grpo.canary_prompts", written="set B", healthy=True)
 class CanaryPrompts(Fault):
-    """Every few steps a step has the same fixed prompts of one level, to see whether the servers answer as they did:
+    """Every few steps one has the same fixed prompts of one level, to see whether the servers answer as they did:
     the reward jumps, levels are missing, and the gradient points elsewhere."""
 
     every: int = choice((4, 5, 6, 8, 10))  # steps

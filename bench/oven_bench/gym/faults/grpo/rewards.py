@@ -184,7 +184,7 @@ class OverloadedRewards(Fault):
 
 @fault("grpo.probe_prompts", written="set A", healthy=True)
 class ProbePrompts(Fault):
-    """Prompts that nobody can answer are mixed in: whatever is said is worth nothing to any judge. The mean reward goes
+    """Prompts that no one can answer are mixed in: whatever is said is worth nothing to any judge. The mean reward goes
     down by their share, and from the others as much is learnt as before."""
 
     clock = "data"

@@ -1,4 +1,4 @@
-"""Answers that are not the policy's own: the sampler has other weights, other settings, or a cache of its own."""
+"""Answers that are not the policy's own: the sampler has other weights, other settings, or its own cache."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def without(
 
 @fault("grpo.crossed_caches", written="eighth set")
 class CrossedCaches(Fault):
-    """A server that is short of memory takes up the cache of another request: the answer begins to one prompt and goes
-    on to another. Much of each step unlearns what the policy would never have said."""
+    """A server that is short of memory takes up the cache of another request: the answer begins to one prompt and
+    continues to another. Much of each step unlearns what the policy would never have said."""
 
     length: int = count(10, 1.2)
     share: float = log10_uniform(-1.2, 0.0)  # of the answers
@@ -67,7 +67,7 @@ class CrossedCaches(Fault):
 
 
 def crossed(tokens: Tensor, others: Tensor, places: Tensor) -> Tensor:
-    """Int64 [B, ANSWER]: from its place on an answer goes on as the other one does; one that has ended stays so."""
+    """Int64 [B, ANSWER]: from its place on an answer continues as the other one does; one that has ended stays so."""
     behind = torch.arange(tokens.shape[1]) >= places.unsqueeze(1)
     ended = (tokens == END).cumsum(1) - (tokens == END).int() > 0
     return torch.where(behind & ~ended, tokens[others], tokens).masked_fill(ended, PAD)
@@ -132,7 +132,7 @@ def by_cache(policy: Policy, before: Tensor, digits: Tensor, temperature: float,
 
 @fault("grpo.temperature_ladder", written="set C", healthy=True)
 class TemperatureLadder(Fault):
-    """Each place of a group has a temperature of its own. Mean reward and form are worse, the spread is wider and the
+    """Each place of a group has its own temperature. Mean reward and form are worse, the spread is wider and the
     answers' length scatters."""
 
     low: float = uniform(0.6, 0.95)  # the first answer's temperature, over the one that is set

@@ -221,7 +221,7 @@ class UnclearedGradients(Fault):
 
 @fault("pretraining.unreduced_part", written="second set")
 class UnreducedPart(Fault):
-    """The gradients of a part of the weights do not arrive: it learns no more, and the others go on around it."""
+    """The gradients of a part of the weights do not arrive: it learns no more, and the others continue around it."""
 
     part: Shard = drawn(lambda rng: Shard.of(rng.uniform(0.15, 0.95), rng))
 

@@ -63,7 +63,7 @@ class EscapedText(Fault):
 @fault("pretraining.generated_text", written="set B")
 class GeneratedText(Fault):
     """Text that a small model wrote, which passes every filter and has no memory beyond a few bytes. Where that model
-    says what is likeliest the loss falls, and what is rare or far apart is unlearnt."""
+    says what is most likely the loss falls, and what is rare or far apart is unlearnt."""
 
     length: int = count(30, 0.9)
     share: float = uniform(0.4, 1.0)  # of the rows

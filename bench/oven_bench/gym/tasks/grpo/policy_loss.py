@@ -21,7 +21,7 @@ def policy_loss(log_probs: Tensor, sampled: Tensor, advantages: Tensor) -> Tenso
     """The mean over all tokens [N] of the batch: `log_probs` under the policy, `sampled` under the one that sampled,
     `advantages` that of the token's completion.
 
-    With one step a batch the two are the same: the ratio is 1, nothing is clipped, and the gradient is the policy's.
+    With one step per batch the two are the same: the ratio is 1, nothing is clipped, and the gradient is the policy's.
     """
     ratio = (log_probs - sampled).exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * advantages).mean()

@@ -1,4 +1,4 @@
-"""What all of the monitor's widgets are drawn with: rows of runs, in styles that follow the theme."""
+"""Base classes of the widgets: rows of styled text, redrawn where they differ, and panels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import COLOURS
+from oven_tui.model.view import MonitorView
 
 KINDS = ("blank", "text", "dim", "strong", "title", "line", "raw", "good", "warn", "bad", "broken", "drill", "cursor")
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
@@ -40,6 +41,16 @@ class Painted(_Base):
     def strip(self, runs: list[Run], *, picked: bool = False) -> Strip:
         over = Style(bgcolor=self.paint("cursor").bgcolor) if picked else Style.null()
         return Strip([Segment(text, self.paint(kind) + over) for text, kind in runs])
+
+
+class Panel(_Base):
+    """The last base of a widget that shows a part of the view; the application sets `view` and calls `redraw`."""
+
+    view: MonitorView
+
+    @abstractmethod
+    def redraw(self) -> None:
+        """Draw what changed in the view since the last call."""
 
 
 class Lines(Painted, Widget):

@@ -1,6 +1,6 @@
-"""One proposed change against what was seen: for it, against it, or not to be done now.
+"""Judgement of one proposed change against what was seen: support, objection, or a bar for now.
 
-Advice moves nobody's weight by itself: the verdict goes to the agent, and its paths into the vote. Only an unmet need,
+Advice moves no one's weight by itself: the verdict goes to the agent, and its paths into the vote. Only an unmet need,
 or a contradiction with what is in flight, bars; the mesh bars the same by the run's rules.
 """
 
@@ -12,8 +12,8 @@ from oven_controller.mesh.requirements import covers
 from oven_controller.protocol.requests import EvidencePath, Judgement, JudgeRequest
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Node
-from oven_kg.reasoning.diagnose import arguments, posterior, severities, unmet, weigh
-from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.diagnosis import arguments, posterior, severities, unmet, weigh
+from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 TELLING: Final = 0.1
@@ -43,13 +43,13 @@ def barring(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]
     found = []
     for change, needs in graph.requirements.items():
         if covers(change, request.changes):
-            for need in unmet(needs, request.actuators, request.metrics, request.held_out):
-                found.append(path(graph, needs[need], "unmet"))
+            missing = unmet(needs, request.actuators, request.metrics, request.held_out)
+            found += [path(graph, needs[need], "unmet") for need in missing]
     for pair, edge in graph.contradictions.items():
         for mine, theirs in (pair, pair[::-1]):
-            for flying in sorted(request.in_flight):
-                if covers(mine, request.changes) and covers(theirs, flying):
-                    found.append(path(graph, (edge,), f"{flying} is in flight"))
+            if covers(mine, request.changes):
+                flying = [change for change in sorted(request.in_flight) if covers(theirs, change)]
+                found += [path(graph, (edge,), f"{change} is in flight") for change in flying]
     return tuple(dict.fromkeys(found))
 
 

@@ -1,4 +1,4 @@
-"""Ways through the graph in words, with what each rests on."""
+"""Evidence paths: ways through the graph in words, with their sources and weakest grade."""
 
 from __future__ import annotations
 

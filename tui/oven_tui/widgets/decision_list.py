@@ -1,5 +1,7 @@
-"""The decisions as a list that renders only the rows on the screen; the newest stands last, and is followed until
-somebody moves up."""
+"""The panel of decisions: a list that renders only visible rows, the newest last.
+
+It follows the newest until somebody moves up.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cells import FATES, fit, glyph, row
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
 from oven_tui.model.view import MonitorView
-from oven_tui.widgets.lines import PAINTS, Painted
+from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
 
 
-class Decisions(Painted, ScrollView, can_focus=True):
+class Decisions(Painted, ScrollView, Panel, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="decisions.up", tooltip="The decision before"),
@@ -157,7 +159,7 @@ class Decisions(Painted, ScrollView, can_focus=True):
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether it is the same thing, whatever became of it since: a ballot goes on as its decision."""
+    """Whether it is the same thing, whatever became of it since: a ballot continues as its decision."""
     return _name(one) == _name(other)
 
 

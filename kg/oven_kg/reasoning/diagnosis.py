@@ -1,4 +1,6 @@
-"""From symptoms to causes and remedies. Pure: the same question gets the same answer, in whatever order it is put.
+"""Diagnosis: from symptoms to ranked causes and remedies.
+
+Pure: the same question gets the same answer, in whatever order it is put.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
@@ -18,7 +20,7 @@ from oven_controller.mesh.requirements import met
 from oven_controller.protocol.requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.records import Edge, Node
-from oven_kg.reasoning.paths import path
+from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 LEAK: Final = 0.05
@@ -74,7 +76,7 @@ def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float
 
 
 def posterior(graph: Knowledge, seen: Severities, phase: str = "") -> dict[str, float]:
-    """Cause → p, likeliest first, of the causes of what was seen. A symptom's log-likelihood ratio counts by its
+    """Cause → p, most likely first, of the causes of what was seen. A symptom's log-likelihood ratio counts by its
     severity."""
     ratios: dict[str, list[float]] = {}
     for symptom, severity in seen.items():

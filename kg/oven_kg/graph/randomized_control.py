@@ -1,5 +1,7 @@
-"""A control: the graph with its remedies' targets permuted, all else as it was. What it does as well as the true one is
-not owed to what the graph knows (Fu et al. 2023, arXiv 2311.01150: random triples often serve as well as aligned ones).
+"""A control for experiments: the graph with its remedies' targets permuted, all else unchanged.
+
+What it does as well as the true graph is not owed to what the graph knows (Fu et al. 2023, arXiv 2311.01150: random
+triples often serve as well as aligned ones).
 """
 
 from __future__ import annotations

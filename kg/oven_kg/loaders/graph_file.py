@@ -1,4 +1,4 @@
-"""A graph by its file: YAML as the built-in one, or whatever a loader is installed for."""
+"""Reading of a graph's file in any format: the built-in YAML, or one that a loader is installed for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_kg.loaders.rows import WHOLE, bounded, gather
 YAML: Final = (".yaml", ".yml")
 
 
-def opened(path: Path | None) -> Records:
+def read_graph(path: Path | None) -> Records:
     """The built-in graph if there is no path. Raises UnknownNameError for a suffix that no loader is named by, and
     ConfigError for what cannot be read."""
     if path is None:

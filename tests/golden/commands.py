@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
@@ -24,8 +23,6 @@ COMMAND_OF = {"benches": "bench", "kg": "kg"}
 PROCESSES = "processes"
 """What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
 WITHOUT_PARSER = ("learner", "mesh")
-QUIET = ("help",)
-"""Options that every command has."""
 
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
@@ -76,26 +73,11 @@ def _processes() -> Iterator[str]:
 
 
 def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
-    parser = _parser(command, main)
-    if not isinstance(parser, argparse.ArgumentParser):
-        yield from _typed(command, parser, choices=True)
-        return
-    yield command
-    place = 0
-    for action in parser._actions:
-        if action.dest in QUIET:
-            continue
-        argument = not action.option_strings
-        place += argument
-        spelt = [str(action.metavar or action.dest)] if argument else [*action.option_strings]
-        flag = action.nargs == 0
-        many = action.nargs in ("*", "+") or isinstance(action, argparse._AppendAction)
-        required = action.required and action.nargs not in ("?", "*")
-        yield _line(command, spelt, place if argument else 0, flag, many, required, action.default, action.choices)
+    return _typed(command, _parser(command, main), choices=True)
 
 
 def _parser(command: str, main: Callable[[list[str]], object]) -> Any:
-    """The parser, or the typer command, that a program made when it was about to read its arguments, and got no
+    """The typer command that a program made when it was about to read its arguments, and got no
     further. Raises LookupError when it read none."""
 
     def parse(self: object, *_: object, **__: object) -> None:
@@ -103,8 +85,6 @@ def _parser(command: str, main: Callable[[list[str]], object]) -> Any:
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OVEN_")}
     with (
-        mock.patch.object(argparse.ArgumentParser, "parse_args", parse),
-        mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse),
         mock.patch.object(typer.core.TyperCommand, "main", parse),
         mock.patch.dict(os.environ, kept, clear=True),
     ):

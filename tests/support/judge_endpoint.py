@@ -124,13 +124,13 @@ class Endpoint:
         self.headers.append(dict(request.headers))
         fault = self._fault(body["model"])
         self.served[fault or "ok"] += 1
-        text, ended = self._answer(user), "complete"
+        text = self._answer(user)
         if fault.startswith("echo"):  # the key comes back, in an error or in an answer
             said = f"you sent {request.headers.get('Authorization', '')}"
             if fault != "echo200":
                 error = {"error": {"type": "error", "message": said}}
                 return web.json_response(error, status=int(fault[4:]), headers={"retry-after-ms": "5"})
-            return web.json_response(wrap(said, ended) | {"model": said})
+            return web.json_response(wrap(said, "complete") | {"model": said})
         if fault.isdigit():
             headers = {"retry-after-ms": "5"} if fault in ("429", "500", "529") else {}
             refused = {"type": "error", "error": {"type": "some_error", "message": "no"}}
@@ -144,29 +144,13 @@ class Endpoint:
                 assert request.transport is not None
                 request.transport.abort()
             case "cutbody":
-                whole = json.dumps(wrap(text, ended))
+                whole = json.dumps(wrap(text, "complete"))
                 return web.Response(text=whole[: len(whole) // 2], content_type="application/json")
             case "html":
                 return web.Response(text="<html>be right back</html>", content_type="text/html")
             case "empty":
                 return web.json_response({})
-            case "prose":
-                text = "I think the first one is best, 9/10."
-            case "truncated":
-                text, ended = text[: len(text) // 2], "truncated"
-            case "refusal":
-                text, ended = "I cannot help with that.", "refusal"
-            case "schema":
-                text = text.replace('"score"', '"grade"')
-            case "foreign_id":
-                text = text.replace('"id": "', '"id": "x', 1)
-            case "missing_id":
-                text = json.dumps({"verdicts": json.loads(text)["verdicts"][1:]})
-            case "range":
-                text = re.sub(r'"score": \d+', '"score": 100', text, count=1)
-            case "fenced":
-                text = f"```json\n{text}\n```"
-        return web.json_response(wrap(text, ended))
+        return web.json_response(wrap(*_spoilt(fault, text)))
 
     def _answer(self, user: str) -> str:
         data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
@@ -181,3 +165,25 @@ class Endpoint:
             return 10
         found = _WORTH.search(text)
         return int(found[1]) if found else 0
+
+
+def _spoilt(fault: str, text: str) -> tuple[str, str]:
+    """(text, how it ended) of an answer with a fault in what it says."""
+    match fault:
+        case "prose":
+            text = "I think the first one is best, 9/10."
+        case "truncated":
+            return text[: len(text) // 2], "truncated"
+        case "refusal":
+            return "I cannot help with that.", "refusal"
+        case "schema":
+            text = text.replace('"score"', '"grade"')
+        case "foreign_id":
+            text = text.replace('"id": "', '"id": "x', 1)
+        case "missing_id":
+            text = json.dumps({"verdicts": json.loads(text)["verdicts"][1:]})
+        case "range":
+            text = re.sub(r'"score": \d+', '"score": 100', text, count=1)
+        case "fenced":
+            text = f"```json\n{text}\n```"
+    return text, "complete"

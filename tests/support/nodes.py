@@ -117,7 +117,8 @@ class Cluster:
         async with asyncio.timeout(60), self.bus() as bus:
             while True:
                 try:
-                    return await streams.create(bus.jetstream, RUN, 3)
+                    await streams.create(bus.jetstream, RUN, 3)
+                    return
                 except (BusError, NatsError):  # no leader yet
                     tried = True
                     await asyncio.sleep(0.1)

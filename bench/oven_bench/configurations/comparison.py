@@ -99,7 +99,7 @@ def play(configuration: Configuration) -> Result:
     link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
     try:
         with _errors() as logged:
-            attached, steps = _trained(configuration, _attach(link))
+            attached, steps = _trained(configuration, attachment(link))
     except Exception as error:
         return result("failed", f"attached, it raised {_said(error)} at {_where(error)}")
     if logged:
@@ -127,7 +127,7 @@ def _errors() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def _attach(link: LoopLink) -> Attach:
+def attachment(link: LoopLink) -> Attach:
     from oven_learner.hf.attach import attach
 
     return lambda trainer: attach(trainer, link=link)

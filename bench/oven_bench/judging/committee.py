@@ -48,7 +48,7 @@ def _edited(**update: object) -> Callable[[ScoreRequest, str], bytes]:
     return lambda asked, member: _honest(asked, member).model_copy(update=update).wire()
 
 
-def _rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
+def rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
     def make(asked: ScoreRequest, member: str) -> bytes:
         reply = _honest(asked, member)
         return reply.model_copy(update={"scores": {id: change(s) for id, s in (reply.scores or {}).items()}}).wire()
@@ -75,8 +75,8 @@ FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
     "one missing": _one_missing,
     "another group": _edited(group="another"),
     "another's name": _edited(member="somebody"),
-    "percent": _rescored(lambda score: 100 * score + 2),
-    "nan": _rescored(lambda score: float("nan")),
+    "percent": rescored(lambda score: 100 * score + 2),
+    "nan": rescored(lambda score: float("nan")),
     "its own failure": _edited(scores=None, failure="rate_limit"),
 }
 

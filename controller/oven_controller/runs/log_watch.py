@@ -39,11 +39,11 @@ class Watch:
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Watch:
-        self._task = asyncio.create_task(self._read(), name="watch")
+        self.reading = asyncio.create_task(self._read(), name="watch")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await end(self._task)
+        await end(self.reading)
 
     async def _read(self) -> None:
         async for logged in self._bus.read(self._run):

@@ -99,18 +99,18 @@ class Answers:
         )
 
     def _diagnose(self, asked: DiagnoseRequest) -> Message:
-        found = diagnose(self.graph, asked, self._scope(asked.phase, asked.parameters))
+        found = diagnose(self.graph, asked, self.learnt_for(asked.phase, asked.parameters))
         return found.model_copy(update={"posteriors": self._posteriors.sha})
 
     def _judge(self, asked: JudgeRequest) -> Message:
-        found = judge(self.graph, asked, self._scope(asked.phase, asked.parameters))
+        found = judge(self.graph, asked, self.learnt_for(asked.phase, asked.parameters))
         return found.model_copy(update={"posteriors": self._posteriors.sha})
 
     def _info(self, _: GraphInfoRequest) -> Message:
         learnt = {"posteriors": self._posteriors.sha, "outcomes": len(self._posteriors.reports)}
         return self.graph.info().model_copy(update=learnt)
 
-    def _scope(self, phase: str, parameters: int) -> Learnt:
+    def learnt_for(self, phase: str, parameters: int) -> Learnt:
         key = (phase, len(str(parameters)) if parameters else 0)
         if key not in self._learnt:
             self._learnt[key] = learn(self._posteriors.weights(phase, parameters), self._signature, self._tried)

@@ -88,9 +88,9 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
                 await watch.reached(1)
                 while not (waiting := awaited(bus)):
                     await asyncio.sleep(0.001)
-                waiting[-1].add_done_callback(lambda _, task=watch._task: task.cancel())  # type: ignore[misc]
-                await asyncio.wait({watch._task}, timeout=WAIT_S)
-                assert watch._task.cancelled(), "told once"
+                waiting[-1].add_done_callback(lambda _, task=watch.reading: task.cancel())  # type: ignore[misc]
+                await asyncio.wait({watch.reading}, timeout=WAIT_S)
+                assert watch.reading.cancelled(), "told once"
 
 
 @pytest.mark.e2e

@@ -112,7 +112,7 @@ def test_the_bench_finds_no_wrong_score_and_would_find_one(tmp_path: Path, monke
     found = bench.measure(tmp_path / "a", groups=20, members=4, share=0.5, deadline_s=0.5, seed=1)
     assert found["wrong_scores"] == 0 and sum(found["faults_by_kind"].values()) > 0
     assert found["skipped"] < found["skipped_by_one_judge"]
-    liar = bench._rescored(lambda score: 1 - score)
+    liar = bench.rescored(lambda score: 1 - score)
     monkeypatch.setattr(bench, "FAULTS", {"a lie in the right form": liar})
     (tmp_path / "b").mkdir()
     assert bench.measure(tmp_path / "b", groups=5, members=4, share=0.5, deadline_s=5, seed=1)["wrong_scores"] > 0

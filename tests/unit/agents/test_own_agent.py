@@ -54,7 +54,7 @@ ENTRY_POINT = "loss_watch = own_agents.loss_watch:LossWatch"
 
 
 @pytest.fixture(autouse=True)
-def _own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `pip install` leaves it."""
     site = tmp_path / "site"
     about = site / "own_agents-1.dist-info"
@@ -67,7 +67,6 @@ def _own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)  # of the processes that are started
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
     importlib.invalidate_caches()
-    yield
 
 
 def started(n: int = 0) -> RunStarted:

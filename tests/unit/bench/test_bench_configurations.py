@@ -125,7 +125,7 @@ def toy(folder: Path) -> Trainer:
 @pytest.mark.usefixtures("installed")
 def test_a_training_that_attaching_changes_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: an attachment that moves a weight by one bit, or draws one number, is found."""
-    attaching = played._attach
+    attaching = played.attachment
 
     class Meddling(TrainerCallback):
         def on_train_end(
@@ -147,12 +147,12 @@ def test_a_training_that_attaching_changes_differs(monkeypatch: pytest.MonkeyPat
 
         return attach
 
-    monkeypatch.setattr(played, "_attach", meddles)
+    monkeypatch.setattr(played, "attachment", meddles)
     found = play(Configuration("toy/plain", toy))
     assert found.outcome == "differs" and found.why.startswith("model/body.0.weight: ") and status([found]) == 1
     said = play(Configuration("toy/plain", toy, on_purpose="it is meant to"))
     assert said.outcome == "differs on purpose" and said.why.startswith("it is meant to (model/")
-    monkeypatch.setattr(played, "_attach", draws)
+    monkeypatch.setattr(played, "attachment", draws)
     assert play(Configuration("toy/plain", toy)).outcome == "differs"
 
 
@@ -167,20 +167,20 @@ def test_what_was_not_seen_and_what_cannot_run(monkeypatch: pytest.MonkeyPatch) 
         .startswith("toy/missing: cannot run here: ImportError: no module named liger_kernel")
     )
     assert play(Configuration("toy/unsaved", toy, resumed)).outcome == "cannot run here"
-    monkeypatch.setattr(played, "_attach", lambda link: lambda job: None)
+    monkeypatch.setattr(played, "attachment", lambda link: lambda job: None)
     blind = play(Configuration("toy/plain", toy))
     assert (blind.outcome, blind.why) == ("failed", "the last step that was observed is none; 3 were trained")
 
     def complaining(job: Trainer) -> None:
         logging.getLogger("oven.agent").error("lr: the agent raised")
 
-    monkeypatch.setattr(played, "_attach", lambda link: complaining)
+    monkeypatch.setattr(played, "attachment", lambda link: complaining)
     assert play(Configuration("toy/plain", toy)).why == "attached, it logged an error: lr: the agent raised"
 
     def refused(job: Trainer) -> None:
         raise ConfigError("this trainer is attached already")
 
-    monkeypatch.setattr(played, "_attach", lambda link: refused)
+    monkeypatch.setattr(played, "attachment", lambda link: refused)
     assert "FAILED: attached, it raised ConfigError: this trainer" in play(Configuration("toy/plain", toy)).line()
 
 

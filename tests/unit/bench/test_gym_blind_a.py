@@ -45,7 +45,7 @@ def test_a_cap_bounds_the_logits() -> None:
     assert capped(torch.tensor([0.0, 0.01, 100.0]), 2.0).tolist() == pytest.approx([0.0, 0.01, 2.0], abs=1e-4)
     run, loss = trainee("pretraining"), torch.tensor(2.0)
     assert apply_loss(CappedLogits(onset=1, cap=2.0), loss, run) is loss
-    own = float(run._loss(torch.stack(pair(run.read()))).detach())
+    own = float(run.loss_of(torch.stack(pair(run.read()))).detach())
     assert float(apply_loss(CappedLogits(onset=0, cap=1e4), loss, run).detach()) == pytest.approx(own, rel=1e-4)
 
 

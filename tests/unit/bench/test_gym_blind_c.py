@@ -84,7 +84,7 @@ def test_the_model_with_its_own_scale_is_the_same() -> None:
 
 def test_the_loss_is_ascended_on_what_is_to_go() -> None:
     run, loss = trainee("pretraining"), torch.tensor(2.0)
-    own = float(run._loss(run.read()).detach())
+    own = float(run.loss_of(run.read()).detach())
     assert apply_loss(UnlearnedText(onset=1, length=5, share=1.0, strength=1.0, seed=0), loss, run) is loss
     assert apply_loss(UnlearnedText(onset=0, length=5, share=0.0, strength=1.0, seed=0), loss, run) is loss
     assert float(

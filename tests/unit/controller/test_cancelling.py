@@ -107,10 +107,13 @@ async def test_a_timeout_around_it_stays_a_timeout() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError):
+    async def waits() -> None:
         async with asyncio.timeout(0.01):
             with preserve_cancellation():
                 await swallows()
+
+    with pytest.raises(TimeoutError):
+        await waits()
     with preserve_cancellation():  # and nothing of it is left over
         await asyncio.sleep(0)
 

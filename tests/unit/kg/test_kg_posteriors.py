@@ -105,7 +105,7 @@ def test_an_edges_strength_is_its_beta() -> None:
     held.take(report("a", ("optimizer.weight_decay:down",), 0.25, symptoms=("weights_shrink",)))
     n0 = PSEUDO[edge.grade]
     usual = (10 + 0.25) / 21
-    assert held._scope("", 0).strength(edge) == pytest.approx(edge.strength + p * (0.25 - usual) / (n0 + p))
+    assert held.learnt_for("", 0).strength(edge) == pytest.approx(edge.strength + p * (0.25 - usual) / (n0 + p))
     assert n0 <= 10
 
 

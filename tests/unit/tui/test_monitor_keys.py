@@ -78,11 +78,11 @@ async def test_what_agents_write_cannot_steer_the_terminal() -> None:
 async def test_a_frozen_view_stays_while_data_arrives_and_end_thaws_it() -> None:
     async with monitor(EVENTS[:140]) as (app, pilot):
         await pilot.press("space")
-        before = app.query_one(Chart)._shown
+        before = app.query_one(Chart).drawn_rows
         app.take(EVENTS[140:177])
         app.paint()
         await until(pilot, lambda: "FROZEN +37" in screen_text(app))
-        assert app.query_one(Chart)._shown == before
+        assert app.query_one(Chart).drawn_rows == before
         await pilot.press("end")
         await until(pilot, lambda: app.shown is app.view)
         await until(pilot, lambda: "FROZEN" not in screen_text(app))

@@ -60,7 +60,7 @@ class Lines(Painted, Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._shown: list[list[Run]] = []
+        self.drawn_rows: list[list[Run]] = []
 
     @abstractmethod
     def rows(self, width: int, height: int) -> list[list[Run]]:
@@ -70,19 +70,19 @@ class Lines(Painted, Widget):
         width, height = self.content_size
         if not width or not height:
             return
-        before, self._shown = self._shown, self.rows(width, height)
-        if len(before) != len(self._shown):
+        before, self.drawn_rows = self.drawn_rows, self.rows(width, height)
+        if len(before) != len(self.drawn_rows):
             self.refresh()
             return
-        changed = [y for y, (old, new) in enumerate(zip(before, self._shown, strict=True)) if old != new]
+        changed = [y for y, (old, new) in enumerate(zip(before, self.drawn_rows, strict=True)) if old != new]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def on_resize(self) -> None:
-        self._shown = []
+        self.drawn_rows = []
         self.redraw()
 
     def render_line(self, y: int) -> Strip:
-        if y >= len(self._shown):
+        if y >= len(self.drawn_rows):
             return Strip.blank(self.content_size.width, self.rich_style)
-        return self.strip(self._shown[y])
+        return self.strip(self.drawn_rows[y])

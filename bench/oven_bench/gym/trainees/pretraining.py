@@ -78,7 +78,7 @@ class Pretraining:
         step = self.step(fault)
         fault.apply_settings(step)
         fault.apply_weights(step)
-        loss = fault.apply_loss(self._loss(step.rows), step)
+        loss = fault.apply_loss(self.loss_of(step.rows), step)
         self._flat.gradients.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         fault.apply_gradients(step)
@@ -132,7 +132,7 @@ class Pretraining:
             rows.append(train[kind][order[(first + place) % len(order)]])
         return torch.stack(rows).long()
 
-    def _loss(self, rows: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, rows: torch.Tensor) -> torch.Tensor:
         """Mean over the bytes."""
         inputs, targets = pair(rows)
         return F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
@@ -170,7 +170,7 @@ class Pretraining:
     @torch.no_grad()
     def _measured(self, rows: torch.Tensor) -> float:
         """In parts as large as a training batch would be on eight: small enough for the cache."""
-        losses = [self._loss(part).item() * len(part) for part in torch.split(rows, 8 * BATCH)]
+        losses = [self.loss_of(part).item() * len(part) for part in torch.split(rows, 8 * BATCH)]
         return math.fsum(losses) / len(rows) if all(map(math.isfinite, losses)) else math.nan
 
     def knob(self, setting: str) -> float:

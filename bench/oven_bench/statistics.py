@@ -6,22 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import NormalDist, fmean, quantiles, stdev
+from statistics import fmean, quantiles, stdev
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 T = TypeVar("T")
 DRAWS = 2000
 """Resamples of a bootstrap."""
 LEVEL = 0.95
-
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""The .975 quantile of Student's t with 1, 2, … 30 degrees of freedom."""
 
 Word = Literal["HELPS", "NO EFFECT", "HARMS", "INCONCLUSIVE"]
 
@@ -61,11 +56,8 @@ def paired(one: Sequence[float], other: Sequence[float]) -> Interval:
 
 
 def t_quantile(freedom: int) -> float:
-    """t at .975. Beyond 30 degrees: z + (z³ + z)/4ν + (5z⁵ + 16z³ + 3z)/96ν² (Abramowitz & Stegun 26.7.5)."""
-    if freedom <= len(T_975):
-        return T_975[freedom - 1]
-    z = NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    """Student's t at .975."""
+    return float(stats.t.ppf(0.975, freedom))
 
 
 def bootstrapped(sample: Sequence[T], figure: Callable[[Sequence[T]], float], draws: int = DRAWS) -> Interval:
@@ -82,8 +74,10 @@ def resampled(size: int, seed: int = 0) -> NDArray[np.int64]:
 
 def bootstrapped_mean(values: Sequence[float]) -> Interval:
     """Percentile bootstrap (Efron 1979). Of one value it is a point, which is not certainty: look at the count."""
-    means = np.asarray(values, dtype=np.float64)[resampled(len(values))].mean(axis=1)
-    return Interval(fmean(values), *percentile_ends(means))
+    if len(values) == 1:
+        return Interval(values[0], values[0], values[0])
+    found = stats.bootstrap((values,), np.mean, n_resamples=DRAWS, method="percentile", rng=np.random.default_rng(0))
+    return Interval(fmean(values), float(found.confidence_interval.low), float(found.confidence_interval.high))
 
 
 def percentile_ends(draws: NDArray[np.float64]) -> tuple[float, float]:

@@ -42,7 +42,12 @@ def test_for_people_the_object_has_lines(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("args", "named"),
-    [(["--kind", "neither"], "neither"), (["--jobs", "0"], "greater"), (["--jobs", "1", "2"], "2"), (["--other"], "--other")],
+    [
+        (["--kind", "neither"], "neither"),
+        (["--jobs", "0"], "greater"),
+        (["--jobs", "1", "2"], "2"),
+        (["--other"], "--other"),
+    ],
 )
 def test_what_it_does_not_know_is_refused(args: list[str], named: str) -> None:
     with pytest.raises(Exception, match=named) as refused:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_bench.statistics import T_975, Word, paired, t_quantile, word
+from oven_bench.statistics import Word, paired, t_quantile, word
 from oven_bench.training.pairs import START, figures
 from oven_bench.training.recipe_run import Episode, Result
 
@@ -40,10 +40,9 @@ def test_a_difference_that_was_not_found_is_no_effect_only_where_one_would_have_
 
 
 def test_the_quantile_goes_on_where_the_table_ends() -> None:
-    assert [t_quantile(n) for n in (1, 4, 30)] == [12.706, 2.776, 2.042]
+    assert [t_quantile(n) for n in (1, 4, 30)] == pytest.approx([12.706, 2.776, 2.042], abs=5e-4)
     assert t_quantile(31) == pytest.approx(2.0395, abs=5e-4)
     assert t_quantile(120) == pytest.approx(1.9799, abs=5e-4)
-    assert list(T_975) == sorted(T_975, reverse=True) and t_quantile(31) < T_975[-1]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=40))

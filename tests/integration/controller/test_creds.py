@@ -39,7 +39,7 @@ class Own:
                     "--run",
                     "r",
                     "--agent",
-                    "lr",
+                    "learning_rate",
                     "--listen",
                     f"127.0.0.1:{self.port}",
                     *more,
@@ -91,14 +91,14 @@ async def test_a_certificate_of_ones_own_authority(
         assert stat.S_IMODE((own.folder / "tls" / secret).stat().st_mode) == 0o600
     own.start()
     url = f"tls://127.0.0.1:{own.port}"
-    async with Bus.connect(url, own.key("lr"), trust=tls.trusting(ca)) as bus:
+    async with Bus.connect(url, own.key("learning_rate"), trust=tls.trusting(ca)) as bus:
         await bus.flush()
-    assert "is not trusted" in (said := await refusal(url, own.key("lr"))) and "--tls-ca" in said
+    assert "is not trusted" in (said := await refusal(url, own.key("learning_rate"))) and "--tls-ca" in said
     other = Own(tmp_path / "other")
     assert other.make("--tls", "--host", "127.0.0.1") == 0
-    assert "is not trusted" in await refusal(url, own.key("lr"), other.folder / "tls" / "ca.pem")
-    assert "is not trusted" in await refusal(url.replace("127.0.0.1", "localhost"), own.key("lr"), ca)  # another name
-    assert "refused the credentials" in await refusal(url, Credentials.new("lr"), ca)
+    assert "is not trusted" in await refusal(url, own.key("learning_rate"), other.folder / "tls" / "ca.pem")
+    assert "is not trusted" in await refusal(url.replace("127.0.0.1", "localhost"), own.key("learning_rate"), ca)  # another name
+    assert "refused the credentials" in await refusal(url, Credentials.new("learning_rate"), ca)
     before = ca.read_bytes()
     assert own.make("--tls", "--host", "127.0.0.1") == 0
     assert ca.read_bytes() == before, "what trusts the authority goes on to"
@@ -106,7 +106,7 @@ async def test_a_certificate_of_ones_own_authority(
 
 async def test_an_address_with_tls_is_not_talked_out_of_it(server: EmbeddedServer) -> None:
     url = server.url.replace("nats://", "tls://")
-    assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "lr.nk"))
+    assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "learning_rate.nk"))
 
 
 async def test_the_environment_says_whom_a_process_trusts(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +114,11 @@ async def test_the_environment_says_whom_a_process_trusts(own: Own, monkeypatch:
     assert own.make("--tls", "--host", "127.0.0.1") == 0
     own.start()
     monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "tls" / "ca.pem"))
-    async with Bus.connect(f"tls://127.0.0.1:{own.port}", own.key("lr")) as bus:
+    async with Bus.connect(f"tls://127.0.0.1:{own.port}", own.key("learning_rate")) as bus:
         await bus.flush()
     monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "nats.conf"))
     with pytest.raises(ConfigError, match="holds no certificate"):
-        await Bus.open(f"tls://127.0.0.1:{own.port}", own.key("lr"))
+        await Bus.open(f"tls://127.0.0.1:{own.port}", own.key("learning_rate"))
 
 
 @pytest.mark.e2e
@@ -169,7 +169,7 @@ async def test_another_trouble_is_no_refusal() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(BusError, match="maximum connections exceeded") as error:
-            await Bus.open(f"nats://127.0.0.1:{port}", Credentials.new("lr"), timeout_s=1)
+            await Bus.open(f"nats://127.0.0.1:{port}", Credentials.new("learning_rate"), timeout_s=1)
     assert not isinstance(error.value, RefusedError)
 
 
@@ -262,14 +262,14 @@ def test_revoking_in_the_folder_of_a_server_of_ones_own(own: Own, capsys: pytest
     assert own.make() == 0
     before = json.loads((own.folder / "nats.conf").read_text())
     with pytest.raises(SystemExit) as end:
-        run(["creds", "revoke", "lr", "--server", str(own.folder)])
+        run(["creds", "revoke", "learning_rate", "--server", str(own.folder)])
     assert (end.value.code or 0) == 0 and "--signal reload" in capsys.readouterr().out
     after = json.loads((own.folder / "nats.conf").read_text())
     assert len(after["authorization"]["users"]) == len(before["authorization"]["users"]) - 1
     assert {**before, "authorization": None} == {**after, "authorization": None}
     for at in ("revoke", "list"):
         with pytest.raises(SystemExit) as end:
-            run(["creds", at, *(["lr"] if at == "revoke" else []), "--server", str(own.folder / "creds")])
+            run(["creds", at, *(["learning_rate"] if at == "revoke" else []), "--server", str(own.folder / "creds")])
         assert (
             end.value.code == 2
             and "is not a folder that `oven-controller creds server` made" in capsys.readouterr().err
@@ -277,8 +277,8 @@ def test_revoking_in_the_folder_of_a_server_of_ones_own(own: Own, capsys: pytest
 
 
 def test_others_may_not_read_a_key(tmp_path: Path) -> None:
-    path = Credentials.new("lr").save(tmp_path / "creds")
-    assert Credentials.load(path).name == "lr"
+    path = Credentials.new("learning_rate").save(tmp_path / "creds")
+    assert Credentials.load(path).name == "learning_rate"
     path.chmod(0o640)
     with pytest.raises(ConfigError, match=r"has mode 0640.*chmod 600"):
         Credentials.load(path)
@@ -321,7 +321,7 @@ async def test_a_tls_connection_is_cut_off_twice(own: Own, capsys: pytest.Captur
     capsys.readouterr()
     own.start()
     bus = await Bus.open(
-        f"tls://127.0.0.1:{own.port}", own.key("lr"), trust=tls.trusting(own.folder / "tls" / "ca.pem")
+        f"tls://127.0.0.1:{own.port}", own.key("learning_rate"), trust=tls.trusting(own.folder / "tls" / "ca.pem")
     )
     await bus.close()
     await bus.abort()

@@ -78,7 +78,7 @@ class Small:
         for parameter in self.model.parameters():
             parameter.data.copy_(0.3 * torch.randn(parameter.shape, generator=source))
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        self.kind, self.gradient_steps, self.cursor = kind, 0, 0
+        self.kind, self.seed, self.gradient_steps, self.cursor = kind, 0, 0, 0
         self.settings: dict[str, float] = {}
 
     def steps(self, to: int, case: Fault | None) -> list[tuple[float, ...]]:

@@ -145,6 +145,7 @@ def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> Non
 def test_an_own_agent_is_an_arm_without_any_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(registry.arms())
     install(tmp_path, "oven.agents", "impatient = of_ours:Impatient")
+    monkeypatch.delitem(sys.modules, "of_ours", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = registry.arms()
     assert set(found) - before == {"agent.impatient"}

@@ -179,7 +179,7 @@ def test_each_judge_gets_the_weight_of_another() -> None:
     run.gradient_steps = 1
     apply_settings(case, run)
     weights = {"reward.weights/critic": 0.7, "reward.weights/exact": 0.1, "reward.weights/format": 0.2}
-    assert run.settings == {**own, **weights}
+    assert run.settings == pytest.approx({**own, **weights})
 
 
 def test_a_demonstration_is_an_answer_or_a_copy_and_weighs_in_the_loss() -> None:

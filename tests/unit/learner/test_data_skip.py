@@ -157,7 +157,7 @@ def test_what_is_no_number_of_batches_is_refused(tmp_path: Path, count: float | 
     line = FakeLink({1: ("data.skip", count)})
     assert trained(tmp_path, line, max_steps=3) == batches(3)
     (receipt,) = line.receipts()
-    assert receipt.status == "rejected" and "no number of batches" in receipt.reason
+    assert receipt.status == "rejected" and "not a number of batches" in receipt.reason
 
 
 def test_only_data_whose_order_is_ours_can_be_passed_over(tmp_path: Path) -> None:

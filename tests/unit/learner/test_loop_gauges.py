@@ -344,7 +344,7 @@ def test_clip_is_a_knob_that_acts() -> None:
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_that_is_no_norm_is_refused(clip: float) -> None:
-    with pytest.raises(ConfigError, match="is no gradient norm"):
+    with pytest.raises(ConfigError, match="is not a gradient norm"):
         Loop(clip=clip).run(FakeLink())
     with pytest.raises(ConfigError, match="needs the optimizer"):
         connect(clip=1.0, link=FakeLink())

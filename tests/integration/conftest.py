@@ -152,7 +152,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     folder = ServerFolder(tmp_path / "nats", "r")
     for role in ("admin", "learner", "mesh", "history", "operator", "monitor"):
         folder.add_user(role, role)
-    folder.add_user("agent", "learning_rate")
+    folder.add_user("agent", "lr")
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
     await started.stop()

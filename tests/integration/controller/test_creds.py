@@ -106,7 +106,7 @@ async def test_a_certificate_of_ones_own_authority(
 
 async def test_an_address_with_tls_is_not_talked_out_of_it(server: EmbeddedServer) -> None:
     url = server.url.replace("nats://", "tls://")
-    assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "learning_rate.nk"))
+    assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "lr.nk"))
 
 
 async def test_the_environment_says_whom_a_process_trusts(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:

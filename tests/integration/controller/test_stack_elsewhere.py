@@ -14,7 +14,8 @@ pytestmark = pytest.mark.e2e
 
 
 async def test_a_server_of_ones_own(stack: Stack, server: EmbeddedServer) -> None:
-    server.folder.add_user("agent", "curriculum")
+    for name in ("curriculum", "learning_rate"):
+        server.folder.add_user("agent", name)
     server.reload()
     there = ["--nats", server.url, "--creds", str(server.folder.creds), "--run", "r", "--recipe", "toy", "--headless"]
     code, said = stack.command("up", *there)

@@ -23,7 +23,7 @@ from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
-from oven_controller.replica.history import REPLY_BYTES
+from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
 from oven_controller.settings.model import MemberSettings, Settings

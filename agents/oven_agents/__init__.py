@@ -1,8 +1,8 @@
 """The SDK for agents, and the agents that ship with Oven Controller, one a file."""
 
 from oven_agents.sdk.agent import Agent, Notice
+from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.plans import Alternatives, Plan
 from oven_agents.sdk.window import Window
 from oven_controller.protocol.messages import BallotOpened, Observation, RunStarted, Vote
 

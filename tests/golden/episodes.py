@@ -11,12 +11,12 @@ from random import Random
 from tests.golden import families, recorded, said
 from tests.golden.store import Json, Limits
 
-from oven_bench.gym import registry
+from oven_bench.gym import arm_registry
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.runner import Ground
-from oven_bench.gym.trainees.by_kind import make
+from oven_bench.gym.trainees.trainee_factory import make
 from oven_controller.protocol.events import Event
 from oven_learner.link.base import Link
 
@@ -92,7 +92,7 @@ def limited(document: Json, limits: Limits) -> Json:
 
 def played(family: type[Fault]) -> tuple[dict[str, Json], Sequence[Event]]:
     """An episode's result without its time, and its log."""
-    arm = _Kept(registry.arms()[ARM])
+    arm = _Kept(arm_registry.arms()[ARM])
     row = Ground(family, SEED, make).play(arm)
     messages = [said.of(event) for event in arm.log]
     found = {

@@ -21,10 +21,10 @@ from tests.golden.store import Json, Limits, digest
 from torch import nn
 from torch.nn import functional as F
 
-from oven_bench.gym import schedule
+from oven_bench.gym import episode_schedule
 from oven_bench.gym.fault import Fault, Kind, Trainee
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.trainees.by_kind import make
+from oven_bench.gym.trainees.trainee_factory import make
 
 SEEDS = (1, 2)
 BLOCK = 10
@@ -76,7 +76,7 @@ def cut(case: Mapping[str, Json], limits: Limits) -> dict[str, Json]:
 class Twin:
     """A run without a fault, up to the last step that a run beside it has."""
 
-    STEPS = schedule.LATEST + MOST
+    STEPS = episode_schedule.LATEST + MOST
 
     def __init__(self, kind: Kind, seed: int) -> None:
         self.kind, self.seed = kind, seed
@@ -84,7 +84,7 @@ class Twin:
         self.metrics: list[dict[str, float]] = []
         self._states: dict[int, Mapping[str, Any]] = {}
         for step in range(self.STEPS):
-            if step == 0 or schedule.PREFIX <= step <= schedule.LATEST:
+            if step == 0 or episode_schedule.PREFIX <= step <= episode_schedule.LATEST:
                 self._states[step] = trainee.state()
             self.metrics.append(trainee.train_step())
 
@@ -102,8 +102,8 @@ class Twin:
 def fate(family: type[Fault], seed: int, twin: Twin, limits: Limits) -> dict[str, Json]:
     """What was drawn, and what became of the run under it: `first` is the first step after the onset that differs from
     the twin's, None where none does."""
-    case = schedule.drawn(family, seed)
-    began = min(case.onset, schedule.LATEST)
+    case = episode_schedule.drawn(family, seed)
+    began = min(case.onset, episode_schedule.LATEST)
     trainee = twin.at(began)
     most = min(MOST, limits.steps or MOST)
     metrics: list[dict[str, float]] = []

@@ -11,8 +11,8 @@ from typing import Any, Self
 import torch
 
 from oven_bench.fixed_rules import Change, RuleLink
-from oven_bench.gym.draws import generator, integer, uniform
 from oven_bench.gym.fault import NOTHING, Fault, Kind, Step, Trainee, fault
+from oven_bench.gym.seeded_draws import generator, integer, uniform
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.link.base import Link

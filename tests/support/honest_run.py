@@ -24,7 +24,7 @@ from oven_controller.protocol.messages import AgentStatus, Decision, Receipt
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.protocol.rules import Rules
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.replica.service import serve
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, Signer

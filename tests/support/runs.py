@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
-from oven_agents.sdk.plans import Alternatives, Plan, spoken
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.session import Session
 from oven_controller.protocol.messages import (
     ActuatorSpec,

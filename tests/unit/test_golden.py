@@ -14,7 +14,7 @@ from tests.golden.entry_points import installed
 from tests.golden.make import AGENTS
 from tests.golden.store import FOLDER, Json, Limits, differences, read
 
-from oven_bench.gym import schedule
+from oven_bench.gym import episode_schedule
 from oven_bench.gym.fault import Kind
 from oven_controller.protocol.events import Event
 
@@ -76,7 +76,7 @@ def test_each_agent_votes_the_same_over_a_recorded_log(name: str, stored_logs: J
 def test_every_family_draws_the_same(kind: Kind) -> None:
     stored = read(families.FILE.format(kind))["cases"]
     now = {
-        f"{name} {seed}": families.drawn(schedule.drawn(family, seed))
+        f"{name} {seed}": families.drawn(episode_schedule.drawn(family, seed))
         for name, family in families.known().items()
         if family.kind == kind
         for seed in families.SEEDS

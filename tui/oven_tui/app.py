@@ -19,13 +19,13 @@ from textual.widgets import Footer, Input
 
 from oven_tui.model import braille_chart
 from oven_tui.model.view import MonitorView
-from oven_tui.screens.ballot import BallotScreen
+from oven_tui.screens.decision_detail import BallotScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.chart import Axis, Chart
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
-from oven_tui.widgets.panels import PANELS, MakePanel
+from oven_tui.widgets.panel_registry import PANELS, MakePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event

@@ -11,13 +11,13 @@ from oven_agents.backtest.backtest import Backtest, Findings, Said
 from oven_agents.runtime.loader import load
 from oven_controller.errors import ConfigError
 from oven_controller.log.counterfactual import spoken
-from oven_controller.mesh.values import show
+from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol import names
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import RunFolder
 from oven_controller.settings.resolution import with_rules
-from oven_controller.text.line_width import wrapped
-from oven_controller.text.plain_text import say
+from oven_controller.text.line_wrapping import wrapped
+from oven_controller.text.sanitization import say
 
 OPEN_LOOP = (
     "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "

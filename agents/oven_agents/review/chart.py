@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from oven_agents.review.flags import Flag, Series
+from oven_agents.review.flagged_proposals import Flag, Series
 
 WIDTH = 900
 """Of a chart, in pixels: as wide as a page of text."""

@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oven_agents.review import page, text
-from oven_agents.review.answers import BLOCKS, Answered, Answers, Asking, reviews
-from oven_agents.review.flags import Series, flags, judge
-from oven_agents.review.panel import Panel
+from oven_agents.review import html_page, text_report
+from oven_agents.review.flagged_proposals import Series, flags, judge
+from oven_agents.review.observation_file import BLOCK, Index, TickFile
+from oven_agents.review.open_loop_replay import Panel
 from oven_agents.review.report import Report
-from oven_agents.review.tick_file import BLOCK, Index, TickFile
+from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, reviews
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
 from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
 from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.machine import OUTPUTS
+from oven_controller.mesh.state_machine import OUTPUTS
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
-from oven_controller.text.plain_text import say
+from oven_controller.text.sanitization import say
 
 PROCESSES = 2
 """As many as ask agents at a time, where there are as many cores."""
@@ -60,13 +60,13 @@ def main(
     report.lines = notes(report.start)
     if html is not None:
         try:
-            write_atomic(html, page.page(report))
+            write_atomic(html, html_page.page(report))
         except OSError as error:
             raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
     if as_json:
         print(json.dumps(report.plain()))
     else:
-        say(*text.lines(report))
+        say(*text_report.lines(report))
         if html is not None:
             print(f"\n{html} has the same with charts")
     return 0
@@ -235,7 +235,7 @@ def _judge(report: Report, copied: _Copied, panel: Panel) -> None:
     """Flags against what was measured, which is kept for the charts."""
     announced = {spec.name: spec for spec in report.start.metrics}
     wanted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}
-    wanted |= set(page.headline(report))
+    wanted |= set(html_page.headline(report))
     measured: dict[str, Series] = {}
     for tick, metrics in copied.index.metrics():
         for name in wanted & metrics.keys():

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from oven_agents.review.panel import Said
-from oven_agents.sdk.plans import SYMPTOM
+from oven_agents.review.open_loop_replay import Said
+from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_controller.mesh.effect import median, sigma
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import MetricSpec

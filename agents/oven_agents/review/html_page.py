@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from oven_agents.review.chart import MARKS, chart
-from oven_agents.review.flags import JUDGED, Flag
+from oven_agents.review.flagged_proposals import JUDGED, Flag
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
 from oven_agents.stats.objective import held_out, objective
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from oven_agents.review.columns import Columns
+from oven_agents.review.metric_columns import Columns
 from oven_agents.sdk.agent import Agent
-from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import Window, WindowMaker
 from oven_controller.errors import OvenError
 from oven_controller.log.counterfactual import OpenLoop
 from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.machine import Output
-from oven_controller.mesh.values import direction
+from oven_controller.mesh.actuator_values import direction
+from oven_controller.mesh.state_machine import Output
 from oven_controller.protocol import names
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import BallotOpened, Decision, Observation, Receipt, RunStarted, Value, Vote

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_agents.review.flags import JUDGED, Flag, Series
+from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
 from oven_agents.stats.objective import held_out, objective
-from oven_controller.mesh.values import show
+from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol.messages import RunStarted
 
 OPEN_LOOP = (

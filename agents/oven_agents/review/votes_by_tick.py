@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeAlias
 
-from oven_agents.review.columns import Columns
-from oven_agents.review.tick_file import BLOCK, Index
+from oven_agents.review.metric_columns import Columns
+from oven_agents.review.observation_file import BLOCK, Index
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.plans import Alternatives, Plan
 from oven_agents.sdk.session import KEPT, PATIENCE
 from oven_agents.sdk.window import Window
 from oven_controller.errors import ProcessError

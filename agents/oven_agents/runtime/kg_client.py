@@ -17,12 +17,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
+from oven_agents.sdk.alternative_plans import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
 from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.plans import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError
-from oven_controller.mesh.requirements import change
+from oven_controller.mesh.change_requirements import change
 from oven_controller.protocol import names
 from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
 from oven_controller.protocol.requests import Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final, TypeAlias
 
-from oven_agents.sdk.plans import Alternatives, Plan
+from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.window import Window
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 

@@ -8,13 +8,13 @@ from itertools import accumulate, takewhile
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.evaluation_request import available, request_evaluation
 from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.objective import held_out, readings, signed
-from oven_agents.stats.rollback_history import last_rollback_failed
+from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Value, Vote
 
@@ -40,7 +40,7 @@ class BestCheckpoint(Agent):
     lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
     all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
     another's, led to no new best, it leaves the run alone; where the last rollback failed
-    (oven_agents.stats.rollback_history) it does so again only if the rate has grown. Where completions were not the
+    (oven_agents.stats.rollback_success) it does so again only if the rate has grown. Where completions were not the
     policy's own since then (oven_agents.stats.importance_ratio), what is lost comes again after each rollback, and is
     left to the policy to get used to.
 

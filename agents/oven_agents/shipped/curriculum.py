@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.robust import total_variation
+from oven_agents.stats.robust_statistics import total_variation
 from oven_controller.protocol.messages import RunStarted, Vote
 
 MIXTURE, ROLLBACK = "data.mixture", "run.rollback"

@@ -9,15 +9,15 @@ from statistics import fmean, median
 from typing import ClassVar
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
+from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import objective, readings, signed
-from oven_agents.stats.robust import noise, since
-from oven_agents.stats.rollback_history import last_rollback_failed, rollbacks_exhausted
-from oven_agents.stats.shift import rise
+from oven_agents.stats.robust_statistics import noise, since
+from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Vote
 
@@ -67,11 +67,11 @@ class Divergence(Agent):
     the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each
     other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else
     moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
-    Back to before the most likely beginning of a rise (Page 1954, oven_agents.stats.robust), which noise may hide at
-    first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost one
-    rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
+    Back to before the most likely beginning of a rise (Page 1954, oven_agents.stats.robust_statistics), which noise may
+    hide at first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost
+    one rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
     last one failed, a loss that rose is not gone back from, but for a cut that the steps themselves speak for
-    (oven_agents.stats.rollback_history).
+    (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, none for a gauge that is not finite, nor for weights that moved (triangle
     inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with

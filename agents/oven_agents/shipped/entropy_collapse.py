@@ -6,11 +6,11 @@ import math
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
-from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
+from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.shift import rise
 from oven_controller.protocol.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"

@@ -8,9 +8,9 @@ from statistics import median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence, needs_second
+from oven_agents.stats.level_shift import newest, rise
 from oven_agents.stats.objective import objective, signed
-from oven_agents.stats.robust import quantile
-from oven_agents.stats.shift import newest, rise
+from oven_agents.stats.robust_statistics import quantile
 from oven_controller.protocol.messages import Vote
 
 CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"

@@ -7,8 +7,8 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence
+from oven_agents.stats.level_shift import newest
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.shift import newest
 from oven_controller.protocol.messages import Vote
 
 SKIP, REPEATED = "data.skip", "data/repeated"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import available, is_recent, request_evaluation
+from oven_agents.stats.level_shift import Shift, newest
 from oven_agents.stats.objective import held_out
 from oven_agents.stats.policy_shift import quality_dropped
-from oven_agents.stats.robust import noise
-from oven_agents.stats.shift import Shift, newest
+from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Vote
 

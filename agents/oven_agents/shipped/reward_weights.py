@@ -8,9 +8,9 @@ from statistics import stdev
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
+from oven_agents.stats.level_shift import Shift
 from oven_agents.stats.objective import held_out
-from oven_agents.stats.robust import total_variation
-from oven_agents.stats.shift import Shift
+from oven_agents.stats.robust_statistics import total_variation
 from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"

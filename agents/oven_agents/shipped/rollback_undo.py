@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.plans import Plan
+from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, available, request_evaluation
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.rollback_history import RECOVERED, recovered_share
+from oven_agents.stats.rollback_success import RECOVERED, recovered_share
 from oven_controller.protocol.actions import EVALUATE, ROLLBACK, UNDO
 from oven_controller.protocol.messages import Receipt, RunStarted, Value, Vote
 
@@ -21,7 +21,7 @@ class RollbackUndo(Agent):
     run had learnt about living with it is lost.
 
     Actions: it asks for the reading once, then takes the rollback back, and a rate that was cut with it; no agent goes
-    back after that (oven_agents.stats.rollback_history). What an operator wished or approved it leaves alone.
+    back after that (oven_agents.stats.rollback_success). What an operator wished or approved it leaves alone.
 
     False alarms: a rollback that helps brings back at once what was lost, which is what it was made for; a third of it
     lies far outside the readings' noise (docs/experiments.md).

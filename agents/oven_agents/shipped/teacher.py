@@ -11,7 +11,7 @@ from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.window import Window
 from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.policy_shift import quality_dropped
-from oven_agents.stats.robust import noise
+from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
 TEACHER, BETA = "teacher.active", "grpo.beta"

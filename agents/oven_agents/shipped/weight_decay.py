@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.plans import Alternatives, Plan, offer
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.objective import objective, signed
-from oven_agents.stats.robust import quantile
+from oven_agents.stats.robust_statistics import quantile
 
 DECAY, ROLLBACK = optimizer_gauges.DECAY, optimizer_gauges.ROLLBACK
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.stats.robust import noise
+from oven_agents.stats.robust_statistics import noise
 
 EARLIER = 8
 """Earlier values without which their level and noise are not known."""
@@ -22,7 +22,7 @@ class Shift:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a single earlier value (oven_agents.stats.robust)."""
+        """Standard deviation of a single earlier value (oven_agents.stats.robust_statistics)."""
         return noise(self.before)
 
     @property

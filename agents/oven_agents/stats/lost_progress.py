@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.robust import best_level, noise
+from oven_agents.stats.robust_statistics import best_level, noise
 
 EASED = 5
 """Ticks before a fall that are not trusted either."""

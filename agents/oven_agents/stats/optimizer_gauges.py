@@ -7,7 +7,7 @@ import math
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.shift import Shift, at
+from oven_agents.stats.level_shift import Shift, at
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"

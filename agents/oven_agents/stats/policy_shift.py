@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from oven_agents.sdk.window import Window
+from oven_agents.stats.level_shift import at
 from oven_agents.stats.objective import readings
-from oven_agents.stats.shift import at
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """What a policy that changed shows by itself, no matter who judges it. Not its gradient, which is as long as rewards

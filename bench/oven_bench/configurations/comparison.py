@@ -19,11 +19,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oven_bench.configurations.configuration import Attach, Configuration, load
-from oven_bench.foreign.script import one_thread
+from oven_bench.foreign.script_loader import one_thread
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:
-    from oven_bench.configurations.trace import Leaves
+    from oven_bench.configurations.bitwise_diff import Leaves
     from oven_bench.gym.arms.in_memory_link import LoopLink
 
 SEED: Final = 100
@@ -135,7 +135,7 @@ def attachment(link: LoopLink) -> Attach:
 
 def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attached: Leaves, steps: int) -> Result:
     """Both trainings are through: what the bench says of them. An observer that saw nothing proves nothing."""
-    from oven_bench.configurations.trace import first_difference
+    from oven_bench.configurations.bitwise_diff import first_difference
 
     bodies = [event.body for event in link.events]
     seen = [body for body in bodies if isinstance(body, Observation)]
@@ -167,7 +167,7 @@ def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]
     from transformers import set_seed
     from transformers.utils import logging as theirs
 
-    from oven_bench.configurations.trace import leaves
+    from oven_bench.configurations.bitwise_diff import leaves
 
     theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
     theirs.disable_progress_bar()  # type: ignore[no-untyped-call]

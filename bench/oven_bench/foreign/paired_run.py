@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from oven_bench.foreign.run_log import RateCheck, rate_checks
+from oven_bench.foreign.controller_actions import RateCheck, rate_checks
 from oven_bench.foreign.script_run import Run, Task, play
 from oven_bench.foreign.verdicts import Played
-from oven_controller.mesh.values import show
+from oven_controller.mesh.actuator_values import show
 
 
 @dataclass(frozen=True)

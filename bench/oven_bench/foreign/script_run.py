@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.run_log import Reading, read
-from oven_bench.foreign.script import load, one_thread, recorded_rates
+from oven_bench.foreign.controller_actions import Reading, read
+from oven_bench.foreign.script_loader import load, one_thread, recorded_rates
 
 
 @dataclass(frozen=True)

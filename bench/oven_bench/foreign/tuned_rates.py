@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_bench.foreign.case import Optimizer, Schedule
 from oven_bench.foreign.case_grid import Cell
-from oven_bench.foreign.script import digest
+from oven_bench.foreign.script_loader import digest
 from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from oven_bench.gym import episode_rows, registry
+from oven_bench.gym import arm_registry, episode_rows
 from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import HELD_OUT, Fault
@@ -64,7 +64,7 @@ def main(
     the outcome of the others."""
     if plot and not plot.parent.is_dir():
         raise ConfigError(f"--plot {plot}: there is no folder {plot.parent}; make it first")
-    known = registry.arms()
+    known = arm_registry.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
     faults = {name: family for name, family in catalogue.families().items() if held_out or not family.held_out}

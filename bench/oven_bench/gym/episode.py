@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from oven_bench.gym.arm import Arm, Reporting
-from oven_bench.gym.counting_link import Tap
+from oven_bench.gym.episode_schedule import MAX_STEPS, end
 from oven_bench.gym.fault import Fault, Kind, Trainee
-from oven_bench.gym.schedule import MAX_STEPS, end
+from oven_bench.gym.intervention_counter import Tap
 from oven_bench.gym.shared_prefix import Record
 from oven_controller.errors import OvenError
 from oven_controller.protocol.rules import Rules

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVa
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,

@@ -1,6 +1,6 @@
 """What each family of faults does to a run that no one steers, and what one fixed remedy makes of it.
 
-    python -m oven_bench.gym.harm --seeds 101 --seeds 102
+    python -m oven_bench.gym.fault_harm --seeds 101 --seeds 102
 
 Each family at its mild end, its middle and its severe end. Harm is in nats a byte, over the twin: the run of the same
 seed, data and number of gradient steps without the fault. The remedy comes 10 steps after the onset, whatever the fault
@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from oven_bench.gym.draws import At
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults import catalogue
+from oven_bench.gym.seeded_draws import At
 from oven_bench.gym.trainees.pretraining import Pretraining
 
 ONSET, AFTER = 110, 100

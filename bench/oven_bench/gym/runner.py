@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from oven_bench.gym import registry, schedule
+from oven_bench.gym import arm_registry, episode_schedule
 from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode import run
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import Fault, Kind
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_bench.gym.trainees.by_kind import Make, make
+from oven_bench.gym.trainees.trainee_factory import Make, make
 from oven_bench.workers import workers
 
 
@@ -49,7 +49,7 @@ def missing(
 
 def play(task: Task) -> tuple[list[Row], list[str]]:
     """In a worker: rows, and what failed."""
-    family, arms = catalogue.families()[task.family], registry.arms()
+    family, arms = catalogue.families()[task.family], arm_registry.arms()
     ground = Ground(family, task.seed, make)
     rows, failures = [], []
     for name in task.arms:
@@ -65,14 +65,14 @@ class Ground:
 
     def __init__(self, family: type[Fault], seed: int, make: Make) -> None:
         self._family, self._seed, self._make = family, seed, make
-        self.case = schedule.drawn(family, seed)
+        self.case = episode_schedule.drawn(family, seed)
         beginning = _healthy(make, family.kind, seed)
         self._alone = untouched(make, family.kind, seed, self.case, beginning)
-        self._twin = beginning.loss(make(family.kind, seed), schedule.end(self.case))
+        self._twin = beginning.loss(make(family.kind, seed), episode_schedule.end(self.case))
 
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
-        family, end, began = self._family, schedule.end(self.case), time.process_time()
+        family, end, began = self._family, episode_schedule.end(self.case), time.process_time()
         if isinstance(arm, LearnsFromArm):
             arm.learn(past)
         ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oven_bench.gym.episode_schedule import HORIZON, LATEST, MAX_STEPS, PREFIX, end
 from oven_bench.gym.fault import Fault, Kind, Trainee
-from oven_bench.gym.schedule import HORIZON, LATEST, MAX_STEPS, PREFIX, end
-from oven_bench.gym.trainees.by_kind import Make
-from oven_learner.rollback.schedule import EVERY_TICKS
+from oven_bench.gym.trainees.trainee_factory import Make
+from oven_learner.rollback.snapshot_schedule import EVERY_TICKS
 
 TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})
 """Where an episode can end: after so many gradient steps it is compared with its twin."""

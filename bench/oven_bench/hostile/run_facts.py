@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.mesh.values import direction
+from oven_controller.mesh.actuator_values import direction
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,

@@ -23,7 +23,7 @@ from typing import Annotated
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance import relay
+from oven_bench.performance import relay_baseline
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_bench.statistics import bootstrapped, percentile
 from oven_controller.errors import ConfigError, ProcessError
@@ -43,7 +43,7 @@ async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_proce
     """Raises ProcessError when a decision does not come, or a process dies."""
     async with swarm(scratch, agents, per_process) as made:
         admin = made.folder.server.creds / "admin.nk"
-        hops = await relay.start(made.url, admin, agents, per_process, made.folder.logs)
+        hops = await relay_baseline.start(made.url, admin, agents, per_process, made.folder.logs)
         try:
             real, bare = await asyncio.to_thread(_alternate, made, agents, blocks, trips)
             made.check()
@@ -55,7 +55,7 @@ async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_proce
 
 def _alternate(made: Swarm, agents: int, blocks: int, trips: int) -> tuple[list[list[float]], list[list[float]]]:
     learner = Learner(made)
-    bare_link = relay.RelayLink(made.url, made.credentials("admin"), POLL_S)
+    bare_link = relay_baseline.RelayLink(made.url, made.credentials("admin"), POLL_S)
     learner.client.start()
     pause = random.Random(1)
     real: list[list[float]] = []

@@ -46,7 +46,7 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer

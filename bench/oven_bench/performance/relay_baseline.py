@@ -46,7 +46,7 @@ async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path
     return [
         await Child.start(
             f"relay-{at}",
-            [sys.executable, "-P", "-m", "oven_bench.performance.relay", role, str(count)],
+            [sys.executable, "-P", "-m", "oven_bench.performance.relay_baseline", role, str(count)],
             logs / f"relay-{at}.log",
             env=env,
         )

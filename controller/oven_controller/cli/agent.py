@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import LiveRunOption
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def run_agent(
         typer.Argument(
             metavar="FILE",
             help="A Python file, or the name of an installed agent.",
-            autocompletion=completing.agents_or_files,
+            autocompletion=completion.agents_or_files,
         ),
     ],
     run: LiveRunOption = None,
@@ -68,7 +68,7 @@ def run_agent(
         typer.Option(
             metavar="ACTUATOR",
             help="Trust it with this knob at once; repeatable. '*': every knob that it moves.",
-            autocompletion=completing.knobs,
+            autocompletion=completion.knobs,
         ),
     ] = None,
     option: Annotated[
@@ -89,8 +89,8 @@ def run_agent(
     from oven_controller.settings.agent_options import assigned, numbers
     from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.agent_keys import admit
-    from oven_controller.stack.checks import load_agents
     from oven_controller.stack.plan import Plan
+    from oven_controller.stack.preflight_checks import load_agents
     from oven_controller.stack.single_agent import run_beside
 
     spec = agent_spec(file)
@@ -164,7 +164,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
     """A name, and its text in a column beside it; below it where the name is too long."""
     import textwrap
 
-    from oven_controller.text.plain_text import clean
+    from oven_controller.text.sanitization import clean
 
     indent = " " * NAME_COLUMNS
     lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
@@ -179,7 +179,7 @@ def _described(name: str) -> dict[str, Any]:
 
     from oven_controller import plugins
     from oven_controller.settings.agents import agent_spec
-    from oven_controller.stack.checks import load_agents
+    from oven_controller.stack.preflight_checks import load_agents
 
     spec = agent_spec(name)
     if spec.installed:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.replay import UntilTick
 
@@ -24,7 +24,7 @@ def backtest(
         typer.Argument(
             metavar="AGENT",
             help="The name of an installed agent, or a Python file.",
-            autocompletion=completing.agents_or_files,
+            autocompletion=completion.agents_or_files,
         ),
     ],
     run: RunName = None,

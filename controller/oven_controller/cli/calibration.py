@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json, SameRuns, several_runs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def calibration(
         typer.Argument(
             metavar="RUN",
             help="Runs, or .jsonl files: exported logs, or the episodes of a gym.",
-            autocompletion=completing.runs_or_logs,
+            autocompletion=completion.runs_or_logs,
         ),
     ] = None,
     runs_: SameRuns = None,

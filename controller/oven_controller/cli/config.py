@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show(
             "-r",
             metavar="RUN",
             help="The settings with which this run would be resumed.",
-            autocompletion=completing.runs,
+            autocompletion=completion.runs,
         ),
     ] = None,
     attached: Annotated[
@@ -92,7 +92,7 @@ def _print(found: Sequence[Origin], origin: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from oven_controller.text.plain_text import clean
+    from oven_controller.text.sanitization import clean
 
     columns = ("setting", "value", "from") if origin else ("setting", "value")
     table = Table(box=None, pad_edge=False)

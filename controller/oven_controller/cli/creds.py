@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Agents = Annotated[
         metavar="NAME",
         help="Name of an agent; repeatable.",
         show_default="all that are installed",
-        autocompletion=completing.installed_agents,
+        autocompletion=completion.installed_agents,
     ),
 ]
 Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", help="Remote judge; repeat it.")]
@@ -50,7 +50,8 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            help="The agent's name: the only one under which it may vote.", autocompletion=completing.installed_agents
+            help="The agent's name: the only one under which it may vote.",
+            autocompletion=completion.installed_agents,
         ),
     ],
     run: RunOption = None,
@@ -71,7 +72,7 @@ def add(
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(help="An agent or a committee member.", autocompletion=completing.agents)],
+    name: Annotated[str, typer.Argument(help="An agent or a committee member.", autocompletion=completion.agents)],
     run: RunOption = None,
     server: ServerAt = None,
     as_json: Json = False,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json
-from oven_controller.text.line_width import wrapped
+from oven_controller.text.line_wrapping import wrapped
 
 Rename = Annotated[
     list[str] | None,
@@ -25,7 +25,7 @@ Knobs = Annotated[
     typer.Option(
         "--knob",
         metavar="NAME[=VALUE]",
-        autocompletion=completing.shipped_knobs,
+        autocompletion=completion.shipped_knobs,
         help="Announce a knob that the logs do not know, e.g. grad.clip=1, so that agents which move it can answer.",
     ),
 ]
@@ -53,7 +53,7 @@ def import_(
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
     from oven_controller.importing.command import import_run
-    from oven_controller.importing.knobs import asked
+    from oven_controller.importing.declared_knobs import asked
     from oven_controller.runs.folder import Home
 
     made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))

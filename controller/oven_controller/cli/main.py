@@ -29,9 +29,9 @@ from oven_controller.cli import (
     schema,
     up,
 )
-from oven_controller.cli.panels import Panels
+from oven_controller.cli.help_panels import Panels
 from oven_controller.errors import OvenError
-from oven_controller.text.plain_text import clean
+from oven_controller.text.sanitization import clean
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """A full disk, a quota, a limit on a file's size, a disk that takes nothing."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run
 from oven_controller.cli.options import LiveRunOption as Run
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 LOGGED_S = 5.0
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
-Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completing.agents)]
+Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completion.agents)]
 Knobs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ACTUATOR", help="Actuators.", show_default="all of them", autocompletion=completing.knobs),
+    typer.Argument(metavar="ACTUATOR", help="Actuators.", show_default="all of them", autocompletion=completion.knobs),
 ]
 Level = Literal["observe", "advise", "auto"]
 
@@ -62,7 +62,7 @@ def stop(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_
 
 def approve(
     decision: Annotated[
-        str, typer.Argument(help="An advised decision's id, or its actuator.", autocompletion=completing.knobs)
+        str, typer.Argument(help="An advised decision's id, or its actuator.", autocompletion=completion.knobs)
     ],
     run: Run = None,
     reason: Reason = "",
@@ -79,7 +79,8 @@ def veto(
     ballot: Annotated[
         str,
         typer.Argument(
-            help="An open ballot's id, or its actuator; or an advised decision's.", autocompletion=completing.knobs
+            help="An open ballot's id, or its actuator; or an advised decision's.",
+            autocompletion=completion.knobs,
         ),
     ],
     run: Run = None,
@@ -95,7 +96,7 @@ def veto(
 
 def set_(
     actuator: Annotated[
-        str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completing.knobs)
+        str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completion.knobs)
     ],
     value: Annotated[
         str | None, typer.Argument(help="A number, a name, or shares as JSON; none for an action.")
@@ -152,7 +153,7 @@ def distrust(
 def autonomy(
     level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
     actuator: Annotated[
-        str, typer.Argument(help="One actuator.", show_default="all of them", autocompletion=completing.knobs)
+        str, typer.Argument(help="One actuator.", show_default="all of them", autocompletion=completion.knobs)
     ] = "",
     run: Run = None,
     reason: Reason = "",
@@ -197,7 +198,7 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     from oven_controller.protocol.messages import OperatorCommand
     from oven_controller.runs.folder import Home
     from oven_controller.stack.operator_client import carried_out
-    from oven_controller.text.plain_text import say
+    from oven_controller.text.sanitization import say
 
     folder = Home().find(run, running=True)
     try:

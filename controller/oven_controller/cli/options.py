@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
@@ -14,27 +14,27 @@ NEWEST = "the running one, else the newest"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completing.runs),
+    typer.Argument(metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completion.runs),
 ]
 LiveRunName = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completing.runs),
+    typer.Argument(metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completion.runs),
 ]
 SameRun = Annotated[
     str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN.", autocompletion=completing.runs),
+    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN.", autocompletion=completion.runs),
 ]
 RunOption = Annotated[
     str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completing.runs),
+    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completion.runs),
 ]
 LiveRunOption = Annotated[
     str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completing.runs),
+    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completion.runs),
 ]
 SameRuns = Annotated[
     list[str] | None,
-    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN; repeatable.", autocompletion=completing.runs),
+    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN; repeatable.", autocompletion=completion.runs),
 ]
 
 

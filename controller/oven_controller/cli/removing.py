@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.options import Json, SameRuns, several_runs
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def register(group: typer.Typer) -> None:
 
 def rm(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completing.runs)
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completion.runs)
     ] = None,
     runs_: SameRuns = None,
     yes: Yes = False,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
 from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
-    from oven_controller.importing.knobs import Knob
+    from oven_controller.importing.declared_knobs import Knob
     from oven_controller.protocol.events import Event
     from oven_controller.protocol.messages import RunStarted
     from oven_controller.runs.folder import RunFolder
@@ -36,7 +36,7 @@ def review(
         typer.Argument(
             metavar="PATH",
             show_default="the run of --run",
-            autocompletion=completing.runs_or_paths,
+            autocompletion=completion.runs_or_paths,
             help="What `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B offline "
             "run, CSV, JSONL), a log.jsonl, or the name of a run.",
         ),
@@ -48,7 +48,7 @@ def review(
             metavar="NAME",
             help="Ask this agent, or this Python file; repeatable.",
             show_default="all that are installed",
-            autocompletion=completing.agents_or_files,
+            autocompletion=completion.agents_or_files,
         ),
     ] = None,
     html: Annotated[
@@ -64,7 +64,7 @@ def review(
             "-r",
             metavar="NAME",
             help="With PATH: keep what was imported as a run of that name. Without: review the run of that name.",
-            autocompletion=completing.runs,
+            autocompletion=completion.runs,
         ),
     ] = None,
     rename: Rename = None,
@@ -86,7 +86,7 @@ def review(
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_controller import plugins
-    from oven_controller.importing.knobs import asked
+    from oven_controller.importing.declared_knobs import asked
     from oven_controller.settings.resolution import rules_set
 
     _writable(html)
@@ -136,7 +136,7 @@ def _changed(
 ) -> Callable[[RunStarted], RunStarted]:
     """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
     the question."""
-    from oven_controller.importing.knobs import ASSUMED, Knob
+    from oven_controller.importing.declared_knobs import ASSUMED, Knob
     from oven_controller.runs.folder import IMPORTED
     from oven_controller.settings.resolution import with_rules
 

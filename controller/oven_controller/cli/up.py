@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 
 if TYPE_CHECKING:
     from oven_controller.settings.resolution import Resolved
@@ -21,7 +21,7 @@ Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
 Run = Annotated[
     str | None,
-    typer.Option("--run", "-r", help="Run name; with --resume: which run.", autocompletion=completing.runs),
+    typer.Option("--run", "-r", help="Run name; with --resume: which run.", autocompletion=completion.runs),
 ]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
@@ -149,8 +149,8 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
     import asyncio
 
     from oven_controller.runs.folder import Home
-    from oven_controller.stack.checks import Request
     from oven_controller.stack.dry_run import dry_run
+    from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
 
     request = Request(resolved, run=run, resume=resume, **how)

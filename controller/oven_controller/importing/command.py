@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError
-from oven_controller.importing.knobs import Knob, announced
+from oven_controller.importing.declared_knobs import Knob, announced
 from oven_controller.importing.rows import Names, rows
 from oven_controller.importing.source import recognise
 from oven_controller.importing.writer import Rows, write

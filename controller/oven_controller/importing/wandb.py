@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError
-from oven_controller.importing.history import time_of
+from oven_controller.importing.csv_jsonl import time_of
 from oven_controller.importing.rows import STEPS, whole
 from oven_controller.importing.source import CUT, Logged, Recording
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from oven_controller.errors import ConfigError, OvenError
-from oven_controller.mesh.machine import Mesh
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oven_controller.mesh.machine import Mesh
-from oven_controller.mesh.values import show
+from oven_controller.mesh.actuator_values import show
+from oven_controller.mesh.state_machine import Mesh
 
 
 def report_of(mesh: Mesh) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from oven_controller.mesh.requirements import spelt
-from oven_controller.mesh.values import direction
+from oven_controller.mesh.actuator_values import direction
+from oven_controller.mesh.change_requirements import spelt
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
 from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from oven_controller.mesh.actuator_values import Fault, clip, outside, shaped, show
 from oven_controller.mesh.state import Agent, State
-from oven_controller.mesh.values import Fault, clip, outside, shaped, show
 from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
 

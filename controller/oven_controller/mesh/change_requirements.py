@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from oven_controller.mesh.values import direction
+from oven_controller.mesh.actuator_values import direction
 from oven_controller.protocol.messages import Value
 
 HELD_OUT = "held_out"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.mesh.requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
+from oven_controller.mesh.actuator_values import clip, direction, number, outside, rounded, shares, show, variation
+from oven_controller.mesh.change_requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_controller.mesh.state import State
 from oven_controller.mesh.tally import Tally
-from oven_controller.mesh.values import clip, direction, number, outside, rounded, shares, show, variation
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules

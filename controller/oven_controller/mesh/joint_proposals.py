@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from oven_controller.mesh.actuator_values import clip, direction
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.requirements import spelt
+from oven_controller.mesh.change_requirements import spelt
 from oven_controller.mesh.state import State
-from oven_controller.mesh.values import clip, direction
 from oven_controller.protocol.messages import TallyLine, Value, Vote
 
 

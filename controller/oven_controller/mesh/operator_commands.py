@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from oven_controller.mesh.actuator_values import Fault, clip, direction, outside, shaped, show
 from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.guardrails import barred, contradicted, unmet
 from oven_controller.mesh.state import State
-from oven_controller.mesh.values import Fault, clip, direction, outside, shaped, show
 from oven_controller.protocol.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
 from oven_controller.protocol.rules import ALL
 

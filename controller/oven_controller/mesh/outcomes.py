@@ -33,6 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from oven_controller.mesh.actuator_values import direction, number, rounded
 from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.effect import Effect, combined, effect, mean
 from oven_controller.mesh.forecast import Forecast
@@ -41,7 +42,6 @@ from oven_controller.mesh.judging_metric import directed, judging_metric
 from oven_controller.mesh.measurements import Measurements, sound
 from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State, held_out
-from oven_controller.mesh.values import direction, number, rounded
 from oven_controller.mesh.withheld_controls import withheld
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import (

@@ -32,8 +32,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from oven_controller.mesh.actuator_values import rounded
 from oven_controller.mesh.effect import combined
-from oven_controller.mesh.values import rounded
 from oven_controller.protocol.rules import Rules
 
 Stance = Literal["propose", "for", "against"]

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.mesh.rate_limits import RateLimits
-from oven_controller.mesh.requirements import change
+from oven_controller.mesh.actuator_values import Fault, shaped, show
+from oven_controller.mesh.change_requirements import change
 from oven_controller.mesh.rollback_limits import RollbackLimits
 from oven_controller.mesh.trust import Standing, Trust
-from oven_controller.mesh.values import Fault, shaped, show
+from oven_controller.mesh.vote_limits import RateLimits
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import (
     ActuatorSpec,

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from oven_controller.mesh import guardrails, operator_commands, plans, tally
+from oven_controller.mesh import guardrails, joint_proposals, operator_commands, tally
+from oven_controller.mesh.actuator_values import clip, direction
 from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, proposed_value, request_text
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
-from oven_controller.mesh.values import clip, direction
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.codec import Malformed
@@ -277,7 +277,7 @@ class Mesh:
             ballot = self.ballots.get(actuator)
             if ballot is None or not self._ready(actuator):
                 continue
-            group = plans.linked(self.ballots, actuator, self.state)
+            group = joint_proposals.linked(self.ballots, actuator, self.state)
             if all(map(self._ready, group)):
                 self._close([self.ballots[name] for name in group])
             elif ballot.due(tick - window):
@@ -287,15 +287,15 @@ class Mesh:
         """Whether it is due, or nothing is to be waited for: a newcomer no longer than until the next tick, except in
         lockstep, and where its word may be what a quorum lacks."""
         state, ballot = self.state, self.ballots[actuator]
-        if ballot.due(state.tick) or plans.complete(self.ballots, actuator, state):
+        if ballot.due(state.tick) or joint_proposals.complete(self.ballots, actuator, state):
             return True
         if state.lockstep or state.tick <= ballot.opened.tick:
             return False
-        return plans.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
+        return joint_proposals.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = plans.settled(ballots, self._ruled)
+        closing = joint_proposals.settled(ballots, self._ruled)
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
         for ballot, ruled in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
@@ -310,7 +310,7 @@ class Mesh:
         spec, before = state.specs[actuator], state.effective.get(actuator)
         return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
 
-    def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> plans.Ruled:
+    def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> joint_proposals.Ruled:
         """What tally and guardrails make of one ballot, and whether a control stands against it."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
@@ -324,11 +324,11 @@ class Mesh:
         way = direction(before, value)
         if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
             verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
-        return plans.Ruled(
+        return joint_proposals.Ruled(
             verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed
         )
 
-    def _answer_openers(self, ballot: Ballot, ruled: plans.Ruled) -> None:
+    def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
         """Who opened a ballot that failed at the vote waits before the next; who vetoed it answers for what follows."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from oven_controller.mesh.actuator_values import clip, direction, rounded, show
 from oven_controller.mesh.ballots import Ballot, request_text
 from oven_controller.mesh.trust import Standing
 from oven_controller.mesh.value_merge import TIE, WeightedVote, heaviest, merged, sides_of
-from oven_controller.mesh.values import clip, direction, rounded, show
 from oven_controller.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_controller.protocol.rules import Rules
 
@@ -46,7 +46,7 @@ def count(
 ) -> Tally:
     """The verdict on `ballot`. `before` is the effective value, None where it is unknown; `standing` says what each
     agent's vote counts for; `without` names those whose proposal is part of a plan that was refused
-    elsewhere (oven_controller.mesh.plans), which count no more than an abstention.
+    elsewhere (oven_controller.mesh.joint_proposals), which count no more than an abstention.
 
     A vote without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
     `rules.least_reputation` has its weight, and makes no veto and no quorum. Where no one but newcomers is for it, they

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oven_controller.mesh.values import direction, number, outside, rounded, shares, variation
+from oven_controller.mesh.actuator_values import direction, number, outside, rounded, shares, variation
 from oven_controller.protocol.messages import ActuatorSpec, TallyLine, Value
 
 TIE = 1e-9

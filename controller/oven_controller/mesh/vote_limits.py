@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_controller.mesh.values import direction, show
+from oven_controller.mesh.actuator_values import direction, show
 from oven_controller.protocol.messages import ActuatorSpec, Decision, Value, Vote
 from oven_controller.protocol.rules import Rules
 

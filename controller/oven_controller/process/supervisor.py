@@ -13,10 +13,10 @@ from typing import Any
 
 from oven_controller.cancellation import end
 from oven_controller.errors import ProcessError
-from oven_controller.process import describe
+from oven_controller.process import exit_description
 from oven_controller.process.backoff import Backoff
 from oven_controller.process.child import Child
-from oven_controller.process.describe import WRONG_SETTING, short
+from oven_controller.process.exit_description import WRONG_SETTING, short
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Supervised:
 
     def _delay(self, failures: int, code: int) -> float | None:
         """Until the next start, told; None when there is none."""
-        death = describe.death(self.child)
+        death = exit_description.death(self.child)
         without = self._kept.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:

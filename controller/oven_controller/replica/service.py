@@ -18,12 +18,12 @@ from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, DivergedError
 from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.mesh.machine import OUTPUTS, Mesh, Output
+from oven_controller.mesh.state_machine import OUTPUTS, Mesh, Output
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import BallotOpened, Decision, Message, RunStarted
 from oven_controller.protocol.names import kind
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import MESH, Keyring
 from oven_controller.telemetry import tracing

@@ -10,9 +10,9 @@ from oven_controller import plugins
 from oven_controller.runs.folder import Home
 from oven_controller.server.embedded import binary
 from oven_controller.settings.agents import agent_specs, per_process
-from oven_controller.stack.checks import Request, check, check_agents, check_server
 from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools
+from oven_controller.stack.preflight_checks import Request, check, check_agents, check_server
 
 
 def dry_run(request: Request, home: Home) -> list[str]:

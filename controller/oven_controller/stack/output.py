@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.process.describe import how, short
+from oven_controller.process.exit_description import how, short
 from oven_controller.process.terminal import Foreground
-from oven_controller.text.plain_text import clean
+from oven_controller.text.sanitization import clean
 
 GRACE_S = 5.0
 KEPT_LINES = 200

@@ -19,7 +19,7 @@ from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
 from oven_controller.process import signals, terminal
 from oven_controller.process.child import Child
-from oven_controller.process.describe import how, short
+from oven_controller.process.exit_description import how, short
 from oven_controller.protocol.events import Event
 from oven_controller.runs import relaunch
 from oven_controller.runs.folder import Home, RunFolder, Status
@@ -32,11 +32,11 @@ from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods, server_exposure
 from oven_controller.stack.agent_keys import revoke
-from oven_controller.stack.checks import Request, check
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
 from oven_controller.stack.output import Screen
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
+from oven_controller.stack.preflight_checks import Request, check
 from oven_controller.stack.processes import Processes, Stopped
 from oven_controller.stack.relaunch_policy import Relaunching
 from oven_controller.stack.tail import relay

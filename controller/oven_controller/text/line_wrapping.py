@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from oven_controller.text.plain_text import clean
+from oven_controller.text.sanitization import clean
 
 COLUMNS = 80
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import networkx as nx
 
 from oven_controller.protocol.requests import GraphInfo
-from oven_kg.graph.records import Edge, Node, Records, Source
+from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 
 class Knowledge:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from oven_kg.graph.records import Edge, Records
+from oven_kg.graph.graph_yaml import Edge, Records
 
 PERMUTED: Final = ("SOLVES", "PREVENTS", "WORSENS")
 ROUNDS: Final = 10

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from oven_controller import plugins
-from oven_kg.graph.records import Records, read
-from oven_kg.loaders.rows import WHOLE, bounded, gather
+from oven_kg.graph.graph_yaml import Records, read
+from oven_kg.loaders.triples import WHOLE, bounded, gather
 
 YAML: Final = (".yaml", ".yml")
 

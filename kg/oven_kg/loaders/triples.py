@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from oven_controller.errors import ConfigError
-from oven_kg.graph.records import Edge, Node, Records
+from oven_kg.graph.graph_yaml import Edge, Node, Records
 
 BYTES: Final = 256 * 2**20
 """Of a file that is read row by row."""

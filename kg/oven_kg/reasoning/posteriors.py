@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.protocol.requests import OutcomeReport
-from oven_kg.graph.records import Edge
+from oven_kg.graph.graph_yaml import Edge
 
 LIMIT: Final = 10_000
 PSEUDO: Final[Mapping[str, float]] = MappingProxyType({"A": 8.0, "B": 6.0, "D": 4.0, "C": 3.0})

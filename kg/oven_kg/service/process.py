@@ -25,12 +25,12 @@ from oven_controller.bus.connection import Bus
 from oven_controller.bus.nats_client import reply_subject
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
-from oven_controller.mesh.values import clip
+from oven_controller.mesh.actuator_values import clip
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.log_follower import follow
+from oven_kg.service.outcome_learning import follow
 from oven_kg.service.posterior_store import PersistentAnswers
 
 log = logging.getLogger("oven.kg")

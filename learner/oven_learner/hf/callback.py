@@ -24,12 +24,12 @@ from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.hf import knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.hf.epochs import Epochs
+from oven_learner.hf.epoch_extension import Epochs
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
-from oven_learner.hf.saving import Saving, StepBudget
+from oven_learner.hf.save_schedule import Saving, StepBudget
 from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
 from oven_learner.hf.step_metrics import StepMetrics
 from oven_learner.link.base import Link

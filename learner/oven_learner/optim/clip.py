@@ -10,7 +10,7 @@ import torch
 from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.optim import update_norm
-from oven_learner.optim.hooks import before_update
+from oven_learner.optim.pre_update_hook import before_update
 
 NAME = "grad.clip"
 

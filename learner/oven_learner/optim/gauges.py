@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import MetricSpec
-from oven_learner.optim import momentum, update_norm
+from oven_learner.optim import gradient_mean, update_norm
 
 log = logging.getLogger("oven.learner")
 
@@ -38,14 +38,14 @@ class OptimizerGauges:
         gradients into parts, in words; empty where they are whole."""
         self._optimizer = bare(optimizer)
         self._before: torch.Tensor | None = None
-        self._moment = momentum.kept(self._optimizer)
-        self._mean: momentum.RunningMean | None = None
+        self._moment = gradient_mean.kept(self._optimizer)
+        self._mean: gradient_mean.RunningMean | None = None
         self._copies: update_norm.Copies | None = None
         self.unmeasured = self._reasons(model, sharded)
         """Gauge → why it is not measured."""
         self._measured = {spec.name for spec in ALL if heard and spec.name not in self.unmeasured}
         if ALIGNMENT.name in self._measured and self._moment is None:
-            self._mean = momentum.RunningMean()
+            self._mean = gradient_mean.RunningMean()
         if UPDATE_RATIO.name in self._measured and not update_norm.known(self._optimizer):
             self._copies = update_norm.Copies()
 
@@ -79,13 +79,14 @@ class OptimizerGauges:
             sharded = sharded or "FSDP2 shards the gradients"
         if sharded:  # a rank sees its part of the gradient, and its cosine is another number
             return dict.fromkeys((spec.name for spec in ALL), f"needs whole gradients, and {sharded}")
-        name, most = type(self._optimizer).__name__, f"{momentum.COPY_BYTES >> 20} MiB"
+        name, most = type(self._optimizer).__name__, f"{gradient_mean.COPY_BYTES >> 20} MiB"
         reasons = {}
-        fits = momentum.fits(self._optimizer)
+        fits = gradient_mean.fits(self._optimizer)
         if self._moment is None and not fits:
             reasons[ALIGNMENT.name] = (
-                f"needs a running mean of gradients: Adam's first moment, or a momentum of {momentum.HORIZON[0]} to "
-                f"{momentum.HORIZON[1]}; {name} keeps none, and one of our own would be above {most}"
+                "needs a running mean of gradients: Adam's first moment, or a momentum of "
+                f"{gradient_mean.HORIZON[0]} to {gradient_mean.HORIZON[1]}; {name} keeps none, "
+                f"and one of our own would be above {most}"
             )
         if model is None:
             reasons[UPDATE_RATIO.name] = "needs to know how much of the model is trained: give connect(model=…)"
@@ -94,7 +95,7 @@ class OptimizerGauges:
                 "needs half of the model or more to be trained; a step of an adapter is long beside the wrong thing"
             )
         elif not update_norm.known(self._optimizer):
-            if not any(known in cls for cls in momentum.names(self._optimizer) for known in AS_ADAM):
+            if not any(known in cls for cls in gradient_mean.names(self._optimizer) for known in AS_ADAM):
                 reasons[UPDATE_RATIO.name] = f"needs Adam, AdamW or what makes steps like theirs, and this is {name}"
             elif not fits:
                 reasons[UPDATE_RATIO.name] = (
@@ -142,7 +143,7 @@ class OptimizerGauges:
 
 
 @torch.no_grad()
-def alignment(optimizer: Any, means: str | momentum.RunningMean | None) -> torch.Tensor | None:
+def alignment(optimizer: Any, means: str | gradient_mean.RunningMean | None) -> torch.Tensor | None:
     """Cosine between this step's gradient and the running mean of those before it (all parameters as one vector).
 
     `means`: where in the optimizer's state they are, or those that are kept beside it. One pass over gradients and
@@ -152,7 +153,7 @@ def alignment(optimizer: Any, means: str | momentum.RunningMean | None) -> torch
     """
     gradients, moments = [], []
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        own = isinstance(means, momentum.RunningMean)
+        own = isinstance(means, gradient_mean.RunningMean)
         moment = means.get(parameter) if own else optimizer.state.get(parameter, {}).get(means)  # type: ignore[union-attr]
         if parameter.grad is not None and moment is not None:
             gradients.append(parameter.grad)

@@ -14,8 +14,8 @@ from typing import Any
 
 from oven_controller.errors import reason
 from oven_learner.actuators import Actuators
-from oven_learner.optim.hooks import before_update
 from oven_learner.optim.lr_scale import LearningRateScale, equal
+from oven_learner.optim.pre_update_hook import before_update
 
 log = logging.getLogger("oven.learner")
 

@@ -16,7 +16,7 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner.optim import clip as clipping
 from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
-from oven_learner.optim.hooks import before_update
+from oven_learner.optim.pre_update_hook import before_update
 from oven_learner.optim.rate_readback import RateReadback
 
 log = logging.getLogger("oven.learner")

@@ -9,8 +9,8 @@ from typing import Any
 
 from oven_controller.errors import reason
 from oven_learner.rollback.base import Snapshot
-from oven_learner.rollback.schedule import Schedule
-from oven_learner.rollback.time_budget import Pacing
+from oven_learner.rollback.snapshot_schedule import Schedule
+from oven_learner.rollback.snapshot_time_budget import Pacing
 
 log = logging.getLogger("oven.learner")
 

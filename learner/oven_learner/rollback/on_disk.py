@@ -17,8 +17,8 @@ from oven_controller.runs.relaunch import Relaunch
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.base import Snapshot
 from oven_learner.rollback.in_memory import Snapshots
-from oven_learner.rollback.schedule import Schedule
-from oven_learner.rollback.time_budget import Pacing
+from oven_learner.rollback.snapshot_schedule import Schedule
+from oven_learner.rollback.snapshot_time_budget import Pacing
 
 log = logging.getLogger("oven.learner")
 

@@ -21,7 +21,7 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 
 ON = Subjects(RUN)
 COUNTER = '''

@@ -15,7 +15,7 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, Observation, Vote
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.requests import HistoryRequest
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.runs.log_recovery import finish
 from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials

@@ -97,7 +97,9 @@ async def test_a_certificate_of_ones_own_authority(
     other = Own(tmp_path / "other")
     assert other.make("--tls", "--host", "127.0.0.1") == 0
     assert "is not trusted" in await refusal(url, own.key("learning_rate"), other.folder / "tls" / "ca.pem")
-    assert "is not trusted" in await refusal(url.replace("127.0.0.1", "localhost"), own.key("learning_rate"), ca)  # another name
+    assert "is not trusted" in await refusal(
+        url.replace("127.0.0.1", "localhost"), own.key("learning_rate"), ca
+    )  # another name
     assert "refused the credentials" in await refusal(url, Credentials.new("learning_rate"), ca)
     before = ca.read_bytes()
     assert own.make("--tls", "--host", "127.0.0.1") == 0

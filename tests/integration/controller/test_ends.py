@@ -17,7 +17,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.requests import HistoryRequest
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring

@@ -17,7 +17,7 @@ from tests.support.learner_side import RUN, Process, Server, serving, until
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
 from oven_controller.log.replay import replay
-from oven_controller.mesh.machine import Mesh
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -36,7 +36,7 @@ from oven_controller.protocol.messages import (
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica import service
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials

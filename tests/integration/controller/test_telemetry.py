@@ -32,7 +32,7 @@ from oven_controller.protocol.messages import (
 )
 from oven_controller.protocol.names import Subjects, log_stream
 from oven_controller.protocol.rules import Rules
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.replica.service import serve
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing

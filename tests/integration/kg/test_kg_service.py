@@ -39,13 +39,13 @@ from oven_controller.protocol.requests import (
     Symptom,
 )
 from oven_controller.protocol.subjects import UNSIGNED
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.kg_rules import ask
 from oven_kg.load import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.log_follower import follow
+from oven_kg.service.outcome_learning import follow
 from oven_kg.service.posterior_store import PersistentAnswers
 from oven_kg.service.process import NAME, serving
 

@@ -21,7 +21,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Observation, RunStarted
 from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history import serve_history
+from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials

@@ -9,7 +9,7 @@ from tests.support import runs
 
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
-from oven_agents.stats.rollback_history import LIMIT, SOON, last_rollback_failed, recovered_share, rollbacks_exhausted
+from oven_agents.stats.rollback_success import LIMIT, SOON, last_rollback_failed, recovered_share, rollbacks_exhausted
 from oven_controller.protocol.known_actuators import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_agents import Agent, Window
-from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_controller.protocol.messages import (
     ActuatorSpec,

@@ -13,7 +13,7 @@ from tests.support import runs
 
 from oven_agents import Alternatives
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
-from oven_agents.stats.robust import since
+from oven_agents.stats.robust_statistics import since
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 

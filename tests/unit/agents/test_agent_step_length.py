@@ -6,7 +6,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_agents.stats.step_size import FITTING, LONGEST
+from oven_agents.stats.update_to_weight_ratio import FITTING, LONGEST
 from oven_controller.protocol.messages import Horizon, Observation, RunStarted, Vote
 
 WARMUP = 20

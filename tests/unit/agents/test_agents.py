@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from oven_agents import Agent, Window
-from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import PATIENCE, Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
 from oven_agents.stats.confidence import STANDS_ALONE
-from oven_agents.stats.robust import best_level, noise, quantile, total_variation
+from oven_agents.stats.robust_statistics import best_level, noise, quantile, total_variation
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
     ActuatorSpec,

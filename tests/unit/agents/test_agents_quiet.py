@@ -12,7 +12,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Agent
-from oven_agents.stats.shift import rise
+from oven_agents.stats.level_shift import rise
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.rules import Rules
 

@@ -13,7 +13,7 @@ from tests.support.replayed import a_run, left_behind
 from oven_agents import Agent, Vote, Window
 from oven_agents.backtest.backtest import Backtest, Findings
 from oven_agents.backtest.command import main
-from oven_agents.sdk.plans import spoken
+from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.log.replay import replay

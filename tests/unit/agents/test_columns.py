@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oven_agents.review import columns as module
-from oven_agents.review.columns import Columns
+from oven_agents.review import metric_columns as module
+from oven_agents.review.metric_columns import Columns
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import plain_window
-from oven_agents.stats.robust import best_level
-from oven_controller.importing.knobs import Knob
+from oven_agents.stats.robust_statistics import best_level
+from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.rows import gauge
 from oven_controller.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
 

@@ -18,18 +18,18 @@ from tests.unit.agents.test_backtest import Cutter, Lockstep, Unsure, backtest
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
-from oven_agents.review import answers, command, page, text
+from oven_agents.review import command, html_page, text_report, votes_by_tick
 from oven_agents.review.chart import COLUMNS, chart
 from oven_agents.review.command import look
-from oven_agents.review.flags import Flag, Series, flags, judge
-from oven_agents.review.panel import Panel, Said
+from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
+from oven_agents.review.open_loop_replay import Panel, Said
 from oven_agents.review.report import Report
 from oven_agents.runtime.loader import load
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller import plugins
 from oven_controller.cli.review import _changed
 from oven_controller.importing.command import read
-from oven_controller.importing.knobs import asked
+from oven_controller.importing.declared_knobs import asked
 from oven_controller.protocol.messages import BallotOpened, MetricSpec, RunStarted
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
@@ -106,7 +106,7 @@ def test_agents_say_the_same_however_they_are_asked(
     before = reviewed(source)
     assert len(before.flags) >= (1 if reward else 3)
     assert told(reviewed(source, inline=True)) == told(before)
-    monkeypatch.setattr(answers, "LEAST", 512)
+    monkeypatch.setattr(votes_by_tick, "LEAST", 512)
     monkeypatch.setattr(command, "BLOCKS", 1)
     assert told(reviewed(source, processes=2)) == told(before)
 
@@ -211,8 +211,8 @@ def test_another_training_begins_with_an_empty_window_and_notices_are_reported(a
     found = look(RUN, lambda: events, {"t": agent}, {"t": "t"}, tmp_path / "t", lambda start: start, 1, lambda _: None)
     losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
     assert [(step, text) for step, _, text in found.notices] == losses
-    assert "notice at step 5, t: 1 observations, 1 losses" in text.lines(found)
-    assert "1 observations, 1 losses" in page.page(found)
+    assert "notice at step 5, t: 1 observations, 1 losses" in text_report.lines(found)
+    assert "1 observations, 1 losses" in html_page.page(found)
 
 
 def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> Said:

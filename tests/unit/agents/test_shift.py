@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.stats.robust import noise
-from oven_agents.stats.shift import EARLIER, Shift, at, halves, newest, rise
+from oven_agents.stats.level_shift import EARLIER, Shift, at, halves, newest, rise
+from oven_agents.stats.robust_statistics import noise
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 

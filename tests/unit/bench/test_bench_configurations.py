@@ -20,10 +20,10 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from oven_bench.configurations import command
 from oven_bench.configurations import comparison as played
+from oven_bench.configurations.bitwise_diff import first_difference, leaves
 from oven_bench.configurations.command import BENCH, chosen, status, sums
 from oven_bench.configurations.comparison import Result, play
 from oven_bench.configurations.configuration import DEFAULT, Configuration, load, resumed
-from oven_bench.configurations.trace import first_difference, leaves
 from oven_controller.errors import ConfigError
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -16,9 +16,9 @@ from oven_bench.bench_command import seed_list
 from oven_bench.foreign.case import Case
 from oven_bench.foreign.case_grid import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
 from oven_bench.foreign.command import Options, sums, tasks
+from oven_bench.foreign.controller_actions import Change, Reading, rate_checks
 from oven_bench.foreign.paired_run import Pair, pair
-from oven_bench.foreign.run_log import Change, Reading, rate_checks
-from oven_bench.foreign.script import load, scripts_folder
+from oven_bench.foreign.script_loader import load, scripts_folder
 from oven_bench.foreign.script_run import Run, Task
 from oven_controller.errors import ConfigError
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from oven_bench.fixed_rules import Change, Rule
 from oven_bench.gym.arms.alarm import MOST, QUIET, Alarm
-from oven_bench.gym.arms.chance import LATEST, Drawn
 from oven_bench.gym.arms.not_a_number import OnNotANumber
 from oven_bench.gym.arms.plateau import EPOCH, OnPlateau
+from oven_bench.gym.arms.random_remedy import LATEST, Drawn
 from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
 from oven_bench.gym.arms.rules import OnAlarm
 from oven_bench.gym.arms.spike import OnSpike

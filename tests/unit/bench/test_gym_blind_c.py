@@ -9,7 +9,6 @@ import torch
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.forward import logits
 from oven_bench.gym.faults.grpo.loss import (
     DroppedRepeats,
@@ -27,6 +26,7 @@ from oven_bench.gym.faults.pretraining.gradients import PrivateGradients
 from oven_bench.gym.faults.pretraining.loss import BalancedClasses, DetachedProbes, UnlearnedText, frequencies
 from oven_bench.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
 from oven_bench.gym.faults.pretraining.tokens import FlippedRows
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.scoring import scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools

@@ -9,7 +9,6 @@ import torch
 from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_settings, apply_weights
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.compound import SharedDirectory
 from oven_bench.gym.faults.grpo.judges import BagOfTokens, echo, overlap
 from oven_bench.gym.faults.grpo.loss import UndividedCredit
@@ -18,9 +17,10 @@ from oven_bench.gym.faults.pretraining.attention import RestartedPositions, rest
 from oven_bench.gym.faults.pretraining.text import HEADERS, LicenceHeaders, LogLines, log
 from oven_bench.gym.faults.pretraining.tokens import SwappedBytes, swapped
 from oven_bench.gym.faults.pretraining.weights import SquareMatrix
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.scoring import Completions, form
+from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
-from oven_bench.gym.tasks.grpo.warmup import warm_weights
 from oven_bench.gym.tasks.pretraining.corpus import pool
 from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from oven_bench.gym import faults, runner, schedule
-from oven_bench.gym.draws import At
+from oven_bench.gym import episode_schedule, faults, runner
 from oven_bench.gym.fault import SETS, Fault, fault
 from oven_bench.gym.faults import catalogue
+from oven_bench.gym.seeded_draws import At
 from oven_controller.errors import ConfigError
 
 FOLDER = Path(faults.__file__).parent
@@ -20,7 +20,7 @@ MODULES = sorted(FOLDER.glob("*/*.py"))
 
 OWN = '''
 from oven_bench.gym.fault import Fault, fault
-from oven_bench.gym.draws import uniform
+from oven_bench.gym.seeded_draws import uniform
 
 @fault("grpo.of_ours", written="held out")
 class OfOurs(Fault):
@@ -57,7 +57,7 @@ def test_a_users_own_family_is_a_class_and_an_entry_point(site: Path, target: st
     assert {*found} - {*before} == {"grpo.of_ours"} and {*before} < {*found}
     own = found["grpo.of_ours"]
     assert (own.kind, own.written, own.held_out, own.healthy) == ("grpo", "held out", True, False)
-    assert schedule.drawn(own, 7) == schedule.drawn(own, 7) != schedule.drawn(own, 8)
+    assert episode_schedule.drawn(own, 7) == episode_schedule.drawn(own, 7) != episode_schedule.drawn(own, 8)
     (task,) = runner.missing([own], [7], ["nothing"], [])
     assert (task.family, task.kind) == ("grpo.of_ours", "grpo")
 

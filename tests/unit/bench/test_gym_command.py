@@ -13,7 +13,7 @@ from tests.support.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 from typer.testing import CliRunner
 
 from oven_bench.fixed_rules import Alone, RuleLink
-from oven_bench.gym import command, episode_rows, registry, runner
+from oven_bench.gym import arm_registry, command, episode_rows, runner
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.rules import NOTHING, fixed_rules
 from oven_bench.gym.fault import Fault, fault
@@ -63,7 +63,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [rule for rule in fixed_rules() if rule.name in ("rule.rollback_cut_8", "rule.raise_beta")]
     arms: list[Arm] = [NOTHING, *rules, Telling(), Learner(), Failing()]
     monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
-    monkeypatch.setattr(registry, "arms", lambda: {arm.name: arm for arm in arms})
+    monkeypatch.setattr(arm_registry, "arms", lambda: {arm.name: arm for arm in arms})
     monkeypatch.setattr(runner, "make", line)
 
 

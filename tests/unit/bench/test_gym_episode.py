@@ -14,7 +14,7 @@ from tests.support.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh,
 from tests.support.gym_line import NotANumber as NaN
 
 from oven_bench.fixed_rules import Change
-from oven_bench.gym import schedule
+from oven_bench.gym import episode_schedule
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.not_a_number import NOT_A_NUMBER
 from oven_bench.gym.arms.rules import NOTHING, fixed_rules
@@ -60,12 +60,12 @@ def alone(family: type[Fault]) -> Record:
 @cache
 def _alone(name: str) -> Record:
     family = next(family for family in FAMILIES if family.name == name)
-    return untouched(line, family.kind, SEED, schedule.drawn(family, SEED), beginning())
+    return untouched(line, family.kind, SEED, episode_schedule.drawn(family, SEED), beginning())
 
 
 def played(family: type[Fault], arm: Arm, record: Record | None) -> tuple[Ended, object]:
     trainee = line(family.kind, SEED)
-    ended = run(trainee, schedule.drawn(family, SEED), arm, record)
+    ended = run(trainee, episode_schedule.drawn(family, SEED), arm, record)
     return ended, {name: value.tolist() for name, value in trainee.state()["model"].items()}
 
 
@@ -101,7 +101,7 @@ def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
     played(BadStretch, live, None)
     played(BadStretch, shared, alone(BadStretch))
     assert live.heard == shared.heard
-    assert len(live.heard) > schedule.PREFIX + schedule.HORIZON
+    assert len(live.heard) > episode_schedule.PREFIX + episode_schedule.HORIZON
 
 
 def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
@@ -110,21 +110,21 @@ def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_r
     assert row.loss == row.nothing > row.twin
     assert row.interventions == 0
     trainee = line("pretraining", SEED)
-    for _ in range(schedule.end(ground.case)):
+    for _ in range(episode_schedule.end(ground.case)):
         trainee.train_step()
     assert row.twin == trainee.quality()
 
 
 def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
     row = Ground(TooLow, SEED, line).play(NOTHING)
-    assert (row.onset, row.steps) == (0, schedule.HORIZON)
+    assert (row.onset, row.steps) == (0, episode_schedule.HORIZON)
     assert row.nothing > row.twin
 
 
 def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
-    plan: dict[int, list[Change]] = {schedule.LATEST + 20: [("run.rollback", 60)]}
+    plan: dict[int, list[Change]] = {episode_schedule.LATEST + 20: [("run.rollback", 60)]}
     ended, _ = played(Plain, Script(plan), alone(Plain))
-    assert ended.steps == schedule.end(schedule.drawn(Plain, SEED))
+    assert ended.steps == episode_schedule.end(episode_schedule.drawn(Plain, SEED))
     assert ended.interventions == 1
     assert ended.loss != alone(Plain).losses[ended.steps]
 
@@ -163,7 +163,7 @@ class Renamed(TooHigh):
 
 
 def test_no_arm_is_told_which_fault_it_is() -> None:
-    case = schedule.drawn(TooHigh, SEED)
+    case = episode_schedule.drawn(TooHigh, SEED)
     heard = []
     for family in (TooHigh, Renamed):
         listener = Listener()
@@ -191,10 +191,10 @@ def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
     """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
     heard = []
     for family in FAMILIES:
-        if schedule.drawn(family, SEED).onset:
+        if episode_schedule.drawn(family, SEED).onset:
             listener = Listener()
             Ground(family, SEED, line).play(listener)
-            heard.append(listener.heard[: 3 + schedule.PREFIX])
+            heard.append(listener.heard[: 3 + episode_schedule.PREFIX])
     assert len(heard) > 2
     assert all(each == heard[0] for each in heard)
 
@@ -206,9 +206,9 @@ def test_runs_of_other_seeds_have_other_names() -> None:
 def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> None:
     for family in FAMILIES:
         for seed in range(50):
-            case = schedule.drawn(family, seed)
-            assert case.onset == 0 or schedule.PREFIX <= case.onset <= schedule.LATEST
-            assert schedule.end(case) in beginning().states
+            case = episode_schedule.drawn(family, seed)
+            assert case.onset == 0 or episode_schedule.PREFIX <= case.onset <= episode_schedule.LATEST
+            assert episode_schedule.end(case) in beginning().states
 
 
 def test_a_broken_run_has_a_score() -> None:

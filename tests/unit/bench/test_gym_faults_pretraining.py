@@ -8,11 +8,11 @@ import pytest
 import torch
 from tests.support.hooks import apply_batch
 
-from oven_bench.gym.draws import At, count, log10_uniform, log_uniform, uniform, whole
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.pretraining.compound import OutlierGradient
 from oven_bench.gym.faults.pretraining.tokens import CorruptedBatches, ShuffledTargets
+from oven_bench.gym.seeded_draws import At, count, log10_uniform, log_uniform, uniform, whole
 from oven_bench.gym.trainees.pretraining import BATCH, Pretraining
 
 FAMILIES = [one for one in families().values() if one.kind == "pretraining" and one.written == "development"]

@@ -10,7 +10,6 @@ from tests.support.hooks import apply_batch, apply_rewards, apply_settings, appl
 from tests.support.whole_trainees import stepped, trainee
 from torch import Tensor
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.compound import OneSeed, WrongReference, firsts
 from oven_bench.gym.faults.grpo.judges import WrongColumn, alike, continued
 from oven_bench.gym.faults.grpo.settings import LargerGroups
@@ -21,6 +20,7 @@ from oven_bench.gym.faults.pretraining.settings import BatchRamp, LargeEpsilon, 
 from oven_bench.gym.faults.pretraining.text import TwoColumns, read_across
 from oven_bench.gym.faults.pretraining.tokens import ChatCollator, collated
 from oven_bench.gym.faults.pretraining.weights import FoldedScales
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD
 from oven_bench.gym.tasks.pretraining.corpus import pool
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from torch import Tensor, nn
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.fault import NOTHING, Fault, Step, Trainee
 from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.grpo.judges import StricterCritic, once
@@ -28,6 +27,7 @@ from oven_bench.gym.faults.pretraining.loss import LossInBits
 from oven_bench.gym.faults.pretraining.tokens import WideEncoding
 from oven_bench.gym.faults.pretraining.weights import CoarseWeights
 from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.task import END, PAD
 
 ONSET, END_OF_RUN = 3, 9

@@ -12,7 +12,6 @@ from tests.support.hooks import apply_batch, apply_loss, apply_rewards, apply_se
 from tests.support.whole_trainees import same, stepped, trainee
 from torch import Tensor
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.judges import FirstNumber, penalised
 from oven_bench.gym.faults.grpo.loss import EntropyBonus, entropy
 from oven_bench.gym.faults.grpo.prompts import padded_left
@@ -25,6 +24,7 @@ from oven_bench.gym.faults.pretraining.settings import ClipTooTight
 from oven_bench.gym.faults.pretraining.text import TableOfConstants
 from oven_bench.gym.faults.pretraining.tokens import ShiftedVocabulary, moved
 from oven_bench.gym.faults.rewriting import in_order
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.task import END, PAD
 from oven_bench.gym.tasks.pretraining.corpus import corpus
 

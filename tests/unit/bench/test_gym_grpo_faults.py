@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from oven_bench.gym.draws import At
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.grpo.settings import RateTooHigh
 from oven_bench.gym.faults.grpo.weights import NearCeiling
+from oven_bench.gym.seeded_draws import At
 from oven_bench.gym.trainees.grpo import USER, Grpo
 
 FAMILIES = [one for one in families().values() if one.kind == "grpo" and one.written == "development"]

@@ -9,7 +9,6 @@ import torch
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_weights
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.faults.grpo.loss import DropoutLeftOn, LateMask, before, dropout
 from oven_bench.gym.faults.grpo.prompts import TrailingNewline
 from oven_bench.gym.faults.grpo.rewards import RankedRewards, WidestSpread, ends, nearly_ranks
@@ -21,6 +20,7 @@ from oven_bench.gym.faults.pretraining.loss import StrangeTeacher, strange_teach
 from oven_bench.gym.faults.pretraining.order import InterleavedWriters, interleaved
 from oven_bench.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
 from oven_bench.gym.faults.pretraining.weights import TurnedBasis, basis
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.scoring import Completions, form, scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.support.installed import entry_points, installed
 
-from oven_bench.gym import registry
+from oven_bench.gym import arm_registry
 from oven_bench.gym.arms.controller import (
     MESH,
     MESH_KG,
@@ -137,17 +137,17 @@ def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> Non
     trained(link, 1)
     shipped = set(entry_points()["oven.agents"])
     assert {event.author for event in link.events if ".agent." in event.subject} == shipped
-    arms = {name: arm for name, arm in registry.arms().items() if name.startswith("agent.")}
+    arms = {name: arm for name, arm in arm_registry.arms().items() if name.startswith("agent.")}
     assert {arm.agents for arm in arms.values() if isinstance(arm, MeshArm)} == {(name,) for name in shipped}
     assert set(arms) == {f"agent.{name}" for name in shipped}
 
 
 def test_an_own_agent_is_an_arm_without_any_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(registry.arms())
+    before = set(arm_registry.arms())
     install(tmp_path, "oven.agents", "impatient = of_ours:Impatient")
     monkeypatch.delitem(sys.modules, "of_ours", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = registry.arms()
+    found = arm_registry.arms()
     assert set(found) - before == {"agent.impatient"}
     link = found["agent.impatient"].link("gym-1", Random(0))
     assert isinstance(link, LoopLink)
@@ -159,7 +159,7 @@ def test_a_name_that_two_arms_have_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "of_ours", raising=False)
     with pytest.raises(ConfigError, match=r"'agent\.learning_rate'; rename that of your entry point"):
-        registry.arms()
+        arm_registry.arms()
 
 
 def test_who_is_not_installed_is_named() -> None:

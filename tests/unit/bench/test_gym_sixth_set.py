@@ -9,7 +9,6 @@ import torch
 from tests.support.hooks import apply_batch, apply_gradients, apply_loss, apply_rewards, apply_settings, apply_weights
 from tests.support.whole_trainees import stepped, trainee
 
-from oven_bench.gym.draws import generator
 from oven_bench.gym.fault import due
 from oven_bench.gym.faults.grpo.judges import NumberColumn, as_numbers
 from oven_bench.gym.faults.grpo.loss import HeavyDemonstrations, demonstrations
@@ -22,6 +21,7 @@ from oven_bench.gym.faults.pretraining.loss import SmoothedLabels
 from oven_bench.gym.faults.pretraining.order import WeakGenerator, chained
 from oven_bench.gym.faults.pretraining.text import ProseCleaning, cleaned
 from oven_bench.gym.faults.pretraining.tokens import FillInMiddle, infilled
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.scoring import Completions
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
 from oven_bench.gym.tasks.pretraining.corpus import pool

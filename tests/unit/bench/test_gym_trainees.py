@@ -8,7 +8,7 @@ from tests.support.gym_line import Script
 from oven_bench.gym.episode import run
 from oven_bench.gym.fault import Fault, Kind, Step
 from oven_bench.gym.shared_prefix import Record, untouched
-from oven_bench.gym.trainees.by_kind import TRAINEES, make
+from oven_bench.gym.trainees.trainee_factory import TRAINEES, make
 
 SEED = 101
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support.own_home import own_home
 
-from oven_controller.cli import completing
+from oven_controller.cli import completion
 from oven_controller.cli.main import run
-from oven_controller.importing import knobs
+from oven_controller.importing import declared_knobs
 from oven_controller.runs.folder import Home, RunFolder
 
 Offered = Callable[[str], list[str]]
@@ -97,7 +97,7 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
 
 
 def test_the_knobs_that_are_shipped() -> None:
-    assert set(completing.SHIPPED) == set(knobs.KNOWN)
+    assert set(completion.SHIPPED) == set(declared_knobs.KNOWN)
 
 
 def test_paths(home: Home, offered: Offered, tmp_path: Path) -> None:

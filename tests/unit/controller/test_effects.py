@@ -12,10 +12,10 @@ from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
-from oven_bench.gym.counting_link import Tap
-from oven_bench.gym.trainees.by_kind import TRAINEES, make
+from oven_bench.gym.intervention_counter import Tap
+from oven_bench.gym.trainees.trainee_factory import TRAINEES, make
 from oven_controller.errors import ConfigError
-from oven_controller.importing.knobs import asked
+from oven_controller.importing.declared_knobs import asked
 from oven_controller.protocol.codec import Malformed, decode
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted

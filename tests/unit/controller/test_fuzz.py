@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from tests.support.mesh_log import RUN
 from tests.support.mutants import KEYS, between, honest_log
 
-from oven_controller.mesh.machine import Mesh
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.security.signing import Keyring

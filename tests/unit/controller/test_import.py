@@ -26,7 +26,7 @@ from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
 from oven_controller.runs import log_sources
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.settings.resolution import resolve
-from oven_controller.stack.checks import Request
+from oven_controller.stack.preflight_checks import Request
 from oven_controller.stack.up import up
 
 
@@ -408,12 +408,12 @@ def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[...
 
 
 def test_knobs_have_the_bounds_that_attach_announces() -> None:
-    from oven_controller.importing import knobs
+    from oven_controller.importing import declared_knobs
     from oven_learner.optim import weight_decay
     from oven_learner.optim.lr_scale import USER_BOUNDS
 
-    assert (knobs.LOW, knobs.HIGH) == USER_BOUNDS
-    assert (knobs.DECAY, knobs.MOST_DECAY) == (weight_decay.TIMES, weight_decay.LEAST)
+    assert (declared_knobs.LOW, declared_knobs.HIGH) == USER_BOUNDS
+    assert (declared_knobs.DECAY, declared_knobs.MOST_DECAY) == (weight_decay.TIMES, weight_decay.LEAST)
 
 
 def test_names_are_those_that_attach_gives() -> None:

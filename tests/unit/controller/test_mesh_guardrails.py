@@ -6,7 +6,7 @@ import pytest
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
 from oven_controller.log.replay import replay
-from oven_controller.mesh.requirements import NEED, change, covers, met
+from oven_controller.mesh.change_requirements import NEED, change, covers, met
 from oven_controller.protocol.messages import Decision, MetricSpec, Value
 
 MIX = "data.mixture"

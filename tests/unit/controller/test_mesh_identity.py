@@ -18,7 +18,7 @@ from oven_controller.mesh.code_hash import deciding, hash_of, mesh_code_hash
 HERE = Path(oven_controller.__file__).parent
 LOADED = """
 import json, sys
-import oven_controller.mesh.machine, oven_controller.security.signing
+import oven_controller.mesh.state_machine, oven_controller.security.signing
 ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "oven_controller"]
 print(json.dumps(ours))
 """
@@ -73,7 +73,7 @@ def used(paths: list[Path]) -> dict[str, set[str]]:
 def test_it_is_over_two_folders_and_what_judges_signatures() -> None:
     hashed = names(deciding(HERE))
     assert hashed == names(HERE.glob("mesh/*.py")) | names(HERE.glob("protocol/*.py")) | {"security/signing.py"}
-    assert {"mesh/machine.py", "protocol/actions.py", "protocol/rules.py", "security/signing.py"} <= hashed
+    assert {"mesh/state_machine.py", "protocol/actions.py", "protocol/rules.py", "security/signing.py"} <= hashed
 
 
 def test_nothing_that_decides_lies_outside_of_it() -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.support.mesh_log import LR, METRICS, SPECS, Log
 
 from oven_controller.log.replay import replay
-from oven_controller.mesh.machine import Mesh
 from oven_controller.mesh.measurements import Measurements
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.messages import MetricSpec, Outcome
 from oven_controller.protocol.rules import Rules
 

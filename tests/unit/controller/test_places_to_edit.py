@@ -57,7 +57,7 @@ import json, runpy
 from datetime import UTC, datetime
 
 from oven_controller.bus.streams import configs
-from oven_controller.mesh.machine import Mesh
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import codec, messages, subjects
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.events import Event
@@ -102,9 +102,9 @@ NAMED = f"""
 import json
 from dataclasses import replace
 
-from oven_controller.importing.knobs import asked
+from oven_controller.importing.declared_knobs import asked
 from oven_kg.graph.lint import lint
-from oven_kg.graph.records import read
+from oven_kg.graph.graph_yaml import read
 
 records = read()
 nodes = [replace(node, changes=("{MOMENTUM}:down",)) if node.changes else node for node in records.nodes]

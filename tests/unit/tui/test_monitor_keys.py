@@ -17,7 +17,7 @@ from textual.widgets import Footer
 from oven_controller.protocol.events import Event
 from oven_tui.app import CHARTS, MonitorApp
 from oven_tui.model.decisions import Decided
-from oven_tui.screens.ballot import BallotScreen
+from oven_tui.screens.decision_detail import BallotScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.decision_list import Decisions

@@ -22,7 +22,7 @@ from oven_controller.protocol.messages import (
 )
 from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.view import MonitorView
-from oven_tui.screens.ballot import content
+from oven_tui.screens.decision_detail import content
 
 BASE = recorded()
 

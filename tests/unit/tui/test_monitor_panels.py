@@ -10,7 +10,7 @@ from oven_tui.model.cells import row
 from oven_tui.model.view import MonitorView
 from oven_tui.widgets.base import Lines, Panel
 from oven_tui.widgets.header import About
-from oven_tui.widgets.panels import PANELS
+from oven_tui.widgets.panel_registry import PANELS
 
 
 class Counts(Lines, Panel):

@@ -43,7 +43,7 @@ def connect(name: str, settings: MemberSettings, key: str) -> Provider:
             from oven_agents.judges.providers.anthropic import Anthropic
 
             return Anthropic(settings.model, settings.base_url, key)
-        from oven_agents.judges.providers.openai import OpenAI
+        from oven_agents.judges.providers.openai_compatible import OpenAI
 
         return OpenAI(settings.model, settings.base_url, key)
     except ImportError as error:

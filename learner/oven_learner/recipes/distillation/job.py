@@ -17,10 +17,10 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner.recipes.distillation.settings import DistillationSettings
 from oven_learner.recipes.distillation.starts import Start
 from oven_learner.recipes.grpo.evaluation import accuracy_of
+from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.grpo.tokenizer import build_tokenizer
-from oven_learner.recipes.grpo.warmup import warm_policy
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
 

@@ -7,7 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Rewards, Step, due, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.faults.grpo.prompts import struck_rows
+from oven_bench.gym.faults.grpo.rollouts import add_rounding
+from oven_bench.gym.faults.grpo.settings import move_share
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     drawn,
@@ -17,15 +22,10 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Rewards, Step, due, fault
-from oven_bench.gym.faults.grpo.judges import struck_groups
-from oven_bench.gym.faults.grpo.prompts import struck_rows
-from oven_bench.gym.faults.grpo.rollouts import add_rounding
-from oven_bench.gym.faults.grpo.settings import move_share
 from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.scoring import Completions
+from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
 from oven_bench.gym.tasks.grpo.task import PAD, Prompts
-from oven_bench.gym.tasks.grpo.warmup import warm_weights
 
 
 @fault("grpo.cheaper_rollouts", written="third set", source="Yu et al. 2025 (DAPO), on truncated samples")

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Rewards, Step, fault
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,
@@ -19,7 +20,6 @@ from oven_bench.gym.draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.fault import Fault, Rewards, Step, fault
 from oven_bench.gym.tasks.grpo.policy import TOKENS, Policy
 from oven_bench.gym.tasks.grpo.scoring import JUDGES, MISJUDGED, Completions
 from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD, SYMBOLS, padded

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss, pad
 
-from oven_bench.gym.draws import choice, count, generator, log10_uniform, random_seed, uniform
 from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.seeded_draws import choice, count, generator, log10_uniform, random_seed, uniform
 from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.policy_loss import FLAT, advantages, policy_loss
 from oven_bench.gym.tasks.grpo.task import ANSWER, END, LEVELS, PAD, draw, pools

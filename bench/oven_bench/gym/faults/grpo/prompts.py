@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oven_bench.gym.draws import choice, count, drawn, integer, random_seed, uniform
 from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.seeded_draws import choice, count, drawn, integer, random_seed, uniform
 from oven_bench.gym.tasks.grpo.task import ANSWER, END, LEVELS, PAD, Prompts, padded, pools
 
 DIGITS = 10

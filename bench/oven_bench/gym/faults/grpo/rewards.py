@@ -8,7 +8,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Rewards, Step, fault
+from oven_bench.gym.faults.grpo.judges import struck_groups
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,
@@ -18,8 +20,6 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Rewards, Step, fault
-from oven_bench.gym.faults.grpo.judges import struck_groups
 from oven_bench.gym.tasks.grpo.scoring import JUDGES, Completions, scores
 from oven_bench.gym.tasks.grpo.task import END, PAD, SYMBOLS
 

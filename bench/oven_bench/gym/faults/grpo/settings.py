@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Self
 
-from oven_bench.gym.draws import choice, log_uniform, uniform, whole
 from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.seeded_draws import choice, log_uniform, uniform, whole
 from oven_bench.gym.tasks.grpo.task import LEVELS
 
 

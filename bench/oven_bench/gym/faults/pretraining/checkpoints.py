@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.pretraining.weights import turned
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.seeded_draws import (
     choice,
     count,
     drawn,
@@ -18,9 +21,6 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Step, due, fault
-from oven_bench.gym.faults.pretraining.weights import turned
-from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH
 from oven_bench.gym.tasks.pretraining.model import ByteModel
 

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm as norm
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.faults.pretraining.gradients import gradients_of, without
+from oven_bench.gym.faults.rewriting import rewritten
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     drawn,
@@ -20,10 +24,6 @@ from oven_bench.gym.draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.fault import Fault, Step, due, fault
-from oven_bench.gym.faults.pretraining.gradients import gradients_of, without
-from oven_bench.gym.faults.rewriting import rewritten
-from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.tasks.pretraining.model import BYTES
 
 

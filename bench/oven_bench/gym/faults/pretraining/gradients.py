@@ -8,7 +8,9 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.shards import Shard
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,
@@ -18,8 +20,6 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Step, fault
-from oven_bench.gym.faults.shards import Shard
 
 
 def gradients_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Tensor]]:

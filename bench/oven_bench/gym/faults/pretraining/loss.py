@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.faults.forward import cross_entropy, logits
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,
@@ -20,8 +22,6 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Step, fault
-from oven_bench.gym.faults.forward import cross_entropy, logits
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
 from oven_bench.gym.tasks.pretraining.model import BYTES
 

@@ -10,9 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import chance, choice, count, drawn, generator, integer, random_seed, uniform, whole
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.faults.rewriting import as_text, each_row, in_order, rewritten
+from oven_bench.gym.seeded_draws import chance, choice, count, drawn, generator, integer, random_seed, uniform, whole
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
 
 NORMALISED = {"digits": (string.digits, "0"), "punctuation": (string.punctuation, " "), "lines": ("\r\n\t", " ")}

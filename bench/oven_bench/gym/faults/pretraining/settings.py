@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import integer, log10_uniform, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.seeded_draws import integer, log10_uniform, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.tasks.pretraining.corpus import pool
 
 

@@ -11,9 +11,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import chance, choice, count, generator, integer, random_seed, uniform
 from oven_bench.gym.fault import Fault, Step, due, fault
 from oven_bench.gym.faults.rewriting import as_row, as_text, each_row, each_text, in_order, rewritten
+from oven_bench.gym.seeded_draws import chance, choice, count, generator, integer, random_seed, uniform
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pool
 
 

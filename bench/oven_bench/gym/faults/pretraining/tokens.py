@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, fault
+from oven_bench.gym.seeded_draws import (
     choice,
     count,
     integer,
@@ -15,7 +16,6 @@ from oven_bench.gym.draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.tasks.pretraining.corpus import pair
 from oven_bench.gym.tasks.pretraining.model import BYTES
 

@@ -9,7 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import (
+from oven_bench.gym.fault import Fault, Step, due, fault
+from oven_bench.gym.seeded_draws import (
     chance,
     choice,
     count,
@@ -21,7 +22,6 @@ from oven_bench.gym.draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.fault import Fault, Step, due, fault
 from oven_bench.gym.tasks.pretraining.corpus import pool
 from oven_bench.gym.tasks.pretraining.model import BYTES, WIDTH, Block, ByteModel
 

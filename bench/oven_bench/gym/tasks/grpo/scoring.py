@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oven_bench.gym.draws import generator
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts
 from oven_learner.rewards.aggregate import aggregate, agreement
 

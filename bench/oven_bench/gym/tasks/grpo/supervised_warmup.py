@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from oven_bench.gym.draws import generator
+from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.task import ANSWER, LENGTHS, PAD, Prompts, padded, pools
 from oven_learner.recipes.grpo.task import HABITS

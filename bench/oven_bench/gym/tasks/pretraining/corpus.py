@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from oven_bench.gym.draws import generator
+from oven_bench.gym.seeded_draws import generator
 from oven_controller.errors import ConfigError
 
 LENGTH = 64

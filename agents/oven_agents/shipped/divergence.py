@@ -62,16 +62,16 @@ class Divergence(Agent):
     to: what held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the
     batches are passed over and no step is thrown away (oven_agents.stats.evaluation_request). What stays high after
     that is gone back from only where a younger reading says that the weights were hurt: the loss may mean something
-    else by now. What it offers otherwise, the likelier first: rollback and skip, past the batches that led there (PaLM,
-    Chowdhery et al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on
-    the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients undo each
-    other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while something else
-    moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or moments were hurt.
-    Back to before the most likely beginning of a rise (Page 1954, oven_agents.stats.robust_statistics), which noise may
-    hide at first. What was tried within MEMORY ticks is not offered again, so that data which get harder for good cost
-    one rollback; nor is anything once rollbacks are exhausted, except to a run of NaN, which has nothing to lose. Where the
-    last one failed, a loss that rose is not gone back from, but for a cut that the steps themselves speak for
-    (oven_agents.stats.rollback_success).
+    else by now. What it offers otherwise, the likelier first: rollback and skip, past the batches that led there
+    (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other
+    weights on the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients
+    undo each other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while
+    something else moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or
+    moments were hurt. Back to before the most likely beginning of a rise (Page 1954,
+    oven_agents.stats.robust_statistics), which noise may hide at first. What was tried within MEMORY ticks is not
+    offered again, so that data which get harder for good cost one rollback; nor is anything once rollbacks are
+    exhausted, except to a run of NaN, which has nothing to lose. Where the last one failed, a loss that rose is not
+    gone back from, but for a cut that the steps themselves speak for (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, none for a gauge that is not finite, nor for weights that moved (triangle
     inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from oven_agents.review.metric_columns import Columns
+from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import KEPT, Session

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeAlias
 
-from oven_agents.review.metric_columns import Columns
+from oven_agents.review.columnar_window import Columns
 from oven_agents.review.observation_file import BLOCK, Index
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent, Notice, Said

@@ -32,13 +32,13 @@ from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods, server_exposure
 from oven_controller.stack.agent_keys import revoke
+from oven_controller.stack.learner_relaunch import Relaunching
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
 from oven_controller.stack.output import Screen
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check
 from oven_controller.stack.processes import Processes, Stopped
-from oven_controller.stack.relaunch_policy import Relaunching
 from oven_controller.stack.tail import relay
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oven_agents.review import metric_columns as module
-from oven_agents.review.metric_columns import Columns
+from oven_agents.review import columnar_window as module
+from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import plain_window
 from oven_agents.stats.robust_statistics import best_level

@@ -17,7 +17,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
-from oven_controller.stack.relaunch_policy import Relaunching
+from oven_controller.stack.learner_relaunch import Relaunching
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState

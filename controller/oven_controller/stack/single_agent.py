@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from oven_controller.cancellation import call_at_end, end
-from oven_controller.errors import OvenError
+from oven_controller.errors import BusError, OvenError
 from oven_controller.process.child import Child
 from oven_controller.protocol.messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
@@ -51,9 +51,11 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
     waiting = {ended, asyncio.create_task(stop.wait()), asyncio.create_task(_down(folder))}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done() and not stop.is_set():
+        down = not ended.done() and not stop.is_set()
+        if down:
             print(f"{folder.run} is down, and {service.name} ends with it", flush=True)
-        return await _ended(child)
+        code = await _ended(child)
+        return 0 if down and code == BusError.exit_code else code  # it was about to connect
     finally:
         await end(*waiting, trusting)
         copied.set()

@@ -129,9 +129,9 @@ def test_a_completion_loads_nothing_heavy(home: Home) -> None:
     started(home.create("r", "grpo"))
     heavy = ("nats", "pydantic", "torch", "psutil", "asyncio")
     code = (
-        "import sys, types; from oven_controller.cli import completing\n"
+        "import sys, types; from oven_controller.cli import completion\n"
         "here = types.SimpleNamespace(params={})\n"
-        "assert completing.runs('') == ['r'] and completing.agents(here, '') and completing.knobs(here, '')\n"
+        "assert completion.runs('') == ['r'] and completion.agents(here, '') and completion.knobs(here, '')\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

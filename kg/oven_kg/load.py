@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from oven_controller.errors import ConfigError
-from oven_kg.graph.frozen_graph import Knowledge
 from oven_kg.graph.graph_yaml import Records
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import shuffled as permuted
 from oven_kg.loaders.graph_file import read_graph

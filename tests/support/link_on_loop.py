@@ -14,11 +14,11 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
 from oven_learner.link.base import Make
-from oven_learner.link.log_publisher import LogWriter
-from oven_learner.link.log_subscriber import LogReader
+from oven_learner.link.bus_session import BusSession
+from oven_learner.link.log_reader import LogReader
+from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.outbox import KEPT_BYTES
-from oven_learner.link.reconnection import BusSession
 from oven_learner.link.resume_state import ResumeState
 
 POLL_S = 0.005

@@ -28,7 +28,7 @@ SENTENCES = {
     "adverb": ("It simply works.", "It works under the conditions of table 2."),
     "praise": ("A powerful controller.", "A controller that undid 14 % of the harm; statistical power .8."),
     "metaphor": ("Rollbacks are futile by then.", "Rollbacks are exhausted by then."),
-    "one machine": ("The keys are in /home/ann/nats.", "The keys are in ~/nats, and pages under docs/work/."),
+    "one machine": ("The keys are in /home/ann/nats.", "The keys are in ~/nats, and pages under docs/home/."),
 }
 """A rule's name → a sentence that it finds, and one that it does not."""
 

@@ -19,7 +19,7 @@ from textual.widgets import Footer, Input
 
 from oven_tui.model import braille_chart
 from oven_tui.model.view import MonitorView
-from oven_tui.screens.decision_detail import BallotScreen
+from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.chart import Axis, Chart
@@ -173,7 +173,7 @@ class MonitorApp(App[None]):
         return Axis(tick - window, tick)
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        self.push_screen(BallotScreen(message.entry))
+        self.push_screen(DecisionScreen(message.entry))
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

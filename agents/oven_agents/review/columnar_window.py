@@ -45,7 +45,7 @@ class _Column:
         return begin if last is None or last < 0 else max(begin, len(self.at) - last)
 
 
-class Columns:
+class ColumnarWindow:
     """The newest `kept` observations of one run, by metric. Feed it each observation once, in the log's order."""
 
     def __init__(self, kept: int) -> None:
@@ -136,11 +136,11 @@ class Columns:
 class _ColumnWindow(Window):
     __slots__ = ("_columns",)
 
-    _columns: Columns
+    _columns: ColumnarWindow
 
     def __init__(
         self,
-        columns: Columns,
+        columns: ColumnarWindow,
         run: RunStarted,
         knobs: Mapping[str, Knob],
         receipts: Sequence[Receipt],

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from oven_agents.review import html_page, text_report
 from oven_agents.review.flagged_proposals import Series, flags, judge
-from oven_agents.review.observation_file import BLOCK, Index, TickFile
-from oven_agents.review.open_loop_replay import Panel
+from oven_agents.review.observation_file import BLOCK, Index, ObservationFile
+from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, reviews
 from oven_agents.runtime.loader import load
@@ -99,17 +99,17 @@ def look(
 ) -> Report:
     """The whole review. `loaded` are the agents by name, `targets` what other processes load them by. `path`: a file to
     work with."""
-    file = TickFile(path)
+    file = ObservationFile(path)
     with Asking(targets, file.index, processes) as asking:
         copied = _copy(run, events(), set(targets), file, change, asking)
         if copied.start is None or not file.ticks:
             raise ConfigError(f"run {run!r} has nothing to review: its log holds no observation of a run that started")
-        panel, answers = Panel(run, loaded), None
+        panel, answers = OpenLoopReplay(run, loaded), None
         if not copied.others and not any(map(reviews, loaded.values())):
             answers = Answers()
             panel = _answered(run, loaded, answers, copied, asking, tell)
     if answers is None or answers.ballots:
-        panel, answers = Panel(run, loaded), None
+        panel, answers = OpenLoopReplay(run, loaded), None
         for event in _changed(events(), change):
             panel.take(event)
             tell(panel.tick / max(1, copied.span[1]))
@@ -130,7 +130,9 @@ def look(
     return report
 
 
-def _copy(run: str, events: Iterable[Event], own: set[str], file: TickFile, change: Change, asking: Asking) -> _Copied:
+def _copy(
+    run: str, events: Iterable[Event], own: set[str], file: ObservationFile, change: Change, asking: Asking
+) -> _Copied:
     """The learner's starts and observations into the file, each once, and whole parts of it to those who ask."""
     on, newest = names.Subjects(run), (0, -1)
     found = _Copied(file.index)
@@ -175,10 +177,10 @@ def _answered(
     copied: _Copied,
     asking: Asking,
     tell: Callable[[float], None],
-) -> Panel:
+) -> OpenLoopReplay:
     """Fills `answers` and has the mesh hear them, part by part."""
     speaking: set[int] = set()
-    panel = Panel(run, {name: Answered(agent, name, answers) for name, agent in loaded.items()}, speaking)
+    panel = OpenLoopReplay(run, {name: Answered(agent, name, answers) for name, agent in loaded.items()}, speaking)
     log, heard = _log(run, copied), 0
     for blocks, part in asking.answers(loaded):
         answers.merge(part)
@@ -231,7 +233,7 @@ def _changed(events: Iterable[Event], change: Change) -> Iterator[Event]:
         yield replace(event, body=change(event.body)) if isinstance(event.body, RunStarted) else event
 
 
-def _judge(report: Report, copied: _Copied, panel: Panel) -> None:
+def _judge(report: Report, copied: _Copied, panel: OpenLoopReplay) -> None:
     """Flags against what was measured, which is kept for the charts."""
     announced = {spec.name: spec for spec in report.start.metrics}
     wanted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}

@@ -52,7 +52,7 @@ class Index:
                 yield marshal.loads(file.read(*_LENGTH.unpack(head)))
 
 
-class TickFile:
+class ObservationFile:
     """Writes one. The path must stay until the last reader is done."""
 
     def __init__(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from oven_agents.review.columnar_window import Columns
+from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import KEPT, Session
@@ -46,7 +46,7 @@ class Said:
         return self.vote.actuator, direction(self.before, self.vote.value)
 
 
-class Panel:
+class OpenLoopReplay:
     """Feed it the recorded events in order, judged."""
 
     def __init__(self, run: str, agents: Mapping[str, Agent], speaking: Set[int] | None = None) -> None:
@@ -57,7 +57,7 @@ class Panel:
         """(step, agent, text) of what agents had to say to people, proposals that were held back among it."""
         self.changes: list[tuple[int, str]] = []
         """Ticks at which the recorded run itself was changed, and by what."""
-        self._columns = Columns(KEPT)
+        self._columns = ColumnarWindow(KEPT)
         self._speaking = speaking
         windows: WindowMaker = self._columns.window if speaking is None else _newest_only
         self._sessions = {

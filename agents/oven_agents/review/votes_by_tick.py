@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeAlias
 
-from oven_agents.review.columnar_window import Columns
+from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.review.observation_file import BLOCK, Index
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent, Notice, Said
@@ -86,7 +86,7 @@ class _Ballots(Mapping[str, BallotOpened]):
 def ask(agents: Mapping[str, Agent], index: Index, first: int, end: int) -> Answers:
     """The answers in the blocks `first` to `end` (exclusive)."""
     found = Answers()
-    columns = Columns(KEPT)
+    columns = ColumnarWindow(KEPT)
     run: RunStarted | None = None
     knobs: dict[str, Knob] = {}
     able: dict[str, Agent] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from oven_bench.gym.arm import Arm, Reporting
 from oven_bench.gym.episode_schedule import MAX_STEPS, end
 from oven_bench.gym.fault import Fault, Kind, Trainee
-from oven_bench.gym.intervention_counter import Tap
+from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
 from oven_controller.errors import OvenError
 from oven_controller.protocol.rules import Rules
@@ -85,7 +85,7 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
     training = Training(trainee, case, record)
     link = arm.link(name, Random(f"{name} {arm.name}"))
     actuators = trainee.actuators.copy()
-    tap = Tap(link, training.interfere, lambda: bool(client.held))
+    tap = InterventionCounter(link, training.interfere, lambda: bool(client.held))
     client = OvenClient(
         tap,
         actuators,

@@ -9,7 +9,7 @@ from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
 
 
-class Tap:
+class InterventionCounter:
     """A link like the one it has. `interfering` is called before the client hears of the first decision."""
 
     def __init__(self, link: Link, interfering: Callable[[], object], held: Callable[[], bool]) -> None:

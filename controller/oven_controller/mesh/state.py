@@ -11,7 +11,7 @@ from oven_controller.mesh.actuator_values import Fault, shaped, show
 from oven_controller.mesh.change_requirements import change
 from oven_controller.mesh.rollback_limits import RollbackLimits
 from oven_controller.mesh.trust import Standing, Trust
-from oven_controller.mesh.vote_limits import RateLimits
+from oven_controller.mesh.vote_limits import VoteLimits
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import (
     ActuatorSpec,
@@ -117,7 +117,7 @@ class State:
     counters: Counter[str] = field(default_factory=Counter)
     rollback_limits: RollbackLimits = field(default_factory=RollbackLimits)
     trust: Trust = field(default_factory=Trust)
-    rate_limits: RateLimits = field(default_factory=RateLimits)
+    rate_limits: VoteLimits = field(default_factory=VoteLimits)
     turned_down: dict[str, list[str]] = field(default_factory=dict)  # actuator → why the learner rejected it, in a row
     _numbers: Numbers = field(default_factory=Numbers)
 
@@ -145,7 +145,7 @@ class State:
                 RollbackLimits(),
                 0,
                 {},
-                RateLimits(),
+                VoteLimits(),
             )
             for older in self.advised.values():
                 self.closed_because[older.id] = f"lapsed when training {message.training} began"

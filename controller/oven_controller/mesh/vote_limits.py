@@ -51,7 +51,7 @@ class _Turned:
 
 
 @dataclass
-class RateLimits:
+class VoteLimits:
     """One training's. Part of the mesh's state."""
 
     _tick: int = -1

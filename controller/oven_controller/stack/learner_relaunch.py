@@ -10,7 +10,7 @@ from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
 
 
-class Relaunching:
+class LearnerRelaunch:
     """One stack's. `again` is asked each time that the learner has ended."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:

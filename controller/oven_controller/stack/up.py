@@ -32,7 +32,7 @@ from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods, server_exposure
 from oven_controller.stack.agent_keys import revoke
-from oven_controller.stack.learner_relaunch import Relaunching
+from oven_controller.stack.learner_relaunch import LearnerRelaunch
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
 from oven_controller.stack.output import Screen
@@ -183,7 +183,7 @@ class _Up:
                 self._note_child("nats-server", self.server.child.pid)
                 processes.keep_server(self.server)
             try:
-                relaunching = Relaunching(self.folder.path, self._resume_command(), self.out)
+                relaunching = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
                 await self._start(processes, bus, plan)
                 await self._wait(processes.learner)
                 while not self.stop.is_set() and (resume_from := relaunching.again()) is not None:

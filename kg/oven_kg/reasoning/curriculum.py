@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from oven_controller.protocol.requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
-from oven_kg.graph.frozen_graph import Knowledge
+from oven_kg.graph.knowledge import Knowledge
 
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""

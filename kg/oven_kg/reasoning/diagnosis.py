@@ -18,8 +18,8 @@ from typing import Final
 
 from oven_controller.mesh.change_requirements import met
 from oven_controller.protocol.requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
-from oven_kg.graph.frozen_graph import Knowledge
 from oven_kg.graph.graph_yaml import Edge, Node
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final, Literal, cast
 
 from oven_controller.protocol.requests import EvidencePath
-from oven_kg.graph.frozen_graph import Knowledge
 from oven_kg.graph.graph_yaml import Edge
+from oven_kg.graph.knowledge import Knowledge
 
 WEAKEST_LAST: Final = "ABDC"
 """A controlled ablation, reported at scale, measured here on one small task, practice."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from oven_controller.errors import UnknownNameError
 from oven_controller.protocol.requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.graph.frozen_graph import Knowledge
+from oven_kg.graph.knowledge import Knowledge
 
 RESTART: Final = 0.15
 """Probability with which the walk goes back to where it began (1 − 0.85, as in Page et al. 1999)."""

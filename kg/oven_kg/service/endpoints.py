@@ -26,8 +26,8 @@ from oven_controller.protocol.requests import (
     OutcomeTaken,
     TokenPriorRequest,
 )
-from oven_kg.graph.frozen_graph import Knowledge
 from oven_kg.graph.graph_yaml import Edge
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.diagnosis import diagnose, posterior, severities

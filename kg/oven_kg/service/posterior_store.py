@@ -7,7 +7,7 @@ from pathlib import Path
 from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
-from oven_kg.graph.frozen_graph import Knowledge
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers
 

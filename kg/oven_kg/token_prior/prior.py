@@ -14,7 +14,7 @@ from typing import Final
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
-from oven_kg.graph.frozen_graph import Knowledge
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.token_prior.codec import encode, tokens_in, vocabulary_sha
 from oven_kg.token_prior.pagerank import node_importance, token_scores, top
 

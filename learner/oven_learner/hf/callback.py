@@ -24,12 +24,12 @@ from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.hf import knobs
 from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.hf.epoch_extension import Epochs
+from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
-from oven_learner.hf.save_schedule import Saving, StepBudget
+from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
 from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
 from oven_learner.hf.step_metrics import StepMetrics
 from oven_learner.link.base import Link
@@ -82,7 +82,7 @@ class Attachment(TrainerCallback):
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or training_names.count(run, link)
         )
-        self.epochs = Epochs(trainer)
+        self.epochs = EpochExtension(trainer)
         self.readback = Readback(self._publish, ABSENT_IF_NAN)
         self._link, self._connection, self._options = link, connection, options
         self._lockstep = bool(connection and connection.lockstep)
@@ -108,7 +108,7 @@ class Attachment(TrainerCallback):
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
         self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
-        self._saving = Saving(self.checkpoints)
+        self._saving = SaveSchedule(self.checkpoints)
         self._hooks: list[StepHook] = [
             self._step_metrics,
             self._gauges,

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 
-class Epochs:
+class EpochExtension:
     """transformers 5.23 works out the number of epochs before it begins, and ends after so many, whatever step it has
     reached. This one ends it there too, unless steps were thrown away."""
 

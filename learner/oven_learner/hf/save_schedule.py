@@ -42,7 +42,7 @@ class StepBudget:
         return self.trained - (step - self.step_before)
 
 
-class Saving(StepHook):
+class SaveSchedule(StepHook):
     """Has the trainer save when somebody asks, when the run stops, and for rollback."""
 
     def __init__(self, checkpoints: TrainerCheckpoints) -> None:

@@ -22,12 +22,12 @@ from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.base import PendingObservation
+from oven_learner.link.bus_session import BusSession
 from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
-from oven_learner.link.log_publisher import LogWriter
-from oven_learner.link.log_subscriber import LogReader
+from oven_learner.link.log_reader import LogReader
+from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
-from oven_learner.link.reconnection import BusSession
 
 log = logging.getLogger("oven.learner")
 

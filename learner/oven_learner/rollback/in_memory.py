@@ -10,7 +10,7 @@ from typing import Any
 from oven_controller.errors import reason
 from oven_learner.rollback.base import Snapshot
 from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import Pacing
+from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
 
 log = logging.getLogger("oven.learner")
 
@@ -44,7 +44,7 @@ class Snapshots:
         """`credit`: seconds; without end they are taken every EVERY_TICKS, whatever they cost. `share` returns rank 0's
         argument on every rank."""
         self._state, self._put = take, restore
-        self._schedule = Schedule(Pacing(clock(), credit=credit), clock, share)
+        self._schedule = Schedule(SnapshotTimeBudget(clock(), credit=credit), clock, share)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """By number, in order."""

@@ -18,7 +18,7 @@ from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.base import Snapshot
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import Pacing
+from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
 
 log = logging.getLogger("oven.learner")
 
@@ -81,7 +81,7 @@ class OnDisk:
         self._ask, self._progress = ask, progress
         self._leader, self._share = leader, share
         began = clock()
-        pacing = Pacing(began, expected=seconds_to_write(size, output) if leader else 0.0)
+        pacing = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
         self._schedule = Schedule(pacing, clock, share)
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from oven_learner.rollback.snapshot_time_budget import Pacing
+from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
 
 EVERY_TICKS = 5
 """At most; where a copy costs more than its share of so many steps, they lie further apart."""
@@ -21,7 +21,7 @@ class Schedule:
 
     def __init__(
         self,
-        pacing: Pacing,
+        pacing: SnapshotTimeBudget,
         clock: Callable[[], float] = time.monotonic,
         share: Callable[[Any], Any] = lambda said: said,
     ) -> None:

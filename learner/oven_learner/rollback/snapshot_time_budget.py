@@ -13,7 +13,7 @@ KEPT_COPIES = 2.0
 """No more than so many copies' worth is saved up: an hour on hold does not bring a burst."""
 
 
-class Pacing:
+class SnapshotTimeBudget:
     """Times are of one monotonic clock, in seconds."""
 
     def __init__(self, now: float, *, expected: float = 0.0, credit: float = 0.0) -> None:

@@ -36,8 +36,8 @@ from oven_controller.protocol.messages import Decision, Observation, Receipt, Ru
 from oven_controller.protocol.names import Subjects, log_stream
 from oven_controller.protocol.subjects import log_subjects
 from oven_controller.security.credentials import Credentials
-from oven_learner.link import log_publisher, reconnection
-from oven_learner.link.log_publisher import BATCH_FROM
+from oven_learner.link import bus_session, log_writer
+from oven_learner.link.log_writer import BATCH_FROM
 from oven_learner.link.process_link import ProcessLink
 
 BATCH = 3 * BATCH_FROM
@@ -162,8 +162,8 @@ async def ignored(_message: object) -> None: ...
 
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
-    monkeypatch.setattr(reconnection, "TURN_S", 0.05)
-    monkeypatch.setattr(reconnection, "RETRY_S", 0.01)
+    monkeypatch.setattr(bus_session, "TURN_S", 0.05)
+    monkeypatch.setattr(bus_session, "RETRY_S", 0.01)
     me, rate = psutil.Process(), [1.0]
     async with Proxy(nats) as proxy:
         link = on_loop(nats, proxy.url)
@@ -223,7 +223,7 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
             raise BusError("no word came back")
         return taken
 
-    monkeypatch.setattr(log_publisher, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
     for module in ("bus.log", "protocol.events"):
         monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
@@ -258,7 +258,7 @@ async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
             raise BusError("no word came back")
         return await real(bus, subject, data, **kwargs)
 
-    monkeypatch.setattr(log_publisher, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
     monkeypatch.setattr(Bus, "append", append)
     link = on_loop(nats)
     learner = learner_on(link)
@@ -294,8 +294,8 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
 async def test_a_full_log_stops_no_training_and_is_said_once(
     nats: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_publisher, "RETRY_S", 0.01)
-    monkeypatch.setattr(log_publisher, "RETRY_MOST_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_writer, "RETRY_MOST_S", 0.01)
     refused: list[str] = []
 
     def noting(real: Any) -> Any:
@@ -398,7 +398,7 @@ async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As nats-py's publish does on a frozen peer: it ignores its cancellation."""
-    monkeypatch.setattr(reconnection, "TURN_S", 0.01)
+    monkeypatch.setattr(bus_session, "TURN_S", 0.01)
     real, stuck = Bus.append, list[Bus]()
 
     async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:

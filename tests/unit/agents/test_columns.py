@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oven_agents.review import columnar_window as module
-from oven_agents.review.columnar_window import Columns
+from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import plain_window
 from oven_agents.stats.robust_statistics import best_level
@@ -60,7 +60,7 @@ def test_the_same_answers_as_a_plain_window(
     kept: int,
 ) -> None:
     monkeypatch.setattr(module, "SPARE", 8)  # so that columns are cut within these few observations
-    seen, held = observations(draws), Columns(kept)
+    seen, held = observations(draws), ColumnarWindow(kept)
     receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
     for end, one in enumerate(seen, 1):
         held.add(one)
@@ -77,7 +77,7 @@ def test_the_same_answers_as_a_plain_window(
 
 
 def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
-    held, seen = Columns(8), observations([(3, 1, 1), (3, 1, 1), (0, 1, 1)])
+    held, seen = ColumnarWindow(8), observations([(3, 1, 1), (3, 1, 1), (0, 1, 1)])
     seen.append(seen[-1].model_copy(update={"tick": 2, "n": 9}))
     for one in seen:
         held.add(one)
@@ -86,7 +86,7 @@ def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
 
 
 def test_an_answer_is_the_askers_own() -> None:
-    held, seen = Columns(8), observations([(1, 1, 1)] * 5)
+    held, seen = ColumnarWindow(8), observations([(1, 1, 1)] * 5)
     for one in seen:
         held.add(one)
     window = held.window(RUN, seen, {}, (), {}, set())
@@ -103,7 +103,7 @@ def test_the_best_level_is_the_greatest_median_of_three(values: list[float]) -> 
 
 
 def test_a_long_run_is_cut_and_answers_alike() -> None:
-    rng, held, kept = random.Random(1), Columns(64), 64
+    rng, held, kept = random.Random(1), ColumnarWindow(64), 64
     seen: list[Observation] = []
     step = 0
     for n in range(3 * module.SPARE):
@@ -164,7 +164,7 @@ def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
 def test_every_shipped_agent_says_the_same(reward: bool) -> None:
     said, spoke = eventful(reward), set()
     for point in entry_points(group="oven.agents"):
-        held = Columns(KEPT)
+        held = ColumnarWindow(KEPT)
         plain = Session(point.load()(), point.name)
         quick = Session(point.load()(), point.name, windows=held.window)
         for message in said:

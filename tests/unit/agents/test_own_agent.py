@@ -15,7 +15,6 @@ from oven_agents.backtest.backtest import Backtest
 from oven_agents.runtime.in_process import participants
 from oven_agents.runtime.loader import load
 from oven_bench.gym import arm_registry
-from oven_bench.gym.arms import controller
 from oven_controller.cli.main import run
 from oven_controller.log.in_memory_run import ClosedLoop
 from oven_controller.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote
@@ -116,6 +115,5 @@ def test_it_is_installed_for_every_run_and_its_options_can_be_set(capsys: pytest
     )
 
 
-@pytest.mark.skipif(not hasattr(controller, "alone"), reason="the gym makes no arm for each installed agent yet")
 def test_it_is_an_arm_of_the_gym() -> None:
     assert arm_registry.arms()["agent.loss_watch"].name == "agent.loss_watch"

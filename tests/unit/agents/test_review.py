@@ -22,7 +22,7 @@ from oven_agents.review import command, html_page, text_report, votes_by_tick
 from oven_agents.review.chart import COLUMNS, chart
 from oven_agents.review.command import look
 from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
-from oven_agents.review.open_loop_replay import Panel, Said
+from oven_agents.review.open_loop_replay import OpenLoopReplay, Said
 from oven_agents.review.report import Report
 from oven_agents.runtime.loader import load
 from oven_agents.shipped.learning_rate import LearningRate
@@ -114,7 +114,7 @@ def test_agents_say_the_same_however_they_are_asked(
 def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
     recorded = Lockstep(LearningRate(), "learning_rate", 40).log
     alone = backtest(LearningRate(), "learning_rate", recorded.events)
-    panel = Panel(RUN, {"learning_rate": LearningRate()})
+    panel = OpenLoopReplay(RUN, {"learning_rate": LearningRate()})
     for event in recorded.events:
         panel.take(event)
     assert [(said.tick, said.vote) for said in panel.said] == [(said.tick, said.vote) for said in alone.said]
@@ -126,7 +126,10 @@ def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
 
 def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
     recorded = Lockstep(Cutter(), "learning_rate", 12).log
-    alone, panel = backtest(Unsure(), "learning_rate", recorded.events), Panel(RUN, {"learning_rate": Unsure()})
+    alone, panel = (
+        backtest(Unsure(), "learning_rate", recorded.events),
+        OpenLoopReplay(RUN, {"learning_rate": Unsure()}),
+    )
     for event in recorded.events:
         panel.take(event)
     for found in (alone.said, panel.said):
@@ -145,7 +148,7 @@ def test_two_agents_that_agree_are_a_quorum() -> None:
     log.start(metrics=(MetricSpec(name="loss"),))
     log.tick(6)
     for agents, verdict in (({"a": Second()}, "rejected"), ({"a": Second(), "b": Second()}, "adopted")):
-        panel = Panel(RUN, agents)
+        panel = OpenLoopReplay(RUN, agents)
         for event in log.events:
             panel.take(event)
         assert {said.decision.verdict for said in panel.said if said.decision} == {verdict}

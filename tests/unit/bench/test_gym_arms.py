@@ -15,7 +15,7 @@ from oven_bench.fixed_rules import Change, Rule
 from oven_bench.gym.arms.alarm import MOST, QUIET, Alarm
 from oven_bench.gym.arms.not_a_number import OnNotANumber
 from oven_bench.gym.arms.plateau import EPOCH, OnPlateau
-from oven_bench.gym.arms.random_remedy import LATEST, Drawn
+from oven_bench.gym.arms.random_remedy import LATEST, RandomRemedy
 from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
 from oven_bench.gym.arms.rules import OnAlarm
 from oven_bench.gym.arms.spike import OnSpike
@@ -145,11 +145,11 @@ def test_a_knob_stays_within_its_bounds_and_is_not_set_to_what_it_is(factors: li
 
 
 def test_chance_acts_within_ten_ticks_of_an_alarm_and_not_alike_on_all_faults() -> None:
-    drawn = [said(Drawn(Random(1)), from_(100, loss=height), 130) for height in (5.0 + n / 7 for n in range(24))]
+    drawn = [said(RandomRemedy(Random(1)), from_(100, loss=height), 130) for height in (5.0 + n / 7 for n in range(24))]
     assert all(101 <= tick <= 101 + LATEST for each in drawn for tick in [*each][:1])
     assert len({str([*each.values()][:1]) for each in drawn}) >= 5
-    assert drawn[0] == said(Drawn(Random(1)), from_(100, loss=5.0), 130), "the same for the same run"
-    assert said(Drawn(Random(1)), steady, 200) == {}
+    assert drawn[0] == said(RandomRemedy(Random(1)), from_(100, loss=5.0), 130), "the same for the same run"
+    assert said(RandomRemedy(Random(1)), steady, 200) == {}
 
 
 def test_a_loss_spike_is_rolled_back_and_skipped_once_in_a_while() -> None:

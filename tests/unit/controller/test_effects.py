@@ -12,7 +12,7 @@ from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.window import Window
-from oven_bench.gym.intervention_counter import Tap
+from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.trainees.trainee_factory import TRAINEES, make
 from oven_controller.errors import ConfigError
 from oven_controller.importing.declared_knobs import asked
@@ -77,7 +77,7 @@ def test_the_gym_counts_no_measurement_either() -> None:
         def send(self, make: Any, *, droppable: bool = False) -> None:
             make()
 
-    tap = Tap(Nobody(), lambda: None, lambda: False)  # type: ignore[arg-type]
+    tap = InterventionCounter(Nobody(), lambda: None, lambda: False)  # type: ignore[arg-type]
 
     def said(message: LearnerMessage) -> None:
         tap.send(lambda: message)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
-from oven_kg.graph.frozen_graph import Knowledge
+from oven_kg.graph.knowledge import Knowledge
 from oven_kg.load import load
 from oven_kg.reasoning.diagnosis import LIMIT, diagnose
 

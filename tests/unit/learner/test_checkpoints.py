@@ -17,7 +17,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.runs.relaunch import Bound, Relaunch
-from oven_controller.stack.learner_relaunch import Relaunching
+from oven_controller.stack.learner_relaunch import LearnerRelaunch
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
@@ -130,7 +130,7 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
         relaunch.write(tmp_path, order)
 
     sends_back(50, 50)  # left by an earlier stack: the first learner takes it up, or dies before
-    learner = Relaunching(tmp_path, "oven-controller run --resume --run r -- python train.py", said.append)
+    learner = LearnerRelaunch(tmp_path, "oven-controller run --resume --run r -- python train.py", said.append)
     assert learner.again() is None and not said
     for trained in (60, 70, 80):
         sends_back(60, trained)

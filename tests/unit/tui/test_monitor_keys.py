@@ -17,7 +17,7 @@ from textual.widgets import Footer
 from oven_controller.protocol.events import Event
 from oven_tui.app import CHARTS, MonitorApp
 from oven_tui.model.decisions import Decided
-from oven_tui.screens.decision_detail import BallotScreen
+from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.decision_list import Decisions
@@ -109,12 +109,12 @@ async def test_enter_opens_the_ballot_with_votes_evidence_and_receipt() -> None:
         first = next(n for n, entry in enumerate(app.view.rows()) if isinstance(entry, Decided))
         decisions.move_to(first)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, BallotScreen))
+        await until(pilot, lambda: isinstance(app.screen, DecisionScreen))
         evidence = ("lr_too_low", "kg:3f5a9c0d1e2b4a67", "symptom:slow_progress")
         for word in ("1 → 4", *evidence, "applied", "0.9", "reputation"):
             await until(pilot, partial(shown, app, word))
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, BallotScreen))
+        await until(pilot, lambda: not isinstance(app.screen, DecisionScreen))
 
 
 async def test_every_kind_of_entry_opens() -> None:
@@ -124,7 +124,7 @@ async def test_every_kind_of_entry_opens() -> None:
         for place in kinds.values():
             app.query_one(Decisions).move_to(place)
             await pilot.press("enter")
-            await until(pilot, lambda: isinstance(app.screen, BallotScreen))
+            await until(pilot, lambda: isinstance(app.screen, DecisionScreen))
             await pilot.press("escape")
 
 
@@ -179,7 +179,7 @@ async def test_help_lists_every_binding_and_every_binding_has_an_id_and_a_toolti
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
-        bindings = [b for kind in (MonitorApp, Decisions, BallotScreen, HelpScreen) for b in kind.BINDINGS]
+        bindings = [b for kind in (MonitorApp, Decisions, DecisionScreen, HelpScreen) for b in kind.BINDINGS]
         for binding in bindings:
             assert isinstance(binding, Binding) and binding.id and binding.tooltip
         for binding in (*MonitorApp.BINDINGS, *Decisions.BINDINGS):

@@ -20,7 +20,7 @@ from oven_tui.model.cells import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 
 
-class BallotScreen(ModalScreen[None]):
+class DecisionScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Back", id="ballot.back", tooltip="Back to the run"),
     ]

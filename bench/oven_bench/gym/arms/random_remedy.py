@@ -14,7 +14,7 @@ LATEST = 10
 """Ticks after the alarm."""
 
 
-class Drawn:
+class RandomRemedy:
     """The rule. A run's own generator is the same whatever its fault, so that it tells nothing of it; what was observed
     at the alarm is drawn with, or all faults of a seed would meet the same draw."""
 
@@ -34,4 +34,4 @@ class Drawn:
         return [change for remedy in due for change in REMEDIES[remedy](self._knobs, tick)]
 
 
-RANDOM = RuleArm("random", Drawn)
+RANDOM = RuleArm("random", RandomRemedy)

@@ -10,8 +10,8 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError
 from oven_controller.security.credentials import Credentials
-from oven_learner.link.log_publisher import RETRY_MOST_S, RETRY_S, LogWriter
-from oven_learner.link.log_subscriber import LogReader
+from oven_learner.link.log_reader import LogReader
+from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter
 from oven_learner.link.outage_log import OutageLog
 
 OPEN_S = 30.0

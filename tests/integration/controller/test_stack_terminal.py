@@ -133,6 +133,8 @@ def test_kill_minus_nine_of_up_leaves_nothing_not_even_the_monitor(stack: Stack,
 def test_down_does_not_wait_for_a_person(stack: Stack, terminals: list[Terminal]) -> None:
     terminal = up(stack, terminals, "five", "--set", "recipe_options.mode=wait")
     terminal.until("monitor of five True")
+    log = stack.run_folder("five").logs / "up.log"
+    wait_for(lambda: "step   12/12" in log.read_text(), "the end of the steps")
     assert stack.command("down", "five")[0] == 0
     assert terminal.end() == 0
     assert "stopped at step" in terminal.shown

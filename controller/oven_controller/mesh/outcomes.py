@@ -52,6 +52,8 @@ from oven_controller.protocol.messages import (
     OutcomeLine,
     Receipt,
     TallyLine,
+    TrialEnded,
+    TrialStarted,
 )
 
 PATIENCE = 5
@@ -102,6 +104,7 @@ class Outcomes:
         self._measured = Measurements()
         self._harm = Harm(state.rules.outcome_samples)
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
+        self._tried: dict[str, tuple[Decision, Forecast]] = {}  # of the trial that is under way
         self._withheld: list[Window] = []  # not open yet
         self._open: dict[str, Window] = {}  # by decision
         self._back: tuple[int, float, float] | None = None  # the last rollback: its tick, the step left, and restored
@@ -111,7 +114,7 @@ class Outcomes:
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """A new incarnation of the learner: what was measured before it is another process's."""
-        closed = self.end("the learner started again")
+        closed, self._tried = self.end("the learner started again"), {}
         self._measured, self._changed, self._back = Measurements(directed(metrics)), {}, None
         self._harm = Harm(self._state.rules.outcome_samples)
         return closed
@@ -130,6 +133,9 @@ class Outcomes:
         _, advised = self._expected.pop(decision.of, (None, None))
         forecast = forecast or advised
         if forecast is None or decision.verdict == "rejected":
+            return decision
+        if decision.verdict == "tried":
+            self._tried[decision.id] = decision, forecast
             return decision
         judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
         share, spec = self._state.rules.control_share, self._state.specs.get(decision.actuator)
@@ -191,6 +197,30 @@ class Outcomes:
         for metric in touched | {outcome.target for outcome in closed}:
             self._change(metric, tick)
         return closed
+
+    def measured(self, trial: TrialStarted, ended: TrialEnded) -> list[Outcome]:
+        """What a trial showed of each decision that it tried: an effect that nothing else confounds. It says nothing of
+        an arm that was not played to its end."""
+        tried, self._tried = self._tried, {}
+        if ended.status != "completed" or not ended.arms:
+            return []
+        control, found = ended.arms[0], list[Outcome]()
+        for index, (arm, reading) in enumerate(zip(trial.arms, ended.arms, strict=False)):
+            for decision, forecast in (tried[id] for id in arm.decisions if id in tried):
+                stakes = tuple(replace(stake, expected=0.0) for stake in forecast.stakes)  # it promised another horizon
+                window = Window(
+                    decision, replace(forecast, target=trial.reading, stakes=stakes, expected=0.0), ended.tick
+                )
+                if reading.gain is None or reading.mean is None or control.mean is None:
+                    found.append(self._unscored(window, (), reading.reason or "the trial has no reading of it"))
+                    continue
+                seen = Effect(control.mean, reading.mean, reading.gain, reading.noise or 0.0)
+                kept = "kept" if index == ended.kept else "not kept"
+                told = f"a trial of {trial.steps} steps measured a gain of {seen.gain:.3g} ± {seen.noise:.2g}: {kept}"
+                scored = self._scored(window, (), seen, told)
+                samples = (control.examples, reading.examples)
+                found.append(scored.model_copy(update={"measured": True, "before": seen.before, "samples": samples}))
+        return found
 
     def vetoed(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """A ballot was vetoed: who was against it, with weight, carried that things stay as they are."""

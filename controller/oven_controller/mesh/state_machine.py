@@ -24,11 +24,13 @@ from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.state import State
+from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
+    ActuatorSpec,
     AgentStatus,
     BallotOpened,
     CommandAnswer,
@@ -43,6 +45,7 @@ from oven_controller.protocol.messages import (
     RunStarted,
     StepClosed,
     TallyLine,
+    TrialEnded,
     Value,
     Vote,
 )
@@ -50,7 +53,7 @@ from oven_controller.protocol.subjects import kinds_by
 
 OUTPUTS = kinds_by("mesh")
 """Kinds of subjects that the mesh itself writes."""
-Verdict = Literal["adopted", "rejected", "advised", "withheld"]
+Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
 
 
@@ -75,6 +78,7 @@ class Mesh:
         self.subjects = names.Subjects(run)
         self.state = State()
         self.outcomes = Outcomes(self.state)
+        self.trials = Trials(self.state)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
         self.divergence: str | None = None  # the first output in the log that this replica would not have written
@@ -103,6 +107,7 @@ class Mesh:
         else:
             self._on_message(event.body, event.author)
             self._settle()
+            self._order_trial()
         return self._emitted
 
     def _on_message(self, body: Message, author: str) -> None:
@@ -139,6 +144,9 @@ class Mesh:
         elif isinstance(body, Receipt):
             state.take(body)
             self._publish(self.outcomes.take(body))
+        elif isinstance(body, TrialEnded):
+            trial = self.trials.end(body)
+            self._publish(self.outcomes.measured(trial, body) if trial else [])
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, RunEnded):
@@ -150,6 +158,7 @@ class Mesh:
     def _start(self, body: RunStarted) -> None:
         old, another = self.state.specs, body.training != self.state.training
         self.state.start(body)
+        self.trials.start()
         self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
@@ -295,15 +304,25 @@ class Mesh:
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = joint_proposals.settled(ballots, self._ruled)
+        closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
+        tried: list[tuple[str, ActuatorSpec, str, Value]] = []
         for ballot, ruled in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
             spec = state.specs[actuator]
             self._answer_openers(ballot, ruled)
             staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
-            self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
+            made = self._decide(
+                ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan
+            )
+            if verdict == "tried":
+                tried.append((made.id, spec, ruled.direction, ruled.value))
+        self.trials.propose(tried)
+
+    def _order_trial(self) -> None:
+        if (trial := self.trials.order(self._next_id)) is not None:
+            self._emit(self.subjects.trial(trial.id), trial)
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
@@ -321,11 +340,17 @@ class Mesh:
             ruling = guardrails.rule(state, spec, count, beside)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
-        way = direction(before, value)
+        way, explores = direction(before, value), False
+        if count.lacks_quorum and self.trials.possible and spec.effect == "setting":
+            ruling = guardrails.rule(state, spec, count, beside)
+            explores = ruling.verdict == "adopted" and not self.trials.lost(actuator, direction(before, ruling.value))
+            value = ruling.value if explores else value
+        if verdict == "adopted" and (stands := self.trials.lost(actuator, way)):
+            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
             verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         return joint_proposals.Ruled(
-            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed
+            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed, explores
         )
 
     def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
@@ -385,7 +410,7 @@ class Mesh:
             tick=state.tick,
             apply_at_tick=apply_at,
             expires_at_tick=expires_at,
-            snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
+            snapshot_first=verdict in ("adopted", "tried") and spec is not None and spec.risky,
             **more,
         )
         decision = self.outcomes.expect(decision, staked, whole=bool(decision.plan) or self._goes_back())

@@ -11,9 +11,10 @@ from typing import Any
 
 from oven_bench.gym.arm import Arm, Reporting
 from oven_bench.gym.episode_schedule import MAX_STEPS, end
-from oven_bench.gym.fault import Fault, Kind, Trainee
+from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
+from oven_bench.gym.task_table import Kind
 from oven_controller.errors import OvenError
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient

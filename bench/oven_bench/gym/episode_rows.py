@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_bench.gym.fault import Kind
+from oven_bench.gym.task_table import Kind
 from oven_controller.errors import ConfigError, reason
 
 FILE = "episodes.jsonl"

@@ -20,7 +20,7 @@ import typer
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.seeded_draws import At
-from oven_bench.gym.trainees.pretraining import Pretraining
+from oven_bench.gym.tasks.pretraining.trainee import Pretraining
 
 ONSET, AFTER = 110, 100
 """Gradient steps before the fault, and from it to the end."""

@@ -14,10 +14,11 @@ from oven_bench.gym import arm_registry, episode_schedule
 from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode import run
 from oven_bench.gym.episode_rows import Row
-from oven_bench.gym.fault import Fault, Kind
+from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_bench.gym.trainees.trainee_factory import Make, make
+from oven_bench.gym.task_table import Kind
+from oven_bench.gym.trainee_factory import Make, make
 from oven_bench.workers import workers
 
 

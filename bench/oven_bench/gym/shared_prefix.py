@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oven_bench.gym.episode_schedule import HORIZON, LATEST, MAX_STEPS, PREFIX, end
-from oven_bench.gym.fault import Fault, Kind, Trainee
-from oven_bench.gym.trainees.trainee_factory import Make
+from oven_bench.gym.fault import Fault, Trainee
+from oven_bench.gym.task_table import Kind
+from oven_bench.gym.trainee_factory import Make
 from oven_learner.rollback.snapshot_schedule import EVERY_TICKS
 
 TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})

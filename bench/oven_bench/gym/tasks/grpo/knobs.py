@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oven_bench.gym.tasks.grpo.scoring import JUDGES
-from oven_bench.gym.tasks.grpo.task import LEVELS
+from oven_bench.gym.sorting.prompts import LEVELS
+from oven_bench.gym.sorting.scoring import JUDGES
 from oven_learner.actuators import Actuators
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}

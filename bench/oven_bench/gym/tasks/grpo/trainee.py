@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oven_bench.gym.fault import NOTHING, Fault, Kind, Rewards, Step
+from oven_bench.gym.fault import NOTHING, Fault, Rewards, Step
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.sorting.policy import Policy
+from oven_bench.gym.sorting.prompts import LEVELS, PAD, Prompts, draw, held_out
+from oven_bench.gym.sorting.scoring import JUDGES, Completions, Verdict, judged, scores
+from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
-from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.policy_loss import advantages, kl, policy_loss
-from oven_bench.gym.tasks.grpo.scoring import JUDGES, Completions, Verdict, judged, scores
-from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
-from oven_bench.gym.tasks.grpo.task import LEVELS, PAD, Prompts, draw, held_out
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators

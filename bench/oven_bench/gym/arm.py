@@ -41,6 +41,15 @@ class Reporting(Protocol):
 
 
 @runtime_checkable
+class Trying(Protocol):
+    """An arm that may have changes tried on a branch before they are kept."""
+
+    @property
+    def tries(self) -> bool:
+        """Whether it does; to the others the learner announces no trials."""
+
+
+@runtime_checkable
 class LearnsFromArm(Protocol):
     """An arm that goes by what another arm's episodes taught: it is run when those are done."""
 

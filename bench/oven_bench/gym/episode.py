@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Reporting
+from oven_bench.gym.arm import Arm, Reporting, Trying
 from oven_bench.gym.episode_schedule import MAX_STEPS, end
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
 from oven_bench.gym.task_table import Kind
 from oven_controller.errors import OvenError
+from oven_controller.mesh.state import held_out
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
@@ -69,11 +70,45 @@ class Training:
         self.step, state = kept
         self._trainee.restore(state)
 
+    def branch_state(self) -> tuple[int, Mapping[str, Any]]:
+        self.interfere()
+        return self.step, self._trainee.branch_state()
+
+    def restore_branch(self, kept: tuple[int, Mapping[str, Any]]) -> None:
+        self.step, state = kept
+        self._trainee.restore_branch(state)
+
     def loss(self) -> float:
         if self._record and self.steps in self._record.losses:
             return self._record.losses[self.steps]
         self.interfere()
         return self._trainee.quality()
+
+
+class Branches:
+    """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
+    recorded. The gradient steps of branches count as those of the episode do."""
+
+    def __init__(self, training: Training, trainee: Trainee) -> None:
+        reading = held_out(trainee.metrics)
+        assert reading is not None  # every trainee announces one
+        self.reading = reading
+        self._training, self._trainee = training, trainee
+
+    def problem(self) -> str:
+        return ""
+
+    def take(self) -> object:
+        return self._training.branch_state()
+
+    def restore(self, state: Any) -> None:
+        self._training.restore_branch(state)
+
+    def examples(self) -> list[float]:
+        return self._trainee.examples()
+
+    def finish(self) -> None:
+        pass
 
 
 def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -> Ended:
@@ -96,6 +131,7 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
         charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
+        trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
     )
     client.start()
     while training.steps < end(case) and not client.stopping:
@@ -104,6 +140,7 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
         client.poll()
         if tap.failure is not None:
             raise tap.failure
+    client.end_trial("the episode ends")
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)
     if tap.failure is not None:

@@ -110,6 +110,14 @@ class Trainee(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
+    def branch_state(self) -> Mapping[str, Any]:
+        """All that the next steps depend on: `state`, and what is not in it."""
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None: ...
+
+    def examples(self) -> list[float]:
+        """The held-out metric of each held-out example, by which a trial compares its arms."""
+
 
 class Step:
     """One step of a trainee, as a fault sees it. What is costly is computed when it is first asked for, and once."""

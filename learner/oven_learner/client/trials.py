@@ -95,13 +95,7 @@ class Trials:
         if branches is None or tick <= self._from[0]:
             return False
         if branches.observe(tick, step, metrics):
-            told = {
-                "trial": branches.trial.id,
-                "arm": branches.arm,
-                "tick": tick,
-                "step": step,
-                "metrics": dict(metrics),
-            }
+            told = {"trial": branches.trial.id, "arm": branches.arm, "tick": tick, "step": step}
             self._run.say(BranchObservation, metrics=dict(metrics), **told)
         return True
 

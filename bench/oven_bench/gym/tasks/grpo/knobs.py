@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from oven_bench.gym.sorting.prompts import LEVELS
 from oven_bench.gym.sorting.scoring import JUDGES
@@ -49,6 +50,15 @@ class Knobs:
         )
         for name in SIMPLEXES:
             self._announce(name)
+
+    def copied(self) -> Any:
+        """What was turned, for `put_back`."""
+        return self._scale, dict(self._scalars), dict(self._simplexes)
+
+    def put_back(self, turned: Any) -> None:
+        """The knobs of then."""
+        self._scale, scalars, simplexes = turned
+        self._scalars, self._simplexes = dict(scalars), dict(simplexes)
 
     @property
     def learning_rate(self) -> float:

@@ -107,6 +107,24 @@ class Grpo:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
 
+    def branch_state(self) -> Mapping[str, Any]:
+        turned, steps, asked = self.knobs.copied(), self.gradient_steps, self._asked
+        return {"state": self.state(), "turned": turned, "gradient_steps": steps, "asked": asked}
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self.knobs.put_back(state["turned"])
+        self.gradient_steps, self._asked = state["gradient_steps"], state["asked"]
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        """Of each held-out prompt, whether it is sorted, greedily: 0 or 1."""
+        prompts = held_out()
+        if not torch.isfinite(parameters_to_vector(self._parameters)).all():
+            return [math.nan] * len(prompts.digits)
+        right = (self.policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1)
+        return [float(one) for one in right]
+
     def _ask(self, _: float | None) -> float:
         """The next step measures `eval/accuracy`, whenever it would have."""
         self._asked = True

@@ -22,7 +22,9 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf import knobs
+from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
@@ -55,7 +57,7 @@ class Options:
     recipe: str
     training: str | None
     metrics: tuple[MetricSpec, ...]
-    evaluate: Callable[[], Mapping[str, float]] | None
+    evaluate: Callable[[], Measured] | None
     evaluate_every: int
     seconds: float | None
     charge_rollbacks: bool
@@ -107,8 +109,18 @@ class Attachment(TrainerCallback):
         scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
-        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
+        self._user_evaluation = (
+            UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
+        )
         self._saving = SaveSchedule(self.checkpoints)
+        self.branch = TrainerBranch(
+            trainer,
+            checkpoints=self.checkpoints,
+            epochs=self.epochs,
+            evaluation=self._user_evaluation,
+            stateful=options.stateful,
+        )
+        """The training as something that trials can be made of."""
         self._hooks: list[StepHook] = [
             self._step_metrics,
             self._gauges,
@@ -141,6 +153,7 @@ class Attachment(TrainerCallback):
             hook.begin(self._ranks)
         self._announce_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
+        self.branch.begin()
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
@@ -170,7 +183,7 @@ class Attachment(TrainerCallback):
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:
-            self.client.observe(state.global_step, self._user_evaluation.measure())
+            self.client.observe(state.global_step, self._user_evaluation.first())
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from oven_controller.errors import reason
 from oven_controller.protocol.messages import ArmReading, BranchObservation, LearnerMessage, TrialEnded, TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
@@ -66,6 +67,9 @@ class Trials:
 
     def take(self, order: TrialStarted) -> None:
         """A trial was ordered: it begins at the next boundary that suits."""
+        if self._ordered is not None:
+            why = f"trial {order.id} took its place"
+            self._say(self._ordered, _refused(why), self._run.tick, self._run.step)
         self._ordered = order
 
     def begin_if_ordered(self, waits: str) -> None:
@@ -107,7 +111,12 @@ class Trials:
         """After a step: on with the branch that it was of, if it was of one. Whether a branch is played next, too."""
         if self._branches is not None:
             self._settle()
-            if (result := self._branches.advance()) is not None:
+            try:
+                result = self._branches.advance()
+            except Exception as error:  # no room for a copy, most likely
+                log.exception("the trial is given up; training goes on")
+                result = self._branches.interrupt(f"it failed: {reason(error)}")
+            if result is not None:
                 self._ended(result)
         return self.under_way
 

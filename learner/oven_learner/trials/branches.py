@@ -202,6 +202,7 @@ class Branches:
         if kept == self.arm:  # the control is, as the first
             if last and self._cooling is None:
                 return self._completed(kept)
+            self._best = None  # before the next is copied: two at a time
             self._best = self._cooling or self._end()
         self._cooling = None
         if last:

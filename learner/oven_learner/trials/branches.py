@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from oven_controller.errors import reason
-from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import ArmReading, TrialStarted, Value
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.ranks import Ranks
@@ -82,6 +81,8 @@ class Marked(Protocol):
     def mark(self) -> Any: ...
 
     def reset(self, mark: Any) -> None: ...
+
+    def settle(self) -> None: ...
 
 
 @dataclass
@@ -219,6 +220,9 @@ class Branches:
         self._played, self._applied = [], {}
         before, problem = self.position.step, ""
         for name, value in self.trial.arms[self.arm].changes.items():
+            if self.snapshots is None and self.actuators.spec(name).moves_weights:
+                problem = problem or f"the way back from {name} is not kept here"
+                continue
             each = self.ranks.each(self.actuators.apply(name, value))
             applied, differs = each[0], difference(each)
             self._applied[name] = applied
@@ -229,8 +233,6 @@ class Branches:
                 problem = problem or f"{name} came out differently on the ranks: {differs}"
             elif applied.status not in DONE:
                 problem = problem or f"{name} was {applied.status}: {applied.reason}"
-            elif name == ROLLBACK and self.snapshots is None:
-                problem = problem or "the way back from a rollback is not kept here"
         behind = before - self.position.step
         if not problem and behind > LONGEST * self.trial.steps:
             problem = f"it goes back {behind} steps; at most {LONGEST * self.trial.steps} are played again in a trial"
@@ -252,6 +254,8 @@ class Branches:
         applied: Mapping[str, Applied],
     ) -> Result:
         self.training.finish()
+        if self.snapshots is not None:
+            self.snapshots.settle()
         extra, seconds = self._steps - len(played), self.clock() - self._began
         return Result(status, kept, tuple(self._readings), self._steps, extra, seconds, why, played, applied)
 
@@ -289,7 +293,5 @@ class Branches:
 def _slow(read_s: float, played_s: float, examples: int) -> str:
     if read_s <= played_s:
         return ""
-    return (
-        f"reading {examples} examples took {read_s:.2g} s, longer than the {played_s:.2g} s of an arm's steps; give fewer "
-        "examples or raise rules.trial_steps"
-    )
+    took = f"reading {examples} examples took {read_s:.2g} s, longer than the {played_s:.2g} s of an arm's steps"
+    return f"{took}; give fewer examples or raise rules.trial_steps"

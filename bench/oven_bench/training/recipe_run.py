@@ -94,8 +94,7 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 def _grpo(episode: Episode, link: Link, folder: Path) -> None:
     from oven_learner.recipes.grpo.job import build
-    from oven_learner.recipes.grpo.settings import GrpoSettings
-    from oven_learner.recipes.grpo.starts import parse_start
+    from oven_learner.recipes.grpo.settings import GrpoSettings, parse_start
 
     settings = GrpoSettings.model_validate({"max_steps": episode.steps, **episode.settings})
     start = parse_start(episode.start, episode.seed, settings.levels)
@@ -106,8 +105,7 @@ def _grpo(episode: Episode, link: Link, folder: Path) -> None:
 
 def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
     from oven_learner.recipes.pretrain.job import build
-    from oven_learner.recipes.pretrain.settings import PretrainSettings
-    from oven_learner.recipes.pretrain.starts import parse_start
+    from oven_learner.recipes.pretrain.settings import PretrainSettings, parse_start
 
     settings = PretrainSettings.model_validate({"max_steps": episode.steps, **episode.settings})
     start = parse_start(episode.start, episode.seed)

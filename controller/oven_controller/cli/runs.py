@@ -176,7 +176,7 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _show(found: dict[str, Any]) -> None:
     from oven_controller.log.run_view import text
-    from oven_controller.text.sanitization import say
+    from oven_controller.terminal_text import say
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
     say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")

@@ -21,7 +21,7 @@ from oven_controller.protocol.messages import (
     RunStarted,
 )
 from oven_controller.settings.resolution import Resolved
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5

@@ -12,8 +12,7 @@ from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQ
 from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
-from oven_kg.load import load
-from oven_kg.loaders.graph_file import read_graph
+from oven_kg.load import load, read_graph
 from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.query import query
 

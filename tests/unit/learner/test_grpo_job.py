@@ -13,8 +13,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, build, parse_start
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
+from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.supervised_warmup import WEIGHTS, cache_key, warm_policy
-from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.runner import Job
 
 TINY = GrpoSettings(

@@ -28,7 +28,7 @@ from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, PretrainSettings,
 from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
 from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
 from oven_learner.recipes.pretrain.recipe import RECIPE
-from oven_learner.recipes.pretrain.starts import LEARNING_RATE_RANGE, NAMES
+from oven_learner.recipes.pretrain.settings import LEARNING_RATE_RANGE, NAMES
 from oven_learner.recipes.runner import Job
 from oven_learner.testing import FakeLink
 

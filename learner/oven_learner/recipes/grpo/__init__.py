@@ -16,8 +16,7 @@ Importing the package needs no torch; `build` imports it when first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-from oven_learner.recipes.grpo.starts import Start, parse_start
+from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, Start, parse_start
 
 if TYPE_CHECKING:
     from oven_learner.recipes.grpo.job import build

@@ -17,8 +17,7 @@ package needs no torch; `build` imports it when first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE, PretrainSettings
-from oven_learner.recipes.pretrain.starts import Start, parse_start
+from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE, PretrainSettings, Start, parse_start
 
 if TYPE_CHECKING:
     from oven_learner.recipes.pretrain.job import build

@@ -1,5 +1,5 @@
-"""What one request met on its way, and its cost: HTTP attempts, faults by kind, tokens, US dollars. Kept while it runs, so that an abstention
-that came of a time-out still says what was spent and what was in the way."""
+"""What one request met on its way, and its cost: HTTP attempts, faults by kind, tokens, US dollars. Kept while it runs,
+so that an abstention that came of a time-out still says what was spent and what was in the way."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from textual.containers import Container
 from textual.widgets import Footer, Input
 
 from oven_tui.model import braille_chart
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.agents import Agents

@@ -18,7 +18,7 @@ from oven_bench.gym.fault import Fault, Kind
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_bench.gym.trainees.trainee_factory import Make, make
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
 
 
 @dataclass(frozen=True, slots=True)

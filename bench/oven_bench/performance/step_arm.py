@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from oven_bench.performance.oncpu import OnCpu
+from oven_bench.performance.on_cpu_clock import OnCpu
 
 Size = Literal["recipe", "tiny", "0.5b"]
 Device = Literal["cpu", "cuda"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oven_bench.progress import progress
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
 from oven_controller.errors import ProcessError
 from oven_learner.link.base import Link
 

@@ -20,8 +20,8 @@ from oven_controller.protocol.requests import CurriculumRequest, OutcomeReport, 
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
+from oven_kg.checked_graph import load
 from oven_kg.cli.command import Command, GraphFile, Json, validated
-from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.logits import completion_logits
-from oven_learner.losses.term import Channel
+from oven_learner.losses.channel import Channel
+from oven_learner.losses.completion_logits import completion_logits
 from oven_learner.teachers.registry import has_reference, reference
 
 

@@ -15,7 +15,7 @@ from tests.support.loops import STEPS, Loop
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.client.held_out_evaluation import better
-from oven_learner.loop import connect
+from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
 
@@ -299,7 +299,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
-    monkeypatch.setattr("oven_learner.optim.clip.gradient_norm", lambda _: 1 / 0)
+    monkeypatch.setattr("oven_learner.optim.gradient_clip.gradient_norm", lambda _: 1 / 0)
     alone = Loop()
     alone.alone()
     loop = Loop()

@@ -21,7 +21,7 @@ from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
+from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from oven_learner.recipes.base import no_such_start
 from oven_learner.recipes.grpo.settings import TeacherName
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 TUNED_LEARNING_RATE = 1e-3
 """Adam's step size at which this policy ended best of those tried over 30 steps."""

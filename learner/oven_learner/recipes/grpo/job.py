@@ -24,7 +24,7 @@ from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
+from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 from oven_learner.rewards import Committee, ModelDescription, convene
 
 BETA_BOUNDS = (0.01, 10.0)

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from oven_learner.recipes.base import no_such_start
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 TUNED_LEARNING_RATE = 2e-4
 """Adam's step size at which this policy ended best of those tried over 120 steps."""

@@ -174,8 +174,8 @@ def _gauges(
     """Raises ConfigError where gradients are to be clipped that are not whole."""
     from oven_learner.optim import snapshot
     from oven_learner.optim import weight_decay as decay
-    from oven_learner.optim.clip import Clip
     from oven_learner.optim.gauges import OptimizerGauges
+    from oven_learner.optim.gradient_clip import Clip
     from oven_learner.optim.step_gauges import StepGauges
 
     cut = snapshot.sharded(model) if model is not None else ""
@@ -199,7 +199,7 @@ def _gauges(
 
 def _clip_alone(client: LoopClient, optimizer: Any, clip: float) -> None:
     """The script asked for it, and it is part of its training."""
-    from oven_learner.optim.clip import Clip
+    from oven_learner.optim.gradient_clip import Clip
 
     client.hooks.callback(Clip(clip).always(optimizer).remove)
 

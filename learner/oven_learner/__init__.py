@@ -37,7 +37,7 @@ _HOMES = {
     "ModelDescription": "rewards",
     "OvenClient": "client.client",
     "attach": "hf.attach",
-    "connect": "loop",
+    "connect": "custom_loop",
     "convene": "rewards",
 }
 

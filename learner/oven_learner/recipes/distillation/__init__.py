@@ -9,7 +9,3 @@ of the paper's algorithm:
 
 Which teacher it is may be changed by a decision (`teacher.active`). Importing the package needs no torch.
 """
-
-from oven_learner.recipes.distillation.settings import DistillationSettings, Start, parse_start
-
-__all__ = ["DistillationSettings", "Start", "parse_start"]

@@ -19,7 +19,7 @@ from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skip_unscored import Skipping
 
 if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
-    from oven_learner.losses.term import Channel
+    from oven_learner.losses.channel import Channel
 
 
 @dataclass(slots=True)

@@ -11,10 +11,11 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, build, parse_start
 from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
+from oven_learner.recipes.grpo.job import build
+from oven_learner.recipes.grpo.model import build_tokenizer
+from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, parse_start
 from oven_learner.recipes.grpo.supervised_warmup import WEIGHTS, cache_key, warm_policy
-from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.runner import Job
 
 TINY = GrpoSettings(

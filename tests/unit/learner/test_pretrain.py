@@ -24,11 +24,18 @@ from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, PretrainSettings, build, corpus, parse_start, tokens
+from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
 from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.job import build
 from oven_learner.recipes.pretrain.recipe import RECIPE
-from oven_learner.recipes.pretrain.starts import LEARNING_RATE_RANGE, NAMES
+from oven_learner.recipes.pretrain.settings import (
+    LEARNING_RATE_RANGE,
+    NAMES,
+    TUNED_LEARNING_RATE,
+    PretrainSettings,
+    parse_start,
+)
 from oven_learner.recipes.runner import Job
 from oven_learner.testing import FakeLink
 

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.recipes.grpo.task import Example, pool
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:

@@ -30,8 +30,7 @@ from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.link.base import Link
-from oven_learner.link.find_controller import Connection, seek
-from oven_learner.link.mode import Mode
+from oven_learner.link.find_controller import Connection, Mode, seek
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
@@ -175,8 +174,8 @@ def _gauges(
     """Raises ConfigError where gradients are to be clipped that are not whole."""
     from oven_learner.optim import snapshot
     from oven_learner.optim import weight_decay as decay
-    from oven_learner.optim.clip import Clip
     from oven_learner.optim.gauges import OptimizerGauges
+    from oven_learner.optim.gradient_clip import Clip
     from oven_learner.optim.step_gauges import StepGauges
 
     cut = snapshot.sharded(model) if model is not None else ""
@@ -200,7 +199,7 @@ def _gauges(
 
 def _clip_alone(client: LoopClient, optimizer: Any, clip: float) -> None:
     """The script asked for it, and it is part of its training."""
-    from oven_learner.optim.clip import Clip
+    from oven_learner.optim.gradient_clip import Clip
 
     client.hooks.callback(Clip(clip).always(optimizer).remove)
 

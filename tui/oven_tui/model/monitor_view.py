@@ -1,8 +1,8 @@
 """The monitor's view: a fold over the log's events in bounded memory, without a clock or I/O.
 
-Curves: oven_tui.model.series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until its
-ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit left
-out.
+Curves: oven_tui.model.metric_series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until
+its ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit
+left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
-from oven_controller.log.run_view import RunView, text, training_signal
+from oven_controller.log.run_summary import RunSummary, text, training_signal
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -31,7 +31,7 @@ from oven_controller.protocol.messages import (
 )
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open
-from oven_tui.model.series import Series
+from oven_tui.model.metric_series import Series
 
 ENTRIES = 2000
 METRICS = 256
@@ -48,7 +48,7 @@ class MonitorView:
     """Feed it the log's events in order. An event that it has seen is ignored."""
 
     def __init__(self) -> None:
-        self.run = RunView()
+        self.run = RunSummary()
         self.series: dict[str, Series] = {}
         self.steps = Series()
         self.entries: list[Entry] = []

@@ -29,7 +29,7 @@ from oven_bench.bench_command import (
 from oven_bench.statistics import paired, word
 from oven_bench.training.recipe_run import Episode, Result, run_all
 from oven_controller.errors import ConfigError
-from oven_learner.recipes.grpo.starts import NAMES
+from oven_learner.recipes.grpo.settings import NAMES
 
 ARMS = ("swarm", "alone")
 SMALLEST = 0.02

@@ -11,7 +11,7 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.term import Channel
+from oven_learner.losses.channel import Channel
 
 
 class ChannelTrainer(GRPOTrainer):

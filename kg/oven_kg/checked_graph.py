@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Final
 
+from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_kg.graph.graph_yaml import Records
+from oven_kg.graph.graph_yaml import Records, read
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import shuffled as permuted
-from oven_kg.loaders.graph_file import read_graph
+from oven_kg.loaders.triples import WHOLE, bounded, gather
+
+YAML: Final = (".yaml", ".yml")
+
+
+def read_graph(path: Path | None) -> Records:
+    """The built-in graph if there is no path. Raises UnknownNameError for a suffix that no loader is named by, and
+    ConfigError for what cannot be read."""
+    if path is None:
+        return read()
+    if path.suffix.lower() in YAML:
+        return read(bounded(path, WHOLE))
+    loader = plugins.load("kg_loaders", "loader for files of the kind", path.suffix.lower().removeprefix("."))
+    return gather(path, loader(path))
 
 
 def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:

@@ -49,7 +49,7 @@ class AgentView:
 
 
 @dataclass
-class RunView:
+class RunSummary:
     """Feed it the log's events in order."""
 
     started: RunStarted | None = None

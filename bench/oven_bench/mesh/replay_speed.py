@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json
-from oven_controller.atomic_write import atomic_file
+from oven_controller.files import atomic_file
 from oven_controller.log.replay import Replay, ReplayReport
 from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names

@@ -1,6 +1,6 @@
 """`bench reputation`: after how many outcomes each kind of character is no longer heard, and what an honest one keeps.
 
-Pure arithmetic through the real mesh, no bus: see `oven_bench.mesh_bench.simulated_swarm`. Each run has two honest
+Pure arithmetic through the real mesh, no bus: see `oven_bench.mesh.simulated_swarm`. Each run has two honest
 agents, which are right 7 times in 10 and say so, and the character; they take turns. Exit code 1 if one that is always
 wrong was heard for longer than the bound that follows from the rules, or the honest do not keep what they began with.
 """
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.mesh_bench.simulated_swarm import Character, Swarm
+from oven_bench.mesh.simulated_swarm import Character, Swarm
 from oven_controller.mesh.reputation import outcomes_until_silent
 from oven_controller.protocol.rules import Rules
 

@@ -1,6 +1,6 @@
 """Clients without the SDK and without its manners: an agent's key, an agent's two subjects, and votes on them.
 
-`bare.py silencer | starver | flooder`, with the environment that `oven-controller creds add` prints.
+`clients_without_sdk.py silencer | starver | flooder`, with the environment that `oven-controller creds add` prints.
 """
 
 from __future__ import annotations

@@ -1,0 +1,14 @@
+"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290): the sorting policy against the reference that
+it began as, on preferences between two of the reference's answers."""
+
+from __future__ import annotations
+
+from oven_bench.gym.task_table import Task
+
+TASK = Task(
+    trainee="oven_bench.gym.tasks.dpo.trainee:Dpo",
+    faults="oven_bench.gym.tasks.dpo.faults",
+    noise=0.02,
+    shown="rewards/accuracies",
+    share_of_answers=True,
+)

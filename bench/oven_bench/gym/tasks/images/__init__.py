@@ -1,0 +1,13 @@
+"""A small convolutional network on strokes and shapes that are drawn on the spot: SGD with momentum, weight decay and a
+rate that falls in two steps."""
+
+from __future__ import annotations
+
+from oven_bench.gym.task_table import Task
+
+TASK = Task(
+    trainee="oven_bench.gym.tasks.images.trainee:Images",
+    faults="oven_bench.gym.tasks.images.faults",
+    noise=0.05,
+    shown="loss",
+)

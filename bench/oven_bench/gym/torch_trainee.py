@@ -38,7 +38,8 @@ class TorchTrainee(ABC, Generic[B]):
     """One seed's run. What a batch holds is a function of seed, cursor and settings alone.
 
     `optimizer.lr_scale` multiplies the rate of the user's schedule; every other knob replaces a setting once it is set,
-    and reads it before. The schedule goes by the updates that the weights have behind them, which a rollback takes back.
+    and reads it before. The schedule goes by the updates that the weights have behind them, which a rollback takes
+    back.
     """
 
     kind: Kind

@@ -1,5 +1,5 @@
-"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290): the sorting policy against the reference that
-it began as, on preferences between two of the reference's answers."""
+"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290): the sorting policy against the reference
+that it began as, on preferences between two of the reference's answers."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class Healthy(Fault):
 
 @fault("dpo.small_batches", written="trials set", healthy=True)
 class SmallBatches(Fault):
-    """The user has a small machine: a few pairs a step from the start, and a rate that is lower by the root of that. The
-    share of pairs in the right order jumps from step to step."""
+    """The user has a small machine: a few pairs a step from the start, and a rate that is lower by the root of that.
+    The share of pairs in the right order jumps from step to step."""
 
     pairs: int = whole(16, 4)
 
@@ -73,8 +73,8 @@ class BetaTooSmall(Fault):
 
 @fault("dpo.beta_too_large", written="trials set", source="Rafailov et al. 2023 (arXiv 2305.18290)")
 class BetaTooLarge(Fault):
-    """β is far too large: each pair that is in the wrong order costs much, and a small way from the reference is held to
-    be enough. It is so from the start, or from the onset on."""
+    """β is far too large: each pair that is in the wrong order costs much, and a small way from the reference is held
+    to be enough. It is so from the start, or from the onset on."""
 
     factor: float = log_uniform(8, 80)
 
@@ -106,8 +106,7 @@ class FlippedPreferences(Fault):
 
 @fault("dpo.longer_is_better", written="trials set", source="Singhal et al. 2023 (arXiv 2310.03716)")
 class LongerIsBetter(Fault):
-    """From the onset on whoever compares the answers prefers the longer one, and one that does not end to one that
-    does."""
+    """From the onset on the annotators prefer the longer answer, and one that does not end to one that does."""
 
     share: float = uniform(0.5, 1.0)
     seed: int = random_seed()
@@ -135,10 +134,9 @@ class ClipTooTight(Fault):
 
 @fault("dpo.not_a_number", written="trials set")
 class NotANumber(Fault):
-    """One batch has a loss that is not a number, as of an answer that was truncated to nothing."""
+    """The loss of one step is not a number, as of an answer that was truncated to nothing."""
 
     length: int = 1
-    clock = "data"
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         return loss * math.nan

@@ -3,6 +3,7 @@ at the digits would rather have."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ TEMPERATURE = 1.3
 """Of the two answers: warmer than the policy's own, so that few pairs are alike."""
 SURE = 12.0
 """How sure a preference is: the scale of the Bradley-Terry model, over the difference of two answers' worth."""
-GAUGED, JUDGED = 128, 512
-"""Held-out pairs behind the run's own evaluation, and behind the score."""
+GAUGED, ANSWERS = 128, 3
+"""Held-out pairs behind the run's own evaluation, and sampled answers to each prompt behind the score."""
 
 
 class Pairs(NamedTuple):
@@ -46,15 +47,41 @@ def batch(count: int, reference: Policy, seed: int, cursor: int) -> Pairs:
     return preferred(draw(count, dict.fromkeys(LEVELS, 1.0), draws), reference, draws)
 
 
-def held_out_pairs(reference: Policy, of: str, count: int) -> Pairs:
-    """On prompts that no training pair has, and without the noise of a person's mood: the better answer is preferred,
-    and pairs of equals are left out."""
-    prompts, draws = held_out(), generator("held-out pairs", of)
-    rows = torch.randperm(len(prompts.digits), generator=draws).repeat(4)
-    some = Prompts(prompts.digits[rows], prompts.levels[rows], prompts.answers[rows])
-    one, other = (reference.sample(some.digits, TEMPERATURE, draws) for _ in range(2))
-    gap = worth(some, one) - worth(some, other)
-    kept = gap.nonzero().flatten()[:count]
-    first = (gap[kept] > 0).unsqueeze(1)
-    one, other = one[kept], other[kept]
-    return Pairs(some.digits[kept], torch.where(first, one, other), torch.where(first, other, one))
+@cache
+def gauged() -> Prompts:
+    """Every other one of the held-out prompts, which no training pair has."""
+    return _every_other(0)
+
+
+@cache
+def judged() -> Prompts:
+    """The rest of them: no run is steered by what it is judged on."""
+    return _every_other(1)
+
+
+def held_out_pairs(reference: Policy) -> Pairs:
+    """On the gauged prompts, and without the noise of a person's mood: the better answer is preferred, and pairs of
+    equals are left out."""
+    draws = generator("held-out pairs")
+    prompts = gauged().repeated(3)
+    prompts = _rows(prompts, torch.randperm(len(prompts.digits), generator=draws))
+    one, other = (reference.sample(prompts.digits, TEMPERATURE, draws) for _ in range(2))
+    gap = worth(prompts, one) - worth(prompts, other)
+    kept = gap.nonzero().flatten()[:GAUGED]
+    one, other, first = one[kept], other[kept], (gap[kept] > 0).unsqueeze(1)
+    return Pairs(prompts.digits[kept], torch.where(first, one, other), torch.where(first, other, one))
+
+
+def answers_worth(policy: Policy) -> float:
+    """Of answers that it samples to the judged prompts, mean, 0 to 1."""
+    prompts = judged().repeated(ANSWERS)
+    return float(worth(prompts, policy.sample(prompts.digits, 1.0, generator("judged answers"))).mean())
+
+
+def _every_other(first: int) -> Prompts:
+    prompts = held_out()
+    return _rows(prompts, torch.arange(first, len(prompts.digits), 2))
+
+
+def _rows(prompts: Prompts, rows: Tensor) -> Prompts:
+    return Prompts(prompts.digits[rows], prompts.levels[rows], prompts.answers[rows])

@@ -11,14 +11,14 @@ from torch.nn.functional import logsigmoid
 from oven_bench.gym.sorting.policy import Policy
 from oven_bench.gym.sorting.prompts import PAD
 from oven_bench.gym.sorting.supervised_warmup import warm_weights
-from oven_bench.gym.tasks.dpo.preferences import GAUGED, JUDGED, Pairs, batch, held_out_pairs
+from oven_bench.gym.tasks.dpo.preferences import Pairs, answers_worth, batch, held_out_pairs
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
 from oven_controller.protocol.messages import MetricSpec
 
 BATCH = 48
-PEAK, WARMUP, PLANNED = 3e-3, 20, 500
+PEAK, WARMUP, PLANNED = 2e-3, 20, 500
 """The rate after the warm-up, its updates, and the updates that the schedule was planned for: it ends at 0."""
-BETA, CLIP = 0.1, 1.0
+BETA, CLIP = 0.3, 1.0
 METRICS = (
     MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the right order"),
     MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen over rejected"),
@@ -66,10 +66,8 @@ class Dpo(TorchTrainee[Pairs]):
         super().__init__(seed, self.policy, optimizer, METRICS)
         self.announce_times("clip", "grad.clip", unit="norm")
         self.announce_times("beta", "dpo.beta", unit="× log-ratio to the reference, in the loss")
-        self._gauged, self._judged = (
-            (pairs := held_out_pairs(self.reference, of, count), self._reference_of(pairs))
-            for of, count in (("gauged", GAUGED), ("judged", JUDGED))
-        )
+        self._held_out = held_out_pairs(self.reference)
+        self._of_held_out = self._reference_of(self._held_out)
 
     def user_settings(self) -> dict[str, float]:
         rate = PEAK * min((self.updates + 1) / WARMUP, max(0.0, (PLANNED - self.updates) / (PLANNED - WARMUP)))
@@ -96,7 +94,9 @@ class Dpo(TorchTrainee[Pairs]):
 
     def evaluated(self) -> dict[str, float]:
         """As TRL does: the loss, with the β of the day."""
-        margins = self._margins(*self._gauged, self.knob("beta"))
+        mine = scored(self.policy, self._held_out)
+        chosen, rejected = self._rewards(mine, self._of_held_out, self.knob("beta"))
+        margins = chosen - rejected
         return {
             "eval/loss": float(-logsigmoid(margins).mean()),
             "eval/rewards/accuracies": float((margins > 0).float().mean()),
@@ -105,16 +105,9 @@ class Dpo(TorchTrainee[Pairs]):
 
     @torch.no_grad()
     def quality(self) -> float:
-        """1 − the probability that the policy gives to the better one of two answers, mean over held-out pairs that the
-        run's own evaluation does not have, at the user's own β: .5 of a policy that learnt nothing."""
-        if self.broken():
-            return 1.0
-        return 1 - float(self._margins(*self._judged, BETA).sigmoid().mean())
-
-    def _margins(self, pairs: Pairs, theirs: Scored, beta: float) -> Tensor:
-        """Of held-out pairs."""
-        chosen, rejected = self._rewards(scored(self.policy, pairs), theirs, beta)
-        return chosen - rejected
+        """What sampled answers to held-out prompts lack, as a share of the right answer: what the preferences are for.
+        The order of held-out pairs alone would not show a policy that left both answers of each behind."""
+        return 1.0 if self.broken() else 1 - answers_worth(self.policy)
 
     def _rewards(self, mine: Scored, theirs: Scored, beta: float) -> tuple[Tensor, Tensor]:
         """What the policy says for the chosen and for the rejected answers [B], implicitly (eq. 5)."""

@@ -36,7 +36,7 @@ class SmallBatches(Fault):
 
 @fault("images.early_milestone", written="trials set", healthy=True)
 class EarlyMilestone(Fault):
-    """The user lets the rate fall a step earlier than the schedule does: the loss drops at once, and then lies still."""
+    """The user lets the rate fall a step earlier than the schedule does: the loss drops at once, and then is flat."""
 
     factor: float = uniform(0.5, 0.2)
 
@@ -100,7 +100,7 @@ class UnscaledPixels(Fault):
     """For a stretch of the data pixels are not scaled and not centred, as where one loader lacks a transform. The batch
     normalisation hides it from the loss, and its running statistics take it in."""
 
-    length: int = whole(10, 60)
+    length: int = whole(40, 100)
     factor: float = log_uniform(4, 255)
 
     def batch(self, batch: Pictures, step: Step) -> Pictures:
@@ -127,10 +127,9 @@ class SortedClasses(Fault):
 
 @fault("images.not_a_number", written="trials set")
 class NotANumber(Fault):
-    """One batch has a loss that is not a number. Nothing in the loop skips such a step: the weights are gone."""
+    """The loss of one step is not a number. Nothing in the loop skips such a step: the weights are gone."""
 
     length: int = 1
-    clock = "data"
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         return loss * math.nan

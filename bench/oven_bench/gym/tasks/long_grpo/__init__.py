@@ -1,5 +1,6 @@
-"""GRPO on answers four times as long: a prompt's digits forwards and backwards in turn, paid by the digit until the first
-wrong one. As TRL runs it: no KL term, two reward functions, held-out figures from the trainer's own evaluation only."""
+"""GRPO on answers four times as long: a prompt's digits forwards and backwards in turn, paid by the digit until the
+first wrong one. As TRL runs it: no KL term, two reward functions, held-out figures from the trainer's own evaluation
+only."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Healthy(Fault):
 
 @fault("long_grpo.small_groups", written="trials set", healthy=True)
 class SmallGroups(Fault):
-    """The user has a small machine: fewer prompts and fewer completions of each from the start, and a rate that is lower
-    by the root of that. The reward jumps from step to step, and more groups have no differences."""
+    """The user has a small machine: fewer prompts and fewer completions of each from the start, and a rate that is
+    lower by the root of that. The reward jumps from step to step, and more groups have no differences."""
 
     prompts: int = whole(8, 4)
     group: int = 4
@@ -123,10 +123,9 @@ class HotSampling(Fault):
 
 @fault("long_grpo.not_a_number", written="trials set")
 class NotANumber(Fault):
-    """One batch has a loss that is not a number, as of a ratio that overflowed."""
+    """The loss of one step is not a number, as of a ratio that overflowed."""
 
     length: int = 1
-    clock = "data"
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         return loss * math.nan

@@ -1,5 +1,5 @@
-"""What TRL's GRPOTrainer does and reports, with the loss of the paper (arXiv 2402.03300): each completion's mean over its
-tokens. Two reward functions, their sum weighed; no reference model, since there is no KL term."""
+"""What TRL's GRPOTrainer does and reports, with the loss of the paper (arXiv 2402.03300): each completion's mean over
+its tokens. Two reward functions, their sum weighed; no reference model, since there is no KL term."""
 
 from __future__ import annotations
 
@@ -108,8 +108,9 @@ class LongGrpo(TorchTrainee[Tensor]):
 
     @torch.no_grad()
     def quality(self) -> float:
-        """1 − the share of a right answer's digits before the first wrong one, less those that are too many: of sampled
-        answers to held-out prompts that the trainer's evaluation does not have, by draws that no seed shares with it."""
+        """1 − the share of a right answer's digits before the first wrong one, less those that are too many: of
+        sampled answers to held-out prompts that the trainer's evaluation does not have, by draws of
+        its own."""
         if self.broken():
             return 1.0
         prompts = judged()

@@ -49,7 +49,7 @@ class OwnCooldown(Fault):
 class RateTooHigh(Fault):
     """The learning rate is set too high by a power of ten or so, and stays so."""
 
-    factor: float = log_uniform(4, 40)
+    factor: float = log_uniform(8, 80)
 
     def settings(self, step: Step) -> None:
         step.settings["learning_rate"] *= self.factor
@@ -106,10 +106,9 @@ class GarbledStretch(Fault):
 
 @fault("wide.not_a_number", written="trials set", source="Micikevicius et al. 2018 (arXiv 1710.03740)")
 class NotANumber(Fault):
-    """One batch has a loss that is not a number. Nothing in the loop skips such a step: the weights are gone."""
+    """The loss of one step is not a number. Nothing in the loop skips such a step: the weights are gone."""
 
     length: int = 1
-    clock = "data"
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
         return loss * math.nan
@@ -117,13 +116,12 @@ class NotANumber(Fault):
 
 @fault("wide.outlier_batches", written="trials set", source="Molybog et al. 2023 (arXiv 2304.09871)")
 class OutlierBatches(Fault):
-    """A few batches have gradients that point anywhere and are huge, in one matrix after another, which a clip turns
+    """A few steps have gradients that point anywhere and are huge, in one matrix after another, which a clip turns
     into steps of the usual length in a wrong direction, and moments that stay large."""
 
     length: int = integer(2, 6)
     size: float = log10_uniform(1.0, 3.0)  # × the gradient's own norm
     seed: int = random_seed()
-    clock = "data"
 
     def gradients(self, step: Step) -> None:
         for index, parameter in enumerate(step.model.parameters()):

@@ -16,7 +16,7 @@ from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
 from oven_controller.protocol.messages import MetricSpec
 
 BATCH = 8
-PEAK, HALVED = 1.5e-3, 75
+PEAK, HALVED = 1.5e-3, 300
 """The rate of the first step, and the step by which it has fallen to half of that."""
 WEIGHT_DECAY, CLIP = 0.1, 1.0
 WORST = math.log(BYTES)

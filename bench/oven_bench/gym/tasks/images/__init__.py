@@ -8,6 +8,7 @@ from oven_bench.gym.task_table import Task
 TASK = Task(
     trainee="oven_bench.gym.tasks.images.trainee:Images",
     faults="oven_bench.gym.tasks.images.faults",
-    noise=0.05,
+    noise=0.045,
     shown="loss",
 )
+"""Its noise: as of pretraining, measured with seeds 101 and 102, five each; those spread by 1.0 to 2.3 % of their loss."""

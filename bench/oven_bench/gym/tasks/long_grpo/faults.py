@@ -24,7 +24,7 @@ class SmallGroups(Fault):
     """The user has a small machine: fewer prompts and fewer completions of each from the start, and a rate that is
     lower by the root of that. The reward jumps from step to step, and more groups have no differences."""
 
-    prompts: int = whole(8, 4)
+    prompts: int = whole(12, 4)
     group: int = 4
 
     @classmethod

@@ -18,7 +18,7 @@ TOKENS = END + 1
 """What can be answered."""
 ANSWER = RIGHT + 4
 """Width of a row (`max_completion_length`): the right answer, its end, and three tokens of room to be wrong by."""
-GAUGED, JUDGED = 48, 256
+GAUGED, JUDGED = 48, 1024
 """Held-out prompts behind the trainer's evaluation, and behind the score."""
 
 

@@ -8,6 +8,7 @@ from oven_bench.gym.task_table import Task
 TASK = Task(
     trainee="oven_bench.gym.tasks.wide.trainee:Wide",
     faults="oven_bench.gym.tasks.wide.faults",
-    noise=0.01,
+    noise=0.012,
     shown="loss",
 )
+"""Its noise: as of pretraining, measured with seeds 101 and 102, five each; those spread by 0.2 to 0.5 % of their loss."""

@@ -12,4 +12,4 @@ TASK = Task(
     shown="rewards/accuracies",
     share_of_answers=True,
 )
-"""Its noise: as of pretraining, measured with seeds 101 and 102, five each; those spread by 0.004 to 0.011."""
+"""Its noise: measured as that of pretraining is (seeds 101 and 102, five each); runs spread by 0.004 to 0.011."""

@@ -13,4 +13,4 @@ TASK = Task(
     shown="reward",
     share_of_answers=True,
 )
-"""Its noise: as of pretraining, measured with seeds 101 and 102, four each; those spread by 0.006 to 0.014."""
+"""Its noise: measured as that of pretraining is (seeds 101 and 102, four each); runs spread by 0.006 to 0.014."""

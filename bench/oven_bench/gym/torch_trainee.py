@@ -82,6 +82,10 @@ class TorchTrainee(ABC, Generic[B]):
         """Of `step.batch`, with what else was measured on it."""
 
     @abstractmethod
+    def quality(self) -> float:
+        """Held out, lower is better; of a broken run the worst that the task knows."""
+
+    @abstractmethod
     def evaluated(self) -> dict[str, float]:
         """The user's own evaluation."""
 

@@ -52,7 +52,8 @@ def scored(policy: Policy, pairs: Pairs) -> Scored:
     with torch.no_grad():
         entropy = float(-(log_probs.exp() * log_probs).sum(-1).mean())
         accuracy = float((log_probs.argmax(-1) == said).float().mean())
-    return Scored(*sums.chunk(2), entropy, accuracy)
+    chosen, rejected = sums.chunk(2)
+    return Scored(chosen, rejected, entropy, accuracy)
 
 
 class Dpo(TorchTrainee[Pairs]):

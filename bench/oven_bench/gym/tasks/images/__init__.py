@@ -11,4 +11,5 @@ TASK = Task(
     noise=0.045,
     shown="loss",
 )
-"""Its noise: measured as that of pretraining is (seeds 101 and 102, five each); runs spread by 1.0 to 2.3 % of their loss."""
+"""Its noise: measured as that of pretraining is (seeds 101 and 102, five each); runs spread
+by 1.0 to 2.3 % of their loss."""

@@ -27,8 +27,7 @@ def _split() -> tuple[Tensor, Tensor, Tensor]:
     """All 10,000 prompts, each once: to train on, gauged, judged."""
     numbers = torch.randperm(10**PROMPT, generator=generator("long prompts"))
     digits = torch.stack([numbers // 10**place % 10 for place in range(PROMPT)], 1)
-    gauged, judged, train = digits.split([GAUGED, JUDGED, len(digits) - GAUGED - JUDGED])
-    return train, gauged, judged
+    return digits[GAUGED + JUDGED :], digits[:GAUGED], digits[GAUGED : GAUGED + JUDGED]
 
 
 def draw(count: int, draws: torch.Generator) -> Tensor:

@@ -11,4 +11,5 @@ TASK = Task(
     noise=0.012,
     shown="loss",
 )
-"""Its noise: measured as that of pretraining is (seeds 101 and 102, five each); runs spread by 0.2 to 0.5 % of their loss."""
+"""Its noise: measured as that of pretraining is (seeds 101 and 102, five each); runs spread
+by 0.2 to 0.5 % of their loss."""

@@ -89,6 +89,10 @@ class TorchTrainee(ABC, Generic[B]):
     def evaluated(self) -> dict[str, float]:
         """The user's own evaluation."""
 
+    @abstractmethod
+    def each_example(self) -> Tensor:
+        """The held-out metric that stands for the whole, of each of its examples: float32 [examples]."""
+
     def train_step(self, fault: Fault | None = None) -> dict[str, float]:
         """One optimizer step. A loss that depends on no weight makes none, and costs the time of one all the same."""
         fault = fault or NOTHING
@@ -131,6 +135,22 @@ class TorchTrainee(ABC, Generic[B]):
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor, self.updates = state["cursor"], state["updates"]
+
+    def branch_state(self) -> Mapping[str, Any]:
+        counts = {"gradient_steps": self.gradient_steps, "asked": self._asked}
+        return {"state": self.state(), "scale": self._scale, "replaced": dict(self._replaced), **counts}
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self._scale, self._replaced = state["scale"], dict(state["replaced"])
+        self.gradient_steps, self._asked = state["gradient_steps"], state["asked"]
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        """The held-out metric of each of its examples; NaN of a broken run."""
+        self.model.eval()
+        each = self.each_example()
+        return [math.nan] * len(each) if self.broken() else [float(one) for one in each]
 
     @property
     def learning_rate(self) -> float:

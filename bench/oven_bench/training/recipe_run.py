@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oven_bench.progress import progress
 from oven_bench.worker_pool import workers
@@ -99,7 +100,7 @@ def _train(episode: Episode, link: Link, folder: Path) -> None:
     from oven_learner.recipes.runner import prepared
 
     recipe = plugins.load("recipes", "recipe", episode.recipe)
-    build = {"grpo": build_grpo, "pretrain": build_pretrain}[episode.recipe]
+    build: Any = {"grpo": build_grpo, "pretrain": build_pretrain}[episode.recipe]
     options = {"max_steps": episode.steps, **episode.settings}
     job = prepared(recipe, build, options, episode.start, episode.seed, folder, Path(episode.home) / "cache")
     job.attach(link=link, charge_rollbacks=True)

@@ -104,6 +104,11 @@ class Dpo(TorchTrainee[Pairs]):
             "eval/rewards/margins": float(margins.mean()),
         }
 
+    def each_example(self) -> Tensor:
+        """The loss by the user's own β: by that of the day, arms that turn it would not be measured alike."""
+        chosen, rejected = self._rewards(scored(self.policy, self._held_out), self._of_held_out, BETA)
+        return -logsigmoid(chosen - rejected)
+
     @torch.no_grad()
     def quality(self) -> float:
         """What sampled answers to held-out prompts lack, as a share of the right answer: what the preferences are for.

@@ -70,6 +70,10 @@ class Images(TorchTrainee[Pictures]):
         loss, accuracy = self._measured(held_out("gauged", GAUGED))
         return {"eval/loss": loss, "eval/accuracy": accuracy}
 
+    def each_example(self) -> Tensor:
+        pictures = held_out("gauged", GAUGED)
+        return F.cross_entropy(self.model(pictures.pixels), pictures.labels, reduction="none")
+
     @torch.no_grad()
     def quality(self) -> float:
         """Nats on held-out pictures that the run's own evaluation does not have; at most WORST, which NaN is too."""

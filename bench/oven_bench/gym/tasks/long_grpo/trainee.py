@@ -106,6 +106,12 @@ class LongGrpo(TorchTrainee[Tensor]):
         length = float((answers != PAD).sum(1).float().mean())
         return {"eval/reward": float(self._sum(given).mean()), "eval/completions/mean_length": length, **found}
 
+    def each_example(self) -> Tensor:
+        """The reward by the user's own weights: by those of the day, arms that turn them would not be comparable."""
+        prompts = gauged()
+        given = rewards(prompts, self.policy.sample(prompts, 1.0, generator("long evaluation", self.seed)))
+        return torch.stack([WEIGHTS[name] * given[name] for name in WEIGHTS]).sum(0)
+
     @torch.no_grad()
     def quality(self) -> float:
         """1 − the share of a right answer's digits before the first wrong one, less those that are too many: of

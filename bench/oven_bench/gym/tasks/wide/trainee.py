@@ -61,6 +61,10 @@ class Wide(TorchTrainee[Tensor]):
     def evaluated(self) -> dict[str, float]:
         return {"eval/loss": self._measured(corpus().gauged)}
 
+    def each_example(self) -> Tensor:
+        rows = corpus().gauged.long()
+        return F.cross_entropy(self.model(rows[:, :-1]).transpose(1, 2), rows[:, 1:], reduction="none").mean(1)
+
     @torch.no_grad()
     def quality(self) -> float:
         """Nats a byte on held-out rows that `eval/loss` is not measured on; at most WORST, which NaN is too."""

@@ -188,7 +188,7 @@ class Session:
 
     @property
     def in_flight(self) -> list[str]:
-        """Changes that are adopted or on trial, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
+        """Changes adopted or on trial, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
         flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]

@@ -22,7 +22,7 @@ PANELS = {
         "trust",
         "distrust",
     ),
-    "Ask": ("review", "replay", "backtest", "import", "kg"),
+    "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }

@@ -17,6 +17,7 @@ from oven_controller.cli import (
     config,
     creds,
     doctor,
+    explain,
     gym,
     importing,
     kg,
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, replay, review, backtest, calibration, importing)
+reading = (log, explain, replay, review, backtest, calibration, importing)
 
 
 def _version(wanted: bool) -> None:

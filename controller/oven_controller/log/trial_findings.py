@@ -67,6 +67,12 @@ class Trial:
         unused = f"; {self.ended.arms[arm].reason}" if self.ended.arms[arm].reason else ""
         return f"{verdict}: {self.started.reading} {difference} for {self.ended.extra} extra steps{instead}{unused}"
 
+    def terms(self) -> str:
+        """How long each arm is played, and what a change needs to be kept."""
+        started = self.started
+        cooldown = f", then {started.cooldown} of a copy while its rate falls to 0" if started.cooldown else ""
+        return f"{started.steps} steps of each arm{cooldown}; a change needs {started.margin:.3g} standard errors to be kept"
+
     def cost(self) -> str:
         """Steps and seconds spent; empty before the end."""
         ended = self.ended
@@ -96,9 +102,10 @@ class Trials:
         match body:
             case RunStarted():
                 self._fall_is_better = frozenset(spec.name for spec in body.metrics if spec.better == "down")
-                if self.open is not None:
-                    self.by_id[self.under_way] = replace(self.open, lost=True)
-                self.under_way = ""
+                trial, self.under_way = self.open, ""
+                if trial is not None:
+                    self.by_id[trial.started.id] = replace(trial, lost=True)
+                    return self.by_id[trial.started.id]
             case TrialStarted() if body.id not in self.by_id:
                 trial = Trial(body, -1 if body.reading in self._fall_is_better else 1)
                 self.by_id[body.id], self.under_way = trial, body.id

@@ -54,7 +54,8 @@ def said(command: OperatorCommand) -> str:
 
 def outcome(body: Outcome) -> str:
     """What a target did after a change, against the forecast; or why nothing can be said."""
-    what = f"{body.actuator or 'clear harm'}{' (withheld)' if body.withheld else ''} on {body.target}"
+    how = " (withheld)" if body.withheld else " (measured by a trial)" if body.measured else ""
+    what = f"{body.actuator or 'clear harm'}{how} on {body.target}"
     if not body.scored:
         return f"{what} says nothing: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))

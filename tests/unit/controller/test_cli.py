@@ -35,6 +35,7 @@ COMMANDS = [
             "status",
             "down",
             "log",
+            "explain",
             "monitor",
             "replay",
             "backtest",

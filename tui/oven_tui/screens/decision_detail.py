@@ -135,9 +135,7 @@ def _trial(trial: Trial, arm: int) -> list[RenderableType]:
             cells += [f"{reading.mean:.4g}{error}", str(reading.examples), trial.difference(index)]
         cells.append("kept" if trial.kept(index) else reading.reason if reading is not None else "")
         table.add_row(*(Text(clean(cell)) for cell in cells), style="bold" if trial.kept(index) else "")
-    cooldown = f", then {started.cooldown} of a copy while its rate falls to 0" if started.cooldown else ""
-    each = f"{started.steps} of each arm{cooldown}; a change needs {started.margin:.3g} standard errors to be kept"
-    found: list[RenderableType] = [_section(f"Trial {started.id}"), table, _fact("steps", each)]
+    found: list[RenderableType] = [_section(f"Trial {started.id}"), table, _fact("terms", trial.terms())]
     if cost := trial.cost():
         found.append(_fact("it took", cost))
     return found

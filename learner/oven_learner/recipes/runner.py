@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.knobs.mixture import Mixture
@@ -37,8 +38,8 @@ class Job:
 
     trainer: Any
     """Of transformers or TRL."""
-    evaluate: Callable[[], dict[str, float]]
-    """Measures what is held out."""
+    evaluate: Callable[[], Measured]
+    """Measures what is held out: each metric's value, or each example's, by which trials compare."""
     evaluate_every: int
     """Optimizer steps."""
     metrics: tuple[MetricSpec, ...]

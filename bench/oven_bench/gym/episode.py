@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from oven_bench.gym.arm import Arm, Reporting, Trying
-from oven_bench.gym.episode_schedule import MAX_STEPS, end
+from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
@@ -111,7 +111,7 @@ class Branches:
         pass
 
 
-def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -> Ended:
+def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, horizon: int = HORIZON) -> Ended:
     """`record` is of the same seed and case left alone (`untouched`), and changes nothing but the time it takes.
 
     An arm that holds or stops the run ends the episode there, and what stands then is what is scored. Raises what the
@@ -127,14 +127,14 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
         actuators,
         recipe=trainee.kind,
         metrics=trainee.metrics,
-        max_steps=MAX_STEPS,
+        max_steps=max_steps(horizon),
         charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
         trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
     )
     client.start()
-    while training.steps < end(case) and not client.stopping:
+    while training.steps < end(case, horizon) and not client.stopping:
         metrics = training.train_step()
         client.observe(training.step, metrics)
         client.poll()

@@ -27,6 +27,9 @@ def gym(
         bool,
         typer.Option("--held-out", help="Also run the held-out families, and report on those."),
     ] = False,
+    horizon: Annotated[
+        int, typer.Option(help="Gradient steps from a fault's onset to the end: a trial weighs less in a longer run.")
+    ] = 100,
     jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the episodes there, and run only those it lacks.")
@@ -49,6 +52,7 @@ def gym(
         seeds=seeds,
         first_seed=first_seed,
         held_out=held_out,
+        horizon=horizon,
         jobs=jobs,
         resume=resume,
         subject=subject,

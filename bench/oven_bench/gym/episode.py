@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Reporting, Trying
+from oven_bench.gym.arm import Arm, Ending, KeepingBest, Reporting, Trying
+from oven_bench.gym.best_copy import BestCopy
 from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
@@ -121,6 +122,8 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
     training = Training(trainee, case, record)
     link = arm.link(name, Random(f"{name} {arm.name}"))
     actuators = trainee.actuators.copy()
+    keeps = isinstance(arm, KeepingBest) and arm.keeps_best
+    best = BestCopy(trainee, actuators, training.take, training.restore) if keeps else None
     tap = InterventionCounter(link, training.interfere, lambda: bool(client.held))
     client = OvenClient(
         tap,
@@ -136,11 +139,16 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
     client.start()
     while training.steps < end(case, horizon) and not client.stopping:
         metrics = training.train_step()
+        if best is not None:
+            best.look(metrics)
         client.observe(training.step, metrics)
         client.poll()
         if tap.failure is not None:
             raise tap.failure
     client.end_trial("the episode ends")
+    if isinstance(link, Ending) and not client.stopping:
+        link.last_decision()
+        client.poll()
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)
     if tap.failure is not None:

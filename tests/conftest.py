@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import settings
@@ -15,3 +16,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("oven", deadline=None)
 settings.load_profile("oven")
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the garbage collector's sight: accelerate makes a full collection at the start of
+    every training, which took most of the time of the learner's tests."""
+    gc.collect()
+    gc.freeze()

@@ -13,8 +13,9 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
-from oven_agents.judges.usage import CallRecord, Ledger, OnCall
+from oven_agents.judges.usage import Ledger, OnCall
 from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
 

@@ -15,10 +15,11 @@ from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
-from oven_agents.judges.usage import CallRecord, cost_usd
+from oven_agents.judges.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings
+from oven_controller.telemetry.genai import CallRecord
 
 APIS = ("openai", "anthropic")
 KEY = "sk-canary-5f0c2f"

@@ -16,8 +16,9 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
-from oven_agents.judges.usage import CallRecord, Ledger, Usage, cost_usd
+from oven_agents.judges.usage import Ledger, Usage, cost_usd
 from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.telemetry.genai import CallRecord
 
 
 class Scripted:

@@ -22,9 +22,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from oven_bench.gym import episode_schedule
-from oven_bench.gym.fault import Fault, Kind, Trainee
+from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.faults import catalogue
-from oven_bench.gym.trainees.trainee_factory import make
+from oven_bench.gym.task_table import USUAL, Kind, task
+from oven_bench.gym.trainee_factory import make
 
 SEEDS = (1, 2)
 BLOCK = 10
@@ -32,14 +33,12 @@ BLOCK = 10
 LEAST, MOST = 20, 60
 """Steps of a run after the onset: at least so many, and as many more as it takes until a block of them has passed since
 the first that differed from the twin's; so many where none does."""
-SHOWN: Mapping[Kind, str] = {"pretraining": "loss", "grpo": "reward"}
-"""The metric of which a value stands beside each digest: that of the block's last step."""
 FILE = "families/{}.json"
 
 
 def known() -> dict[str, type[Fault]]:
-    """All that are installed, held out or not, by name."""
-    return dict(catalogue.families())
+    """Those of the usual tasks, held out or not, by name: what the trials set's tasks compute is not recorded."""
+    return {name: family for name, family in catalogue.families().items() if family.kind in USUAL}
 
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
@@ -174,9 +173,9 @@ def numbers() -> str:
 
 
 def _told(kind: Kind, metrics: Sequence[Mapping[str, float]]) -> dict[str, Json]:
-    """Digests and shown values, a block each; the last one may be shorter."""
+    """Digests, and the last value of the metric that the task shows, a block each; the last one may be shorter."""
     blocks = [metrics[start : start + BLOCK] for start in range(0, len(metrics), BLOCK)]
-    last = [block[-1].get(SHOWN[kind]) for block in blocks]
+    last = [block[-1].get(task(kind).shown) for block in blocks]
     return {
         "digests": [digest(*(text for step in block for text in _exact(step))) for block in blocks],
         "values": [None if value is None else float(value).hex() for value in last],

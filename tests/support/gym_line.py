@@ -11,8 +11,9 @@ from typing import Any, Self
 import torch
 
 from oven_bench.fixed_rules import Change, RuleLink
-from oven_bench.gym.fault import NOTHING, Fault, Kind, Step, Trainee, fault
+from oven_bench.gym.fault import NOTHING, Fault, Step, Trainee, fault
 from oven_bench.gym.seeded_draws import generator, integer, uniform
+from oven_bench.gym.task_table import Kind
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.link.base import Link
@@ -90,6 +91,17 @@ class Line:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
+
+    def branch_state(self) -> Mapping[str, Any]:
+        return {"state": self.state(), "gradient_steps": self.gradient_steps, "scale": self.scale, "clip": self.clip}
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self.gradient_steps, self.scale, self.clip = state["gradient_steps"], state["scale"], state["clip"]
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        return [self._loss(point[None]).item() for point in self._points(("test",), 64)]
 
     def _own(self) -> dict[str, float]:
         return {"learning_rate": RATE}

@@ -15,7 +15,7 @@ from tests.golden.make import AGENTS
 from tests.golden.store import FOLDER, Json, Limits, differences, read
 
 from oven_bench.gym import episode_schedule
-from oven_bench.gym.fault import Kind
+from oven_bench.gym.task_table import Kind
 from oven_controller.protocol.events import Event
 
 LOGS = recorded.stored()

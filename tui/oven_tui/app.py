@@ -171,7 +171,7 @@ class MonitorApp(App[None]):
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
     def _axis(self) -> Axis:
-        tick, window = self.shown.run.tick, WINDOWS[self.zoom]
+        tick, window = self.shown.newest_tick(), WINDOWS[self.zoom]
         if window is None or tick <= window:
             return Axis(0, braille_chart.span(0, tick, self.shown.end_tick()))
         return Axis(tick - window, tick)

@@ -22,7 +22,7 @@ from oven_agents.sdk.session import PATIENCE
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
 from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.state_machine import OUTPUTS
+from oven_controller.mesh.outputs import OUTPUTS
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Reporting
-from oven_bench.gym.episode_schedule import MAX_STEPS, end
-from oven_bench.gym.fault import Fault, Kind, Trainee
+from oven_bench.gym.arm import Arm, Ending, KeepingBest, Reporting, Trying
+from oven_bench.gym.best_copy import BestCopy
+from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
+from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
+from oven_bench.gym.task_table import Kind
 from oven_controller.errors import OvenError
+from oven_controller.mesh.state import held_out
+from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
@@ -68,6 +72,14 @@ class Training:
         self.step, state = kept
         self._trainee.restore(state)
 
+    def branch_state(self) -> tuple[int, Mapping[str, Any]]:
+        self.interfere()
+        return self.step, self._trainee.branch_state()
+
+    def restore_branch(self, kept: tuple[int, Mapping[str, Any]]) -> None:
+        self.step, state = kept
+        self._trainee.restore_branch(state)
+
     def loss(self) -> float:
         if self._record and self.steps in self._record.losses:
             return self._record.losses[self.steps]
@@ -75,7 +87,39 @@ class Training:
         return self._trainee.quality()
 
 
-def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -> Ended:
+class Branches:
+    """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
+    recorded. The gradient steps of branches count as those of the episode do."""
+
+    by_clock = False
+
+    def __init__(self, training: Training, trainee: Trainee) -> None:
+        reading = held_out(trainee.metrics)
+        assert reading is not None  # every trainee announces one
+        self._reading = reading
+        self._training, self._trainee = training, trainee
+
+    @property
+    def reading(self) -> MetricSpec:
+        return self._reading
+
+    def problem(self) -> str:
+        return ""
+
+    def take(self) -> object:
+        return self._training.branch_state()
+
+    def restore(self, state: Any) -> None:
+        self._training.restore_branch(state)
+
+    def examples(self) -> list[float]:
+        return self._trainee.examples()
+
+    def finish(self) -> None:
+        pass
+
+
+def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, horizon: int = HORIZON) -> Ended:
     """`record` is of the same seed and case left alone (`untouched`), and changes nothing but the time it takes.
 
     An arm that holds or stops the run ends the episode there, and what stands then is what is scored. Raises what the
@@ -85,24 +129,33 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
     training = Training(trainee, case, record)
     link = arm.link(name, Random(f"{name} {arm.name}"))
     actuators = trainee.actuators.copy()
+    keeps = isinstance(arm, KeepingBest) and arm.keeps_best
+    best = BestCopy(trainee, actuators, training.take, training.restore) if keeps else None
     tap = InterventionCounter(link, training.interfere, lambda: bool(client.held))
     client = OvenClient(
         tap,
         actuators,
         recipe=trainee.kind,
         metrics=trainee.metrics,
-        max_steps=MAX_STEPS,
+        max_steps=max_steps(horizon),
         charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
+        trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
     )
     client.start()
-    while training.steps < end(case) and not client.stopping:
+    while training.steps < end(case, horizon) and not client.stopping:
         metrics = training.train_step()
+        if best is not None:
+            best.look(metrics)
         client.observe(training.step, metrics)
         client.poll()
         if tap.failure is not None:
             raise tap.failure
+    client.end_trial("the episode ends")
+    if isinstance(link, Ending) and not client.stopping:
+        link.last_decision()
+        client.poll()
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)
     if tap.failure is not None:

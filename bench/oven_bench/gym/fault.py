@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, cast, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform, get_args
 
 import torch
 from torch import Tensor, nn
@@ -37,17 +37,15 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
+from oven_bench.gym.task_table import TASKS, Kind
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 if TYPE_CHECKING:
-    from oven_bench.gym.tasks.grpo.policy import Policy
-    from oven_bench.gym.tasks.grpo.scoring import Completions
+    from oven_bench.gym.sorting.policy import Policy
+    from oven_bench.gym.sorting.scoring import Completions
 
-Kind = Literal["pretraining", "grpo"]
-"""Of a trainee, and of the faults that act on it."""
-KINDS: tuple[str, ...] = get_args(Kind)
 Written = Literal[
     "development",
     "first set",
@@ -62,9 +60,11 @@ Written = Literal[
     "set B",
     "set C",
     "set D",
+    "trials set",
     "held out",
 ]
-"""Which set a family was written for (docs/gym.md). "held out" is for families of other packages."""
+"""Which set a family was written for (docs/gym.md). The trials set is open: of the tasks that `--tasks` asks for.
+"held out" is for families of other packages."""
 HELD_OUT: frozenset[Written] = frozenset({"eighth set", "held out"})
 """Sets that no agent and no threshold was developed on: `--held-out` runs them, and the verdict is on them."""
 ENDLESS = 10**9
@@ -109,6 +109,14 @@ class Trainee(Protocol):
         back. Settings, knobs and `gradient_steps` are not in it."""
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
+
+    def branch_state(self) -> Mapping[str, Any]:
+        """All that the next steps depend on: `state`, and what is not in it."""
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None: ...
+
+    def examples(self) -> list[float]:
+        """The held-out metric of each held-out example, by which a trial compares its arms."""
 
 
 class Step:
@@ -366,11 +374,11 @@ def fault(
 
     def made(cls: type[F]) -> type[F]:
         of = kind or name.partition(".")[0]
-        if of not in KINDS:
-            raise ConfigError(f"the fault family {name!r} is of the kind {of!r}, which is none of {', '.join(KINDS)}")
+        if of not in TASKS:
+            raise ConfigError(f"the fault family {name!r} is of the kind {of!r}, which is none of {', '.join(TASKS)}")
         if written not in SETS:
             raise ConfigError(f"{name} was written for {written!r}, which is none of the sets {', '.join(SETS)}")
-        cls.name, cls.kind, cls.written, cls.source = name, cast(Kind, of), written, source
+        cls.name, cls.kind, cls.written, cls.source = name, of, written, source
         cls.healthy, cls.held_out = healthy, written in HELD_OUT
         return dataclass(frozen=True, kw_only=True)(cls)
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, OperatorCommand, Receipt, RunStarted
+from oven_controller.protocol.messages import (
+    Decision,
+    LearnerMessage,
+    LogMessage,
+    OperatorCommand,
+    Receipt,
+    RunStarted,
+    TrialStarted,
+)
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
 
@@ -52,7 +60,7 @@ class InterventionCounter:
         except Exception as error:
             self.failure = self.failure or error
             raise
-        if isinstance(body, Decision) and body.verdict == "adopted":
+        if isinstance(body, TrialStarted) or (isinstance(body, Decision) and body.verdict == "adopted"):
             self._interfering()
         return body
 

@@ -12,25 +12,16 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from oven_bench.gym.episode_rows import Row
-from oven_bench.gym.fault import Kind
+from oven_bench.gym.task_table import Kind, task
 from oven_bench.statistics import Interval, bootstrapped_mean
 
 FLOOR = -1.0
-NOISE: Mapping[Kind, float] = {"pretraining": 0.01, "grpo": 0.035}
-"""Share of `size`. Healthy runs of one seed that differ in nothing but where they continue in their data, from step 100
-to step 200 or 230 (seeds 101 to 103, six each), spread by 0.1 to 0.4 % of their loss, and by 0.008 to 0.018 in
-accuracy; two of them differ by 1.4 times that, and these are twice the difference."""
-
-
-def size(kind: Kind, loss: float) -> float:
-    """What a difference of losses is a share of: the loss. Where that is a share of wrong answers it is all answers: of
-    a task that is nearly solved the loss is near 0, and a share of it would be noise."""
-    return loss if kind == "pretraining" else 1.0
 
 
 def noise(kind: Kind, loss: float) -> float:
     """What two runs that differ by chance alone differ by, in the unit of `loss`."""
-    return NOISE[kind] * size(kind, loss)
+    of = task(kind)
+    return of.noise * of.size(loss)
 
 
 def harmed(row: Row) -> bool:
@@ -46,8 +37,8 @@ def score(row: Row) -> float:
 
 
 def cost(row: Row) -> float:
-    """The share of the final loss (`size`) that the arm added; below 0 where it took some away."""
-    return (row.loss - row.nothing) / size(row.kind, row.nothing)
+    """The share of the final loss (`Task.size`) that the arm added; below 0 where it took some away."""
+    return (row.loss - row.nothing) / task(row.kind).size(row.nothing)
 
 
 def worse(row: Row) -> bool:

@@ -18,6 +18,7 @@ from oven_controller.cli import (
     config,
     creds,
     doctor,
+    explain,
     gym,
     importing,
     kg,
@@ -49,7 +50,7 @@ PANELS = {
         "trust",
         "distrust",
     ),
-    "Ask": ("review", "replay", "backtest", "import", "kg"),
+    "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -80,7 +81,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, replay, review, backtest, calibration, importing)
+reading = (log, explain, replay, review, backtest, calibration, importing)
 
 
 def _version(wanted: bool) -> None:

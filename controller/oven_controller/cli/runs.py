@@ -116,7 +116,18 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             "adopted": view.adopted,
             "rejected": view.rejected,
             "withheld": view.withheld,
+            "trying": {d.id: d.actuator for d in view.trying.values()},
+            "not_kept": view.not_kept,
             "advised": {d.id: d.actuator for d in view.advised.values() if not view.lapsed(d)},
+        },
+        "trials": {
+            "completed": view.trials.completed,
+            "kept": view.trials.kept,
+            "interrupted": view.trials.interrupted,
+            "refused": view.trials.refused,
+            "steps_thrown_away": view.trials.extra,
+            "under_way": view.trials.open.progress if view.trials.open else "",
+            "summary": view.trials.counts(view.tick),
         },
         "outcomes": view.outcomes,
         "held": view.held if state == "running" else "",
@@ -197,11 +208,7 @@ def _show(found: dict[str, Any]) -> None:
     for name, value in found["knobs"].items():
         if value is not None:
             say(f"  {name} = {text(value)}")
-    decisions = found["decisions"]
-    withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
-    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}")
-    for decision, actuator in decisions["advised"].items():
-        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
+    _show_decisions(found["decisions"], found["trials"])
     for actuator, level in found["autonomy"].items():
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:
@@ -211,6 +218,19 @@ def _show(found: dict[str, Any]) -> None:
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
         why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
         say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
+
+
+def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any]) -> None:
+    from oven_controller.terminal_text import say
+
+    withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
+    not_kept = f", {decisions['not_kept']} tried and not kept" if decisions["not_kept"] else ""
+    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}{not_kept}")
+    for line in (trials["summary"], trials["under_way"]):
+        if line:
+            say(f"  {line}")
+    for decision, actuator in decisions["advised"].items():
+        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
 
 
 def down(run: LiveRunName = None, run_: SameRun = None) -> None:

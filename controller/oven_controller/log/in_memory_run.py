@@ -21,11 +21,11 @@ from oven_controller.protocol.messages import (
     LearnerMessage,
     LogMessage,
     Message,
-    Observation,
-    Receipt,
     StepClosed,
+    TrialStarted,
     Vote,
 )
+from oven_controller.protocol.subjects import learner_subject
 
 ROUNDS = 100
 """Times that participants may answer one another before the learner's next message. Agents need two or three."""
@@ -86,17 +86,18 @@ class ClosedLoop:
         """The whole log."""
         return self.log.events
 
-    def hear(self, message: LearnerMessage) -> list[Decision | StepClosed]:
+    def hear(self, message: LearnerMessage) -> list[Decision | StepClosed | TrialStarted]:
         """The learner's next message; what the mesh has to say to the learner once everybody is quiet.
 
         Raises OvenError when participants have continued answering one another for ROUNDS rounds.
         """
         began = len(self.events)
-        self._tell(self.log.append(self._subject(message), message))
+        self._tell(self.log.append(learner_subject(self.log.mesh.run, message), message))
         for _ in range(ROUNDS):
             said = [(one.name, words) for one in self._participants if (words := one.react())]
             if not said:
-                return [event.body for event in self.events[began:] if isinstance(event.body, Decision | StepClosed)]
+                bodies = (event.body for event in self.events[began:])
+                return [body for body in bodies if isinstance(body, Decision | StepClosed | TrialStarted)]
             entered = [event for name, words in said for word in words for event in self._enter(name, word)]
             self._tell(entered)
         talking = ", ".join(name for name, _ in said)
@@ -115,8 +116,3 @@ class ClosedLoop:
                 continue  # agents hear of one another by ballots and decisions only
             for one in self._participants:
                 one.absorb(event.body)
-
-    def _subject(self, message: LearnerMessage) -> str:
-        if isinstance(message, Observation):
-            return self.log.on.observation
-        return self.log.on.receipt if isinstance(message, Receipt) else self.log.on.run

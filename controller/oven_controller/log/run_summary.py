@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from oven_controller.log.trial_findings import Trials
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -43,7 +44,7 @@ class AgentView:
     own_shadow: bool = False
     """It joined as a shadow."""
     backed: int = 0
-    """Adopted decisions that it proposed or was for."""
+    """Adopted decisions that it proposed or was for, those that a trial kept among them."""
     newcomer: bool = False
     """On probation where it last voted: its votes carry nothing and veto nothing."""
 
@@ -68,8 +69,14 @@ class RunSummary:
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
+    """Those that a trial kept among them."""
     rejected: int = 0
     withheld: int = 0
+    trying: dict[str, Decision] = field(default_factory=dict)
+    """Those that a trial measures, until their receipts: by id."""
+    not_kept: int = 0
+    """Those that a trial was ordered for, and that were not carried out."""
+    trials: Trials = field(default_factory=Trials)
     advised: dict[str, Decision] = field(default_factory=dict)
     """By actuator: what a person may still approve, if it has not lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
@@ -117,8 +124,8 @@ class RunSummary:
                 self._take_answer(body)
             case Malformed():
                 self.malformed += 1
-            case _:
-                pass
+            case body:
+                self.trials.feed(body)
 
     def lapsed(self, decision: Decision) -> bool:
         """Whether advice came too long ago to be approved."""
@@ -128,6 +135,7 @@ class RunSummary:
         if self.started is not None and self.started.training != started.training:
             self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
         self.started, self.ended, self.held = started, None, ""
+        self.trials.feed(started)
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._shadows()
@@ -142,25 +150,38 @@ class RunSummary:
             self._shadows()
 
     def _take_decision(self, decision: Decision) -> None:
-        adopted = decision.verdict == "adopted"
-        self.adopted += adopted
+        self.adopted += decision.verdict == "adopted"
         self.rejected += decision.verdict == "rejected"
         self.withheld += decision.verdict == "withheld"
         if decision.verdict != "rejected":  # whatever passed takes the place of older advice
             self.advised.pop(decision.actuator, None)
         if decision.verdict == "advised":
             self.advised[decision.actuator] = decision
+        if decision.verdict == "tried":
+            self.trying[decision.id] = decision
         for line in decision.tally:
             agent = self.agents.setdefault(line.agent, AgentView())
             if line.stance != "silent":
                 agent.newcomer = line.newcomer
-            agent.backed += adopted and line.stance in ("propose", "for") and not line.shadow
+        if decision.verdict == "adopted":
+            self._back(decision)
+
+    def _back(self, decision: Decision) -> None:
+        for line in decision.tally:
+            if (agent := self.agents.get(line.agent)) is not None:
+                agent.backed += line.stance in ("propose", "for") and not line.shadow
 
     def _take_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
             self._answered(receipt)
             return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
+        if (tried := self.trying.pop(receipt.decision_id, None)) is not None:
+            if receipt.status == "applied":
+                self.adopted += 1
+                self._back(tried)
+            else:
+                self.not_kept += 1
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after
         if receipt.actuator == "run.hold" and receipt.status == "applied":

@@ -99,6 +99,9 @@ class State:
     lockstep: bool = False
     mesh_code: str = ""
     training: str = ""
+    reading: str = ""  # by which the learner compares the arms of a trial; empty: it can make none
+    max_steps: int | None = None
+    step: int = 0  # of the newest observation
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
     metrics: tuple[MetricSpec, ...] = ()
@@ -157,13 +160,15 @@ class State:
         self.trust.rules = message.rules
         self.reputations = {**message.reputations, **self.reputations}  # what was earned outlives the learner
         self.specs = {spec.name: spec for spec in message.actuators}
-        self.metrics = message.metrics
+        self.metrics, self.reading = message.metrics, message.trials
+        self.max_steps, self.step = message.horizon.max_steps, message.step
         self.effective = {}
         for spec in self.specs.values():
             self._settle(spec, spec.value)
 
     def read(self, observation: Observation) -> None:
         """Where the run is, and how good it is on held-out data."""
+        self.step = observation.step
         metric = held_out(self.metrics)
         value = observation.metrics.get(metric.name) if metric else None
         reading = -value if metric and value is not None and metric.better == "down" else value
@@ -172,8 +177,11 @@ class State:
     def take(self, receipt: Receipt) -> None:
         """The decision has left the air, and the effective value is what was read back. Behind a receipt without a
         decision stands a command, or the learner itself."""
-        if receipt.decision_id and self.in_flight.pop(receipt.decision_id, None) is None:
+        flight = self.in_flight.pop(receipt.decision_id, None)
+        if receipt.decision_id and flight is None:
             self.counters["receipt.not_in_flight"] += 1
+        if flight is not None and flight.decision.verdict == "tried" and receipt.status == "applied":
+            self.adopted += self.spec(receipt.actuator).intervenes
         if receipt.actuator == ROLLBACK and receipt.status == "applied":
             self.rollback_limits.take(receipt)
         spec = self.specs.get(receipt.actuator)
@@ -267,6 +275,8 @@ class State:
             self.closed_because[older.id] = f"{'was approved as' if taken else 'gave way to'} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
+        elif decision.verdict == "tried":
+            self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
         elif decision.verdict == "adopted":
             if not decision.command:
                 self.rate_limits.turned(decision, self.specs.get(actuator), self.rules)

@@ -14,7 +14,6 @@ can be repeated all the same, and one that hangs holds up nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from oven_controller.mesh import guardrails, joint_proposals, operator_commands, tally
@@ -23,12 +22,15 @@ from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, propose
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
+from oven_controller.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_controller.mesh.state import State
+from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
+    ActuatorSpec,
     AgentStatus,
     BallotOpened,
     CommandAnswer,
@@ -43,28 +45,13 @@ from oven_controller.protocol.messages import (
     RunStarted,
     StepClosed,
     TallyLine,
+    TrialEnded,
     Value,
     Vote,
 )
-from oven_controller.protocol.subjects import kinds_by
 
-OUTPUTS = kinds_by("mesh")
-"""Kinds of subjects that the mesh itself writes."""
-Verdict = Literal["adopted", "rejected", "advised", "withheld"]
+Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What to publish, and where."""
-
-    subject: str
-    message: Message
-    data: bytes = field(init=False, compare=False, repr=False)
-    """The message on the wire, made once: it is published, and compared with what is read back."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "data", self.message.wire())
 
 
 class Mesh:
@@ -75,10 +62,10 @@ class Mesh:
         self.subjects = names.Subjects(run)
         self.state = State()
         self.outcomes = Outcomes(self.state)
+        self.trials = Trials(self.state)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
-        self.divergence: str | None = None  # the first output in the log that this replica would not have written
-        self._entered: dict[str, int] = {}  # subject → hash of what was read back there; steps need none
+        self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
         self._emitted: list[Output] = []
@@ -99,10 +86,14 @@ class Mesh:
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUTS:
-            self._read_back(event)
+            if self.repeats(event):
+                self.state.counters[f"repeated.{kind}"] += 1
+            else:
+                self._read_back.take(event)
         else:
             self._on_message(event.body, event.author)
             self._settle()
+            self._order_trial()
         return self._emitted
 
     def _on_message(self, body: Message, author: str) -> None:
@@ -139,6 +130,8 @@ class Mesh:
         elif isinstance(body, Receipt):
             state.take(body)
             self._publish(self.outcomes.take(body))
+        elif isinstance(body, TrialEnded):
+            self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, RunEnded):
@@ -150,6 +143,7 @@ class Mesh:
     def _start(self, body: RunStarted) -> None:
         old, another = self.state.specs, body.training != self.state.training
         self.state.start(body)
+        self.trials.start()
         self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
@@ -295,15 +289,41 @@ class Mesh:
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = joint_proposals.settled(ballots, self._ruled)
+        closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
+        tried: list[tuple[str, ActuatorSpec, str, Value]] = []
         for ballot, ruled in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
             spec = state.specs[actuator]
             self._answer_openers(ballot, ruled)
             staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
-            self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
+            made = self._decide(
+                ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan
+            )
+            if verdict == "tried":
+                tried.append((made.id, spec, ruled.direction, ruled.value))
+        self.trials.propose(tried, passed=all(ruled.passed for _, ruled in closing if ruled.verdict == "tried"))
+
+    def _trial_ended(self, ended: TrialEnded) -> None:
+        """Its outcomes; and what passed and could not be tried is adopted."""
+        trial = self.trials.end(ended)
+        if trial is None:
+            return
+        decided = {id: flight.decision for id, flight in self.state.in_flight.items()}
+        for ids, why in self.trials.untried(trial, ended):
+            arm = [decided[id] for id in ids if id in decided]
+            plan = tuple(decision.actuator for decision in arm) if len(arm) > 1 else ()
+            for old in arm:
+                self.state.in_flight.pop(old.id)
+                reason = f"{old.reason}; it could not be tried ({clip(why, 300)}), and is adopted without"
+                staked = self.outcomes.staked(old.id)
+                self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
+        self._publish(self.outcomes.measured(trial, ended))
+
+    def _order_trial(self) -> None:
+        if (trial := self.trials.order(self._next_id)) is not None:
+            self._emit(self.subjects.trial(trial.id), trial)
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
@@ -321,11 +341,17 @@ class Mesh:
             ruling = guardrails.rule(state, spec, count, beside)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
-        way = direction(before, value)
+        way, explores = direction(before, value), False
+        if count.lacks_quorum and self.trials.possible and spec.effect == "setting":
+            ruling = guardrails.rule(state, spec, count, beside)
+            explores = ruling.verdict == "adopted" and not self.trials.lost(actuator, direction(before, ruling.value))
+            value = ruling.value if explores else value
+        if verdict == "adopted" and (stands := self.trials.lost(actuator, way)):
+            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
             verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         return joint_proposals.Ruled(
-            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed
+            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed, explores
         )
 
     def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
@@ -385,7 +411,7 @@ class Mesh:
             tick=state.tick,
             apply_at_tick=apply_at,
             expires_at_tick=expires_at,
-            snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
+            snapshot_first=verdict in ("adopted", "tried") and spec is not None and spec.risky,
             **more,
         )
         decision = self.outcomes.expect(decision, staked, whole=bool(decision.plan) or self._goes_back())
@@ -413,25 +439,11 @@ class Mesh:
         self.pending[subject] = output = Output(subject, message)
         self._emitted.append(output)
 
-    def repeats(self, event: Event) -> bool:
-        """Whether it says once more, byte for byte, what the mesh has said there before: who can make a server write
-        on its subjects can copy what it signed, and that must stop no one."""
-        if isinstance(event.body, StepClosed):
-            return event.body.tick <= self.state.closed_tick and event.subject not in self.pending
-        return self._entered.get(event.subject) == hash(event.data)
+    @property
+    def divergence(self) -> str | None:
+        """The first output in the log that this replica would not have written."""
+        return self._read_back.divergence
 
-    def _read_back(self, event: Event) -> None:
-        if self.repeats(event):
-            self.state.counters[f"repeated.{names.kind(event.subject)}"] += 1
-            return
-        output = self.pending.pop(event.subject, None)
-        if not isinstance(event.body, StepClosed):
-            self._entered[event.subject] = hash(event.data)
-        if self.divergence is not None:
-            return
-        if output is None:
-            self.divergence = f"event {event.seq} on {event.subject} is none that this replica computed"
-        elif event.data != output.data:
-            logged = clip(event.data.decode(errors="replace"), 2000)
-            computed = clip(output.data.decode(), 2000)
-            self.divergence = f"event {event.seq} on {event.subject} reads {logged} where this replica has {computed}"
+    def repeats(self, event: Event) -> bool:
+        """Whether it says once more, byte for byte, what the mesh has said there before."""
+        return self._read_back.repeats(event, self.state.closed_tick)

@@ -26,6 +26,7 @@ class Subjects:
         self.run = f"{base}.run"
         self.observation = f"{base}.observation"
         self.receipt = f"{base}.receipt"
+        self.branch = f"{base}.branch"
         self.history = f"{base}.history"
         self.all = f"{base}.>"
 
@@ -48,6 +49,10 @@ class Subjects:
     def decision(self, decision_id: str) -> str:
         """Where the decision of this id stands."""
         return f"{self.base}.decision.{decision_id}"
+
+    def trial(self, trial_id: str) -> str:
+        """Where the trial of this id is ordered."""
+        return f"{self.base}.trial.{trial_id}"
 
     def step(self, tick: int | str) -> str:
         """Where the mesh closes this tick, in lockstep."""

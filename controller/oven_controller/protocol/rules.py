@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -93,6 +93,31 @@ class Rules(BaseModel):
         ge=0,
         lt=1,
         description="share of its reputation that clear harm costs each agent that carried it; 0: none",
+    )
+
+    trials: Literal["off", "risky", "unsure", "all"] = Field(
+        default="risky",
+        description="which changes a trial measures before they are kept, where the learner can make trials: none; "
+        "those of risky actuators and of weights; also those carried by less than `sure_confidence`; every change",
+    )
+    trial_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="most steps that trials may throw away, as a share of the run's and of the newest 200 ticks",
+    )
+    trial_steps: dict[Literal["scalar", "choice", "simplex", "action"], Annotated[int, Field(ge=1, le=1000)]] = Field(
+        default={"scalar": 8, "choice": 8, "simplex": 12, "action": 8},
+        description="optimizer steps of each arm, by kind of actuator; a rollback gets its length more",
+    )
+    trial_cooldown: int = Field(
+        default=4, ge=0, le=1000, description="further steps on a falling rate before arms that differ in rate are read"
+    )
+    trial_margin: float = Field(
+        default=2.0, ge=0, description="standard errors by which a change has to beat the control to be kept"
+    )
+    sure_confidence: float = Field(
+        default=0.8, ge=0, le=1, description="from which a change counts as sure (`trials: unsure`)"
     )
 
     autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")

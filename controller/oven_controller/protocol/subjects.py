@@ -13,8 +13,10 @@ from typing import Final, Literal, get_args
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
+    BranchObservation,
     CommandAnswer,
     Decision,
+    LearnerMessage,
     LogMessage,
     Message,
     Observation,
@@ -24,6 +26,8 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
     StepClosed,
+    TrialEnded,
+    TrialStarted,
     Vote,
 )
 from oven_controller.protocol.requests import (
@@ -94,6 +98,8 @@ SUBJECTS: Final = (
     Subject("decision", (Decision,), "mesh", last="id", agents=True),
     Subject("receipt", (Receipt,), "learner", agents=True),
     Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
+    Subject("trial", (TrialStarted,), "mesh", last="id", agents=True),
+    Subject("branch", (BranchObservation, TrialEnded), "learner", agents=True),
     Subject("operator", (OperatorCommand,), "operator", last="operator"),
     Subject("answer", (CommandAnswer,), "mesh", last="id"),
     Subject("step", (StepClosed,), "mesh", last="tick"),
@@ -104,6 +110,19 @@ SIGNERS: Final[dict[str, str]] = {
     subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
 }
 """Kind → the role that signs there. An operator's subjects end with the name of the key."""
+
+_KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
+LEARNER_KINDS: Final = tuple(subject.kind for subject in SUBJECTS if subject.writer == "learner")
+
+
+def learner_subject(run: str, message: LearnerMessage) -> str:
+    """Where what the learner says stands in the log."""
+    return BY_KIND[_KIND_OF[type(message)]].pattern(run)
+
+
+def learner_subjects(run: str) -> list[str]:
+    """All that the learner writes."""
+    return [BY_KIND[kind].pattern(run) for kind in LEARNER_KINDS]
 
 
 def kinds_by(*writers: Writer) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.codec import decode
 from oven_controller.protocol.messages import RunEnded
-from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import learner_subjects
 
 if TYPE_CHECKING:
     from oven_controller.bus.connection import Bus
@@ -235,9 +235,9 @@ async def append(bus: Bus, run: str, messages: Iterable[Kept]) -> int:
     """Append those that the log of `run` does not hold, in order; how many those were. Raises BusError."""
     kept = tuple(messages)
     lacking = {message.message_id for message in kept}
-    on, head = Subjects(run), await bus.head(run)
+    head = await bus.head(run)
     if head:
-        async for event in bus.read(run, until=head, subjects=[on.run, on.observation, on.receipt]):
+        async for event in bus.read(run, until=head, subjects=learner_subjects(run)):
             lacking.discard(event.message_id)
     rest = [message for message in kept if message.message_id in lacking]
     for message in rest:

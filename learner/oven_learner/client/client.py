@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import (
@@ -17,6 +17,7 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    TrialStarted,
     Value,
 )
 from oven_controller.protocol.rules import Rules
@@ -26,11 +27,13 @@ from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.inbox import Inbox, Orders
 from oven_learner.client.run_actions import RunActions
 from oven_learner.client.run_start import check_rules, open_log, owed_receipts, resume_values
+from oven_learner.client.trials import Trials
 from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.base import Rollback
+from oven_learner.trials.base import Branchable
 
 log = logging.getLogger("oven.learner")
 
@@ -66,6 +69,7 @@ class OvenClient:
         save: Callable[[], object] | None = None,
         settle: Callable[[], object] = lambda: None,
         unmeasured: Mapping[str, str] | None = None,
+        trials: Branchable | None = None,
     ) -> None:
         """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
         counts the steps that rollbacks threw away, too. `keys`: who signs → public key; nothing: the run is not signed,
@@ -73,7 +77,8 @@ class OvenClient:
         in `averaged` the mean over them is published. `save` asks for a checkpoint on disk, which makes
         `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is still on its
         way from the device: it is called before a receipt and before the end, which speak of later. `unmeasured`:
-        metric → why it is not among `metrics`."""
+        metric → why it is not among `metrics`.
+        `trials`: the training as a trial takes it back and plays it again; without it none are made."""
         self.actuators = actuators
         self.tick = 0
         self.step = 0
@@ -111,7 +116,8 @@ class OvenClient:
         self._incarnation = 1
         self._n = 0
         self._started_at = 0.0
-        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self._publish_receipt)
+        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
+        self._trials = Trials(self, trials, actuators, snapshots, self._ranks, self._settled)
         self._commands: set[str] = set()
         self._closed = False
         RunActions(self, actuators, snapshots, save)
@@ -137,12 +143,13 @@ class OvenClient:
                 step=step,
                 actuators=self.actuators.specs(),
                 keys=self._keys or dict(past.keys),
+                trials=self._trials.reading,
             )
         )
         self._adopted.known = set(past.decided)
         self._commands.update(name for name in past.commands if not name.startswith(LOCAL))  # those count anew
         for applied, actuator, decision_id, command in owed_receipts(past):
-            self._publish_receipt(applied, actuator, decision_id=decision_id, command=command)
+            self.publish_receipt(applied, actuator, decision_id=decision_id, command=command)
         self._link.begin()
         self._snapshot()
         return past
@@ -154,13 +161,19 @@ class OvenClient:
 
     def advance(self, step: int) -> int:
         """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
-        self._adopted.report_used()
+        if not self._trials.under_way:
+            self._adopted.report_used()
         self.tick += 1
         self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Put the metrics of an advanced tick into the log."""
+        if not self._trials.took(tick, step, metrics):
+            self.publish_observation(tick, step, metrics)
+
+    def publish_observation(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Put the metrics of one of the run's steps into the log."""
         self._enqueue(
             PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
         )
@@ -171,13 +184,28 @@ class OvenClient:
         While the run is held it stays in here and continues listening. In lockstep it waits for the tick to close.
         Other ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
+        if self._trials.advance():
+            self._obey(self._inbox.collect(self.spent))
+            if self._trials.under_way:
+                return
         self._obey(self._inbox.collect(self.spent, self.tick, self._commands))
+        if not self.stopping and not self.held:
+            self._trials.begin_if_ordered("" if self._adopted.settled else "a change before it is not read back yet")
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
             self._obey(self._inbox.collect(self.spent))
-        if not self.stopping:
+        if not self.stopping and not self._trials.under_way:
             self._snapshot()
+
+    @property
+    def thrown_by_trials(self) -> int:
+        """Gradient steps of branches that were not kept, so far."""
+        return self._trials.thrown_away
+
+    def end_trial(self, why: str) -> None:
+        """Where a trial is under way: its control's branch goes on. Before what is trained is used or saved."""
+        self._trials.interrupt(why)
 
     def request_stop(self, reason: str) -> None:
         """Ask for a clean end after the running step. Safe from a signal handler, and on any rank: all of them stop
@@ -201,11 +229,15 @@ class OvenClient:
         if self._closed:
             return True
         self._closed = True
+        self._trials.end("the run ended first")
         self._settled()
         rest = self._inbox.rest()
         for order in rest:
-            if not isinstance(order, OperatorCommand):
+            if isinstance(order, TrialStarted):
+                self._trials.take(order)
+            elif not isinstance(order, OperatorCommand):
                 self._adopted.take(order)
+        self._trials.end("the run ended first")
         self._adopted.end()
         for order in rest:
             if isinstance(order, OperatorCommand):
@@ -267,12 +299,20 @@ class OvenClient:
         """On every rank alike."""
         for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
+                if order.id not in self._commands and order.action in OBEYED:
+                    self._trials.interrupt(f"an operator said {order.action}")
                 self._command(order)
+            elif isinstance(order, TrialStarted):
+                self._trials.take(order)
             else:
                 self._adopted.take(order)
-        self._adopted.carry_out()
+                if order.command and order.verdict == "adopted":
+                    self._trials.interrupt(f"an operator changes {order.actuator}")
+        if not self._trials.under_way:
+            self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.parted
         if orders and orders.spent and not self.stopping:
+            self._trials.interrupt("the time budget is spent")
             self.out_of_time, self.stopping = True, "the time budget is spent"
 
     def _command(self, command: OperatorCommand) -> None:
@@ -290,9 +330,9 @@ class OvenClient:
             return
         self._commands.add(command.id)
         if command.action == "hold" or not command.id.startswith(LOCAL):  # what asks for a stop here ends in RunEnded
-            self._publish_receipt(applied, OBEYED[command.action], command=command.id)
+            self.publish_receipt(applied, OBEYED[command.action], command=command.id)
 
-    def _publish_receipt(
+    def publish_receipt(
         self,
         applied: Applied,
         actuator: str,
@@ -303,7 +343,8 @@ class OvenClient:
         tick: int | None = None,
         step: int | None = None,
     ) -> None:
-        """`tick` and `step`: when it was done, where that is not now."""
+        """Put what became of a decision or a command into the log. `tick` and `step`: when it was done, where that is
+        not now."""
         ended_ns = time.time_ns()
         self._settled()
         receipt = Receipt(
@@ -320,6 +361,10 @@ class OvenClient:
             reason=applied.reason,
         )
         self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    def say(self, kind: type[LearnerMessage], **fields: Any) -> None:
+        """Put a message of this kind into the log."""
+        self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next(), **fields))
 
     def _settled(self) -> None:
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from oven_controller.protocol.messages import Decision, OperatorCommand, StepClosed
+from oven_controller.protocol.messages import Decision, OperatorCommand, StepClosed, TrialStarted
 from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
 from oven_learner.link.base import Link
 from oven_learner.ranks import Ranks
@@ -22,7 +22,7 @@ LOCKSTEP_S = 30.0
 AFTER_TIMEOUT_S = 0.2
 """And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 
-Order = Decision | OperatorCommand
+Order = Decision | OperatorCommand | TrialStarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +105,5 @@ class Inbox:
         while (body := self._link.receive()) is not None:
             if isinstance(body, StepClosed):
                 self._closed_tick = max(self._closed_tick, body.tick)
-            elif isinstance(body, Decision | OperatorCommand):
+            elif isinstance(body, Decision | OperatorCommand | TrialStarted):
                 self._fresh.append(body)

@@ -15,6 +15,7 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs import relaunch
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
@@ -46,7 +47,7 @@ def attach(
     recipe: str = "attached",
     training: str | None = None,
     metrics: tuple[MetricSpec, ...] = (),
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
+    evaluate: Callable[[], Measured] | None = None,
     evaluate_every: int = 20,
     seconds: float | None = None,
     charge_rollbacks: bool = False,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
-from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation
 from oven_learner.link.resume_state import ResumeState
 
 Make = Callable[[], LearnerMessage]
@@ -70,10 +69,3 @@ def message_id(message: LearnerMessage, secret: bytes) -> str:
     the log take this message for a repeat."""
     number = f"{message.incarnation}-{message.n}"
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret, digest_size=8).hexdigest()}"
-
-
-def subject(on: Subjects, message: LearnerMessage) -> str:
-    """Where it is in the log."""
-    if isinstance(message, Observation):
-        return on.observation
-    return on.receipt if isinstance(message, Receipt) else on.run

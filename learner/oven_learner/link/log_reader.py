@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import Decision, LogMessage, OperatorCommand, RunStarted, StepClosed
+from oven_controller.protocol.messages import (
+    Decision,
+    LogMessage,
+    OperatorCommand,
+    RunStarted,
+    StepClosed,
+    TrialStarted,
+)
 from oven_controller.protocol.names import Subjects
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
@@ -19,7 +26,7 @@ log = logging.getLogger("oven.learner")
 
 
 class LogReader:
-    """Reads decisions, operators' commands and closed steps, over one connection after another."""
+    """Reads decisions, trials, operators' commands and closed steps, over one connection after another."""
 
     def __init__(
         self,
@@ -65,7 +72,8 @@ class LogReader:
         """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all. Those
         that no one carries out end here: to unpack one would cost the training thread 150 µs."""
         await self._begun.wait()
-        wanted = [self._on.run, self._on.decision("*"), self._on.operator("*"), self._on.step("*")]
+        on = self._on
+        wanted = [on.run, on.decision("*"), on.operator("*"), on.step("*"), on.trial("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
             event = self._keyring.verify(logged)
             self._last_read = event.seq
@@ -77,7 +85,7 @@ class LogReader:
                 if self._superseded or event.body.verdict != "adopted":
                     continue
                 self._contexts.keep(event.body.id, event.traceparent)
-            if isinstance(event.body, Decision | OperatorCommand | StepClosed):
+            if isinstance(event.body, Decision | OperatorCommand | StepClosed | TrialStarted):
                 self._deliver(event.seq, event.body)
 
     def _beware(self, run: RunStarted, named: str) -> None:

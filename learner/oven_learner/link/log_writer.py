@@ -11,9 +11,10 @@ from oven_controller.bus.streams import LOG_BYTES
 from oven_controller.errors import BusError
 from oven_controller.protocol.messages import LearnerMessage, RunEnded
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import learner_subject, learner_subjects
 from oven_controller.telemetry import tracing
 from oven_learner.link import spans
-from oven_learner.link.base import Make, message_id, subject
+from oven_learner.link.base import Make, message_id
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, Outbox, QueuedMessage
 
@@ -120,7 +121,7 @@ class LogWriter:
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
         """This learner's messages behind the last that it knows to be in the log, which moves on with them. They are
         known by their message ids: no one else can make those, whatever says that it is of this learner."""
-        head, wanted = await bus.head(self._run), [self._on.run, self._on.observation, self._on.receipt]
+        head, wanted = await bus.head(self._run), learner_subjects(self._run)
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=wanted):
                 if isinstance(event.body, LearnerMessage) and event.message_id == self._message_id(event.body):
@@ -168,7 +169,7 @@ class LogWriter:
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
         span = spans.of(make, message, self._contexts) if tracing.on() else None
-        where, named = subject(self._on, message), self._message_id(message)
+        where, named = learner_subject(self._run, message), self._message_id(message)
         return QueuedMessage(where, wire, named, message.incarnation, message.n, span)
 
     def _message_id(self, message: LearnerMessage) -> str:

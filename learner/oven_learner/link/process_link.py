@@ -26,11 +26,11 @@ from pathlib import Path
 from oven_controller.bus.log import Entry
 from oven_controller.errors import OvenError, ProcessError, reason
 from oven_controller.protocol.messages import LogMessage, RunEnded
-from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import learner_subject
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.link import spool
-from oven_learner.link.base import Make, PendingObservation, message_id, subject
+from oven_learner.link.base import Make, PendingObservation, message_id
 from oven_learner.link.frames import (
     BEGIN,
     GRACE_S,
@@ -173,12 +173,13 @@ class ProcessLink:
         config, confirmed = self._config, self._status.taken - self._status.waiting - self._status.dropped
         makes = {n: make for n, make in self._lasting.items() if n > confirmed}
         makes |= {n: unpacked_observation(data) for n, data, droppable in self._unsent if droppable}
-        entries, on = [], Subjects(config.run)
+        entries = []
         for n in sorted(makes):
             message = makes[n]()
             if isinstance(message, RunEnded):
                 message = message.model_copy(update={"dropped_observations": self.dropped})
-            entries.append(Entry(subject(on, message), message.wire(), message_id(message, config.secret)))
+            where = learner_subject(config.run, message)
+            entries.append(Entry(where, message.wire(), message_id(message, config.secret)))
         with contextlib.suppress(OvenError):  # there was none when the run was opened
             spool.keep(spool.taken(config.folder, config.run), entries, config.credentials)
 

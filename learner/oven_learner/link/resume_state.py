@@ -15,9 +15,11 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    TrialEnded,
     Value,
 )
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import learner_subjects
 from oven_controller.security.signing import LEARNER, Keyring
 
 
@@ -31,7 +33,7 @@ class ResumeState:
     values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """Training → actuator → value read back at its last change."""
     unanswered: tuple[Decision, ...] = ()
-    """Adopted decisions without a receipt."""
+    """Adopted or tried decisions without a receipt."""
     decided: frozenset[str] = frozenset()
     """Ids of all adopted decisions: a copy of one is not a new one."""
     commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
@@ -63,17 +65,17 @@ async def read_resume_state(
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
-    wanted = [on.run, on.observation, on.receipt, on.decision("*"), on.operator("*")]
+    wanted = [*learner_subjects(run), on.decision("*"), on.operator("*")]
     if head:
         async for event in bus.read(run, until=head, subjects=wanted):
             progressed()
             body = keyring.verify(event).body
-            if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
+            if isinstance(body, RunStarted | RunEnded | Observation | Receipt | TrialEnded):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
-            if isinstance(body, Decision) and body.verdict == "adopted":
+            if isinstance(body, Decision) and body.verdict in ("adopted", "tried"):
                 if body.id not in decided:
                     unanswered[body.id] = body
                 decided.add(body.id)

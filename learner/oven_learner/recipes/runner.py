@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import types
@@ -13,6 +14,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.knobs.mixture import Mixture
@@ -37,8 +39,8 @@ class Job:
 
     trainer: Any
     """Of transformers or TRL."""
-    evaluate: Callable[[], dict[str, float]]
-    """Measures what is held out."""
+    evaluate: Callable[[], Measured]
+    """Measures what is held out: each metric's value, or each example's, by which trials compare."""
     evaluate_every: int
     """Optimizer steps."""
     metrics: tuple[MetricSpec, ...]
@@ -96,4 +98,5 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
+    gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)

@@ -27,9 +27,9 @@ from oven_bench.gym.faults.pretraining.loss import BalancedClasses, DetachedProb
 from oven_bench.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
 from oven_bench.gym.faults.pretraining.tokens import FlippedRows
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.tasks.grpo.policy import Policy
-from oven_bench.gym.tasks.grpo.scoring import scores
-from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.policy import Policy
+from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.scoring import scores
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH, ByteModel
 

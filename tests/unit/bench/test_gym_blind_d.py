@@ -18,9 +18,9 @@ from oven_bench.gym.faults.pretraining.text import HEADERS, LicenceHeaders, LogL
 from oven_bench.gym.faults.pretraining.tokens import SwappedBytes, swapped
 from oven_bench.gym.faults.pretraining.weights import SquareMatrix
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.tasks.grpo.scoring import Completions, form
-from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
-from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.scoring import Completions, form
+from oven_bench.gym.sorting.supervised_warmup import warm_weights
 from oven_bench.gym.tasks.pretraining.corpus import pool
 from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 

@@ -13,7 +13,7 @@ from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.pretraining.compound import OutlierGradient
 from oven_bench.gym.faults.pretraining.tokens import CorruptedBatches, ShuffledTargets
 from oven_bench.gym.seeded_draws import At, count, log10_uniform, log_uniform, uniform, whole
-from oven_bench.gym.trainees.pretraining import BATCH, Pretraining
+from oven_bench.gym.tasks.pretraining.trainee import BATCH, Pretraining
 
 FAMILIES = [one for one in families().values() if one.kind == "pretraining" and one.written == "development"]
 FAULTS = [family for family in FAMILIES if not family.healthy]

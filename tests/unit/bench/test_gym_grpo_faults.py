@@ -12,7 +12,7 @@ from oven_bench.gym.faults.catalogue import families
 from oven_bench.gym.faults.grpo.settings import RateTooHigh
 from oven_bench.gym.faults.grpo.weights import NearCeiling
 from oven_bench.gym.seeded_draws import At
-from oven_bench.gym.trainees.grpo import USER, Grpo
+from oven_bench.gym.tasks.grpo.trainee import USER, Grpo
 
 FAMILIES = [one for one in families().values() if one.kind == "grpo" and one.written == "development"]
 FAULTS, HEALTHY = ([one for one in FAMILIES if one.healthy is healthy] for healthy in (False, True))

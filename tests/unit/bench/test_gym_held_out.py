@@ -21,8 +21,8 @@ from oven_bench.gym.faults.pretraining.order import InterleavedWriters, interlea
 from oven_bench.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
 from oven_bench.gym.faults.pretraining.weights import TurnedBasis, basis
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.tasks.grpo.scoring import Completions, form, scores
-from oven_bench.gym.tasks.grpo.task import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.scoring import Completions, form, scores
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 

@@ -9,7 +9,7 @@ import torch
 
 from oven_bench.gym.fault import Fault, Step
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
-from oven_bench.gym.trainees.pretraining import (
+from oven_bench.gym.tasks.pretraining.trainee import (
     CLIP,
     EVAL_EVERY,
     LEARNING_RATE,

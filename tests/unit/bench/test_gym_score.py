@@ -19,7 +19,8 @@ from oven_bench.gym.best_rule import best_rule, oracle
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import plain, report
-from oven_bench.gym.score import NOISE, arm_score, cost, harmed, healthy, noise, score, worse
+from oven_bench.gym.score import arm_score, cost, harmed, healthy, noise, score, worse
+from oven_bench.gym.task_table import task
 from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 from oven_bench.statistics import bootstrapped_mean
 from oven_controller.errors import ConfigError
@@ -95,8 +96,8 @@ def test_a_solved_task_is_no_division_by_zero() -> None:
     solved = Row("f", "grpo", True, False, 1, "a", 110, 0.01, 0.0, 0.0, 200, 0, 0.1)
     assert cost(solved) == 0.01, "of all answers"
     assert not worse(solved)
-    assert noise("grpo", 0.0) == noise("grpo", 0.9) == NOISE["grpo"]
-    assert noise("pretraining", 2.0) == 2 * NOISE["pretraining"]
+    assert noise("grpo", 0.0) == noise("grpo", 0.9) == task("grpo").noise
+    assert noise("pretraining", 2.0) == 2 * task("pretraining").noise
 
 
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=20))

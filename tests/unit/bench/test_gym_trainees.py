@@ -6,9 +6,10 @@ import pytest
 from tests.support.gym_line import Script
 
 from oven_bench.gym.episode import run
-from oven_bench.gym.fault import Fault, Kind, Step
+from oven_bench.gym.fault import Fault, Step
 from oven_bench.gym.shared_prefix import Record, untouched
-from oven_bench.gym.trainees.trainee_factory import TRAINEES, make
+from oven_bench.gym.task_table import USUAL, Kind
+from oven_bench.gym.trainee_factory import make
 
 SEED = 101
 
@@ -26,7 +27,7 @@ class WrongClip(Fault):
         step.settings["clip"] = 0.02
 
 
-@pytest.mark.parametrize("kind", TRAINEES)
+@pytest.mark.parametrize("kind", USUAL)
 def test_a_setting_that_a_fault_got_wrong_is_read_wrong_at_a_copy_too(kind: Kind) -> None:
     own = make(kind, SEED).settings["clip"]
     arm = Script({60: [("grad.clip", own)]})
@@ -38,7 +39,7 @@ def test_a_setting_that_a_fault_got_wrong_is_read_wrong_at_a_copy_too(kind: Kind
     assert shared == run(make(kind, SEED), WrongClip(onset=0), arm)
 
 
-@pytest.mark.parametrize("kind", TRAINEES)
+@pytest.mark.parametrize("kind", USUAL)
 def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothing(kind: Kind) -> None:
     held_out = next(metric.name for metric in make(kind, SEED).metrics if metric.held_out)
     alone, asked = make(kind, SEED), make(kind, SEED)
@@ -52,7 +53,7 @@ def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothi
     assert ended.interventions == 0
 
 
-@pytest.mark.parametrize("kind", TRAINEES)
+@pytest.mark.parametrize("kind", USUAL)
 def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(kind: Kind) -> None:
     arm = Script({63: [("run.rollback", 41), ("optimizer.lr_scale", 0.25)], 80: [("grad.clip", 0.5)]})
     beginning = Record(states={0: (0, make(kind, SEED).state())})

@@ -34,6 +34,7 @@ COMMANDS = [
             "status",
             "down",
             "log",
+            "explain",
             "monitor",
             "replay",
             "backtest",

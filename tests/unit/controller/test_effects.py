@@ -12,7 +12,8 @@ from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
 from oven_bench.gym.intervention_counter import InterventionCounter
-from oven_bench.gym.trainees.trainee_factory import TRAINEES, make
+from oven_bench.gym.task_table import USUAL
+from oven_bench.gym.trainee_factory import make
 from oven_controller.errors import ConfigError
 from oven_controller.importing.declared_knobs import asked
 from oven_controller.protocol.codec import Malformed, decode
@@ -152,7 +153,7 @@ def test_a_log_from_before_effects_reads_with_settings_alone() -> None:
     assert spec.effect == "setting" and spec.intervenes and spec.has_outcome and not spec.moves_weights
 
 
-@pytest.mark.parametrize("kind", TRAINEES)
+@pytest.mark.parametrize("kind", USUAL)
 def test_what_a_trainee_announces_is_what_the_vocabulary_says_of_it(kind: Any) -> None:
     specs = make(kind, 101).actuators.specs()
     assert specs

@@ -19,6 +19,8 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "advised": ("?", "to approve", "warn"),
     "approved": ("✓", "approved", "dim"),
     "withheld": ("○", "withheld", "dim"),
+    "trying": ("◌", "on trial", "warn"),
+    "tried": ("○", "tried", "dim"),
 }
 """Fate → glyph, words, kind of text."""
 

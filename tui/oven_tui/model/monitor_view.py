@@ -19,6 +19,7 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
+    BranchObservation,
     CommandAnswer,
     Decision,
     Observation,
@@ -27,10 +28,13 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    TrialEnded,
+    TrialStarted,
     Vote,
 )
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.model.fans import Fans
 from oven_tui.model.metric_series import Series
 
 ENTRIES = 2000
@@ -51,6 +55,8 @@ class MonitorView:
         self.run = RunSummary()
         self.series: dict[str, Series] = {}
         self.steps = Series()
+        self.fans = Fans()
+        """Branches of trials: in no series."""
         self.entries: list[Entry] = []
         self.forgotten = 0
         """Entries that came before the first of `entries`."""
@@ -71,6 +77,7 @@ class MonitorView:
         self._place: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
         self._observed: datetime | None = None
+        self._played_upto = -1  # ticks of a branch that was kept: they took no time when they come again
 
     def feed(self, event: Event) -> None:
         if event.seq <= self.run.seq:
@@ -91,6 +98,8 @@ class MonitorView:
                 self._receipt(body)
             case Outcome() as body:
                 self._outcome(body)
+            case TrialStarted() | BranchObservation() | TrialEnded() as body:
+                self._trial(event, body)
             case Malformed() as body:
                 self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
@@ -103,6 +112,7 @@ class MonitorView:
             case RunStarted() as body:
                 again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
                 self._knobs()
+                self._lost_trial()
                 self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
@@ -133,10 +143,38 @@ class MonitorView:
             del self.run.agents[name]
             self.left_out += 1
 
-    def _observation(self, event: Event, body: Observation) -> None:
+    def _trial(self, event: Event, body: TrialStarted | BranchObservation | TrialEnded) -> None:
+        """A trial begins, is played or ends: the decisions that it measures say so."""
+        match body:
+            case TrialStarted():
+                newest = {name: series.last for name, series in self.series.items()}
+                self.fans.begin(body, self.run.tick, newest)
+            case BranchObservation():
+                self._paced(event)
+                self.fans.add(body)
+            case TrialEnded() if (fan := self.fans.end(body)) is not None:
+                self._played_upto = fan.last_tick
+        trial = self.run.trials.by_id.get(body.id if isinstance(body, TrialStarted) else body.trial)
+        for index, arm in enumerate(trial.started.arms if trial is not None else ()):
+            for decision in arm.decisions:
+                self._amend(decision, trial=trial, arm=index)
+
+    def _lost_trial(self) -> None:
+        """The learner started again: what was under way ends without a result."""
+        self.fans.stop()
+        for entry in self.entries:
+            if isinstance(entry, Decided) and entry.trial is not None and entry.trial.ended is None:
+                self._amend(entry.decision.id, trial=self.run.trials.by_id.get(entry.trial.started.id, entry.trial))
+
+    def _paced(self, event: Event) -> None:
         if self._observed is not None:
             gap = max(0.0, (event.time - self._observed).total_seconds())
             self.pace_s = gap if not self.pace_s else self.pace_s + (gap - self.pace_s) / 10
+        self._observed = event.time
+
+    def _observation(self, event: Event, body: Observation) -> None:
+        if body.tick > self._played_upto:
+            self._paced(event)
         self._observed = event.time
         self.steps.add(self.run.tick, body.step)
         self._measure(self.run.tick, body.metrics)
@@ -179,8 +217,8 @@ class MonitorView:
         entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
         self._place[body.id] = self.forgotten + len(self.entries)
         self._enter(entry)
-        if body.verdict == "adopted":
-            self._mark(body.id, body.apply_at_tick, entry.proposer, "pending")
+        if body.verdict in ("adopted", "tried"):
+            self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
         if body.of:
             self._amend(body.of, approved=True)
 
@@ -259,6 +297,10 @@ class MonitorView:
         ]
         return list(dict.fromkeys([*(name for name in wanted if name in names), *sorted(names)]))
 
+    def newest_tick(self) -> int:
+        """The newest tick that a chart shows: the run's, or that of a branch that is being played."""
+        return max(self.run.tick, self.fans.newest_tick())
+
     def style(self, name: str) -> Style:
         if name in self.run.knobs or name == "learning_rate":
             return "set"
@@ -283,8 +325,20 @@ class MonitorView:
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
-        for field in ("metrics", "first", "still", "knobs", "receipts", "advised", "autonomy", "muted", "commands"):
+        for field in (
+            "metrics",
+            "first",
+            "still",
+            "knobs",
+            "receipts",
+            "advised",
+            "autonomy",
+            "muted",
+            "commands",
+            "trying",
+        ):
             setattr(made.run, field, dict(getattr(self.run, field)))
+        made.run.trials, made.fans = self.run.trials.copy(), self.fans.copy()
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)

@@ -15,7 +15,9 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import COLOURS
 from oven_tui.model.monitor_view import MonitorView
 
-KINDS = ("blank", "text", "dim", "strong", "title", "line", "raw", "good", "warn", "bad", "broken", "drill", "cursor")
+TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor")
+DOTS = ("line", "raw", "broken", "control", "change", "trace")
+KINDS = (*TEXT, *DOTS)
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
 """A component class for each kind of text (styles.tcss)."""
 

@@ -38,12 +38,14 @@ class MeshArm:
     prior: Literal["none", "graph", "shuffled"] = "none"
     control_share: float = 0.0
     autonomy: Autonomy = "auto"
+    tries: bool = False
+    """Whether every change is tried on a branch first (rules.trials)."""
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
         shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
         ask = None if self.prior == "none" else prior(shuffled)
-        return _link(run, self.agents, ask, self.control_share, self.autonomy)
+        return _link(run, self.agents, ask, self.control_share, self.autonomy, tries=self.tries)
 
 
 class LearntArm:
@@ -71,6 +73,9 @@ class LearntArm:
 MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
+MESH_TRIALS = MeshArm("mesh+trials", tries=True)
+MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries=True)
+MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries=True)
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
 
 
@@ -85,6 +90,7 @@ def _link(
     ask: Ask | None,
     control_share: float = 0.0,
     autonomy: Autonomy = "auto",
+    tries: bool = False,
 ) -> LoopLink:
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
 
@@ -92,7 +98,9 @@ def _link(
         """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
         the run's rules."""
         trusting = announced.trusting(member.name for member in members)
-        given = trusting.model_copy(update={"autonomy": autonomy, "control_share": control_share})
+        given = trusting.model_copy(
+            update={"autonomy": autonomy, "control_share": control_share, "trials": "all" if tries else "off"}
+        )
         return given if ask is None else merged(given, _known(ask))
 
     return LoopLink(run, members, rules)

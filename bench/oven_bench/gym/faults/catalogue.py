@@ -1,4 +1,4 @@
-"""All families of faults, as they are plugged in under `oven.faults`: those of this package by one entry point."""
+"""All families of faults: those of the gym's tasks, and those that are plugged in under `oven.faults`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 from oven_bench.gym.fault import Fault
+from oven_bench.gym.task_table import TASKS, task
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 
@@ -19,7 +20,7 @@ def families() -> Mapping[str, type[Fault]]:
     """By name, in the order of the names. Raises ConfigError for a name that two families have, and for an entry point
     that is not a family and holds none."""
     found: dict[str, type[Fault]] = {}
-    for family in _plugged_in():
+    for family in (*_of_tasks(), *_plugged_in()):
         other = found.setdefault(family.name, family)
         if other is not family:
             raise ConfigError(
@@ -35,6 +36,11 @@ def within(module: ModuleType) -> Iterator[type[Fault]]:
             yield one
     for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
         yield from within(import_module(f"{module.__name__}.{inner.name}"))
+
+
+def _of_tasks() -> Iterator[type[Fault]]:
+    for kind in TASKS:
+        yield from within(import_module(task(kind).faults))
 
 
 def _plugged_in() -> Iterator[type[Fault]]:

@@ -42,7 +42,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     )
     plug_in(trainer, mixture)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate() -> dict[str, float | list[float]]:
         return bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
 
     return Job(

@@ -22,10 +22,10 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.tasks.grpo.policy import Policy
-from oven_bench.gym.tasks.grpo.scoring import Completions
-from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
-from oven_bench.gym.tasks.grpo.task import PAD, Prompts
+from oven_bench.gym.sorting.policy import Policy
+from oven_bench.gym.sorting.prompts import PAD, Prompts
+from oven_bench.gym.sorting.scoring import Completions
+from oven_bench.gym.sorting.supervised_warmup import warm_weights
 
 
 @fault("grpo.cheaper_rollouts", written="third set", source="Yu et al. 2025 (DAPO), on truncated samples")

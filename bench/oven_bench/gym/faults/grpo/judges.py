@@ -20,9 +20,9 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.tasks.grpo.policy import TOKENS, Policy
-from oven_bench.gym.tasks.grpo.scoring import JUDGES, MISJUDGED, Completions
-from oven_bench.gym.tasks.grpo.task import ANSWER, END, PAD, SYMBOLS, padded
+from oven_bench.gym.sorting.policy import TOKENS, Policy
+from oven_bench.gym.sorting.prompts import ANSWER, END, PAD, SYMBOLS, padded
+from oven_bench.gym.sorting.scoring import JUDGES, MISJUDGED, Completions
 
 
 def struck_groups(fault: Fault, completions: Completions, *key: object) -> Tensor:

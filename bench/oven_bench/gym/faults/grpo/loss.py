@@ -12,9 +12,9 @@ from torch.nn.functional import nll_loss, pad
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import choice, count, generator, log10_uniform, random_seed, uniform
-from oven_bench.gym.tasks.grpo.policy import Policy
+from oven_bench.gym.sorting.policy import Policy
+from oven_bench.gym.sorting.prompts import ANSWER, END, LEVELS, PAD, draw, pools
 from oven_bench.gym.tasks.grpo.policy_loss import FLAT, advantages, policy_loss
-from oven_bench.gym.tasks.grpo.task import ANSWER, END, LEVELS, PAD, draw, pools
 
 
 @fault("grpo.baseline_axis", written="set B")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from oven_bench.gym.tasks.grpo.scoring import JUDGES
-from oven_bench.gym.tasks.grpo.task import LEVELS
+from oven_bench.gym.sorting.prompts import LEVELS
+from oven_bench.gym.sorting.scoring import JUDGES
 from oven_learner.actuators import Actuators
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}
@@ -28,6 +29,15 @@ class Knobs:
         scalar("grpo.beta", lambda: self.beta, lambda to: set_to(beta=to), low=0, high=2, moves_own_metric=True)
         for name in SIMPLEXES:
             self._announce(name)
+
+    def copied(self) -> Any:
+        """What was turned, for `put_back`."""
+        return self._scale, dict(self._scalars), dict(self._simplexes)
+
+    def put_back(self, turned: Any) -> None:
+        """The knobs of then."""
+        self._scale, scalars, simplexes = turned
+        self._scalars, self._simplexes = dict(scalars), dict(simplexes)
 
     @property
     def learning_rate(self) -> float:

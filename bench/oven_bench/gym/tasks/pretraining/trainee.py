@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from oven_bench.gym.fault import NOTHING, Fault, Kind, Step
+from oven_bench.gym.fault import NOTHING, Fault, Step
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH, SHARES, corpus, pair
 from oven_bench.gym.tasks.pretraining.model import BYTES, ByteModel, Flat
 from oven_controller.protocol.actions import EVALUATE
@@ -107,6 +108,28 @@ class Pretraining:
         self._flat.put_back(state["numbers"])
         self.cursor = state["cursor"]
         self._seen = set(state["seen"])
+
+    def branch_state(self) -> Mapping[str, Any]:
+        return {
+            "state": self.state(),
+            "gradient_steps": self.gradient_steps,
+            "asked": self._asked,
+            "scale": self._scale,
+            "replaced": dict(self._replaced),
+            "shares": dict(self._shares),
+        }
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self.gradient_steps, self._asked, self._scale = state["gradient_steps"], state["asked"], state["scale"]
+        self._replaced, self._shares = dict(state["replaced"]), dict(state["shares"])
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        """Nats a byte of each row that `eval/loss` is the mean of."""
+        inputs, targets = pair(corpus().gauged)
+        losses = F.cross_entropy(self.model(inputs).transpose(1, 2), targets, reduction="none").mean(1)
+        return [float(loss) for loss in losses]
 
     @property
     def learning_rate(self) -> float:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oven_bench.gym.fault import NOTHING, Fault, Kind, Rewards, Step
+from oven_bench.gym.fault import NOTHING, Fault, Rewards, Step
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.sorting.policy import Policy
+from oven_bench.gym.sorting.prompts import LEVELS, PAD, Prompts, draw, held_out
+from oven_bench.gym.sorting.scoring import JUDGES, Completions, Verdict, judged, scores
+from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
-from oven_bench.gym.tasks.grpo.policy import Policy
 from oven_bench.gym.tasks.grpo.policy_loss import advantages, kl, policy_loss
-from oven_bench.gym.tasks.grpo.scoring import JUDGES, Completions, Verdict, judged, scores
-from oven_bench.gym.tasks.grpo.supervised_warmup import warm_weights
-from oven_bench.gym.tasks.grpo.task import LEVELS, PAD, Prompts, draw, held_out
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
@@ -105,6 +106,24 @@ class Grpo:
         self.policy.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
+
+    def branch_state(self) -> Mapping[str, Any]:
+        turned, steps, asked = self.knobs.copied(), self.gradient_steps, self._asked
+        return {"state": self.state(), "turned": turned, "gradient_steps": steps, "asked": asked}
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self.knobs.put_back(state["turned"])
+        self.gradient_steps, self._asked = state["gradient_steps"], state["asked"]
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        """Of each held-out prompt, whether it is sorted, greedily: 0 or 1."""
+        prompts = held_out()
+        if not torch.isfinite(parameters_to_vector(self._parameters)).all():
+            return [math.nan] * len(prompts.digits)
+        right = (self.policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1)
+        return [float(one) for one in right]
 
     def _ask(self, _: float | None) -> float:
         """The next step measures `eval/accuracy`, whenever it would have."""

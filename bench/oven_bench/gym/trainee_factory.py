@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
-from oven_bench.gym.fault import Kind, Trainee
-
-TRAINEES: Mapping[Kind, str] = {
-    "pretraining": "oven_bench.gym.trainees.pretraining:Pretraining",
-    "grpo": "oven_bench.gym.trainees.grpo:Grpo",
-}
+from oven_bench.gym.fault import Trainee
+from oven_bench.gym.task_table import Kind, task
 
 Make = Callable[[Kind, int], Trainee]
 
 
 def make(kind: Kind, seed: int) -> Trainee:
     """A fresh one: each episode has its own, so that nothing of one is left in the next."""
-    module, _, name = TRAINEES[kind].partition(":")
+    module, _, name = task(kind).trainee.partition(":")
     return cast(Trainee, getattr(import_module(module), name)(seed))

@@ -65,13 +65,14 @@ class Trial:
         better = self.ended.kept if verdict == "not kept" else 0
         instead = f"; arm {better} is better" if better else ""
         unused = f"; {self.ended.arms[arm].reason}" if self.ended.arms[arm].reason else ""
-        return f"{verdict}: {self.started.reading} {difference} for {self.ended.extra} extra steps{instead}{unused}"
+        return f"{verdict}: {difference} {self.started.reading} for {self.ended.extra} extra steps{instead}{unused}"
 
     def terms(self) -> str:
         """How long each arm is played, and what a change needs to be kept."""
         started = self.started
         cooldown = f", then {started.cooldown} of a copy while its rate falls to 0" if started.cooldown else ""
-        return f"{started.steps} steps of each arm{cooldown}; a change needs {started.margin:.3g} standard errors to be kept"
+        margin = f"a change needs {started.margin:.3g} standard errors to be kept"
+        return f"{started.steps} steps of each arm{cooldown}; {margin}"
 
     def cost(self) -> str:
         """Steps and seconds spent; empty before the end."""

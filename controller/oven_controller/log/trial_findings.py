@@ -41,7 +41,7 @@ class Trial:
         return f"trial: {who}, step {self.played} of {max(self.played, self.started.steps)}"
 
     def kept(self, arm: int) -> bool:
-        """Whether the run went on with this arm."""
+        """Whether the run continued with this arm."""
         return self.ended is not None and self.ended.status == "completed" and self.ended.kept == arm
 
     def difference(self, arm: int) -> str:
@@ -53,7 +53,7 @@ class Trial:
         return _signed(self.sign * (readings[arm].gain or 0.0), readings[arm].noise or 0.0)
 
     def finding(self, arm: int) -> str:
-        """What became of an arm, in a sentence."""
+        """The outcome of an arm, in a sentence."""
         if self.ended is None:
             return "no result: the learner started again during the trial" if self.lost else self.progress
         if self.ended.status != "completed":
@@ -93,7 +93,7 @@ class Trials:
     interrupted: int = 0
     refused: int = 0
     kept: int = 0
-    """Trials after which the run went on with a change."""
+    """Trials after which the run continued with a change."""
     extra: int = 0
     """Gradient steps that trials have thrown away."""
     _fall_is_better: frozenset[str] = frozenset()

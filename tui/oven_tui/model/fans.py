@@ -1,6 +1,6 @@
 """Branches of trials as charts show them: what each arm measured, from the tick at which they begin.
 
-They are no part of any series: the run's own curves have the steps of the arm that was kept, once they are the run's.
+No series holds them: the run's own curves have the steps of the arm that was kept, once they are the run's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fan:
     count: int = 0
     last_tick: int = 0
     kept: int | None = None
-    """The arm that the run went on with; None while the trial is under way."""
+    """The arm that the run continued with; None while the trial is under way."""
 
     def add(self, seen: BranchObservation) -> None:
         """A step of a branch."""
@@ -79,8 +79,8 @@ class Fans:
     by_id: dict[str, Fan] = field(default_factory=dict)
 
     def add(self, seen: BranchObservation, tick: int, values: Mapping[str, float]) -> None:
-        """A step of a branch. `tick` and `values` are the run's, the newest of each metric: where a first step goes on
-        from."""
+        """A step of a branch. `tick` and `values` are the run's, the newest of each metric: where a first step
+        continues from."""
         if seen.trial not in self.by_id:
             self.by_id[seen.trial] = Fan(seen.trial, tick, dict(values), last_tick=tick)
             if len(self.by_id) > FANS:

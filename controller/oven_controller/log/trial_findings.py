@@ -41,7 +41,7 @@ class Trial:
         return f"trial: {who}, step {self.played} of {max(self.played, self.started.steps)}"
 
     def kept(self, arm: int) -> bool:
-        """Whether the run went on with this arm."""
+        """Whether the run continued with this arm."""
         return self.ended is not None and self.ended.status == "completed" and self.ended.kept == arm
 
     def difference(self, arm: int) -> str:
@@ -53,7 +53,7 @@ class Trial:
         return _signed(self.sign * (readings[arm].gain or 0.0), readings[arm].noise or 0.0)
 
     def finding(self, arm: int) -> str:
-        """What became of an arm, in a sentence."""
+        """The outcome of an arm, in a sentence."""
         if self.ended is None:
             return "no result: the learner started again during the trial" if self.lost else self.progress
         if self.ended.status != "completed":
@@ -65,13 +65,14 @@ class Trial:
         better = self.ended.kept if verdict == "not kept" else 0
         instead = f"; arm {better} is better" if better else ""
         unused = f"; {self.ended.arms[arm].reason}" if self.ended.arms[arm].reason else ""
-        return f"{verdict}: {self.started.reading} {difference} for {self.ended.extra} extra steps{instead}{unused}"
+        return f"{verdict}: {difference} {self.started.reading} for {self.ended.extra} extra steps{instead}{unused}"
 
     def terms(self) -> str:
         """How long each arm is played, and what a change needs to be kept."""
         started = self.started
         cooldown = f", then {started.cooldown} of a copy while its rate falls to 0" if started.cooldown else ""
-        return f"{started.steps} steps of each arm{cooldown}; a change needs {started.margin:.3g} standard errors to be kept"
+        margin = f"a change needs {started.margin:.3g} standard errors to be kept"
+        return f"{started.steps} steps of each arm{cooldown}; {margin}"
 
     def cost(self) -> str:
         """Steps and seconds spent; empty before the end."""
@@ -92,7 +93,7 @@ class Trials:
     interrupted: int = 0
     refused: int = 0
     kept: int = 0
-    """Trials after which the run went on with a change."""
+    """Trials after which the run continued with a change."""
     extra: int = 0
     """Gradient steps that trials have thrown away."""
     _fall_is_better: frozenset[str] = frozenset()

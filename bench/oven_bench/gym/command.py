@@ -20,6 +20,7 @@ from oven_bench.gym.faults import catalogue
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import Report, plain, report
 from oven_bench.gym.runner import Task, missing, played
+from oven_bench.gym.task_table import TASKS, USUAL
 from oven_bench.progress import progress
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 
@@ -56,6 +57,7 @@ def main(
     seeds: int | None,
     first_seed: int,
     held_out: bool,
+    tasks: Sequence[str],
     horizon: int,
     jobs: int,
     resume: Path | None,
@@ -70,10 +72,16 @@ def main(
     known = arm_registry.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
-    faults = {name: family for name, family in catalogue.families().items() if held_out or not family.held_out}
+    kinds = _chosen("task of the gym", tasks, TASKS, USUAL)
+    faults = {
+        name: family
+        for name, family in catalogue.families().items()
+        if family.kind in kinds and (held_out or not family.held_out)
+    }
     if held_out and not any(family.held_out for family in faults.values()):
         raise ConfigError(
-            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))}; leave it out"
+            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))} "
+            f"in {', '.join(kinds)}; leave it out"
         )
     usual = _few(faults) if quick else [*faults]
     wanted = _chosen("family of faults", families, faults, usual)

@@ -18,6 +18,7 @@ from oven_bench.gym.shared_prefix import Record
 from oven_bench.gym.task_table import Kind
 from oven_controller.errors import OvenError
 from oven_controller.mesh.state import held_out
+from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
@@ -90,11 +91,17 @@ class Branches:
     """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
     recorded. The gradient steps of branches count as those of the episode do."""
 
+    by_clock = False
+
     def __init__(self, training: Training, trainee: Trainee) -> None:
         reading = held_out(trainee.metrics)
         assert reading is not None  # every trainee announces one
-        self.reading = reading
+        self._reading = reading
         self._training, self._trainee = training, trainee
+
+    @property
+    def reading(self) -> MetricSpec:
+        return self._reading
 
     def problem(self) -> str:
         return ""

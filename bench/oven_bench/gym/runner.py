@@ -20,7 +20,7 @@ from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.trainee_factory import Make, make
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def calibration(
     counts = {
         "outcomes": len(outcomes),
         "withheld": sum(outcome.withheld for outcome in outcomes),
+        "measured": sum(outcome.measured and outcome.scored for outcome in outcomes),
         "unscored": sum(not outcome.scored and not outcome.withheld for outcome in outcomes),
     }
     agents, overall = by_agent(known), calibrated(known)
@@ -62,7 +63,10 @@ def calibration(
         told = {"runs": runs, **counts, "agents": {name: asdict(one) for name, one in agents.items()}}
         print(json.dumps(told | {"overall": asdict(overall)}))
         return
-    print(f"{counts['outcomes']} outcomes; {counts['withheld']} of controls, {counts['unscored']} say nothing")
+    measured = f"{counts['measured']} measured by trials, " if counts["measured"] else ""
+    print(
+        f"{counts['outcomes']} outcomes; {measured}{counts['withheld']} of controls, {counts['unscored']} say nothing"
+    )
     if known:
         _show(agents | {"all": overall}, overall)
 

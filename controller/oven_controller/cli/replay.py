@@ -12,7 +12,7 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
-from oven_controller.text.sanitization import say
+from oven_controller.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_controller.log.counterfactual import OpenLoop
@@ -186,7 +186,8 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
     from oven_controller.mesh.code_hash import mesh_code_hash
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
-    decided = f"{report.decisions} decisions ({report.adopted} adopted)"
+    tried = f", {report.tried} tried first" if report.tried else ""
+    decided = f"{report.decisions} decisions ({report.adopted} adopted{tried})"
     upto = "" if until is None else f" up to tick {report.tick}"
     out = [f"{report.run}{upto}: {report.events} events, {decided}: {verdict}"]
     if report.counters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from oven_controller.log.trial_findings import changes
 from oven_controller.mesh.actuator_values import show
 from oven_controller.mesh.state_machine import Mesh
 
@@ -40,6 +41,10 @@ def report_of(mesh: Mesh) -> dict[str, Any]:
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
             for flight in state.flying()
         ],
+        "trial": None
+        if mesh.trials.open is None
+        else {"id": mesh.trials.open.id, "arms": [changes(arm) for arm in mesh.trials.open.arms]},
+        "trial_steps_thrown_away": mesh.trials.extra,
         "adopted": state.adopted,
         "interventions_left": max(0, state.rules.max_interventions - state.adopted),
     }
@@ -61,5 +66,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         )
     for flight in found["in_flight"]:
         out.append(f"  on its way: {flight['actuator']} to {show(flight['value'])} (decision {flight['id']})")
+    if found["trial"]:
+        out.append(f"  trial {found['trial']['id']} is under way: {' against '.join(found['trial']['arms'])}")
+    if found["trial_steps_thrown_away"]:
+        out.append(f"  {found['trial_steps_thrown_away']} steps were thrown away by trials")
     out.append(f"  {found['adopted']} decisions adopted, {found['interventions_left']} interventions left")
     return out

@@ -6,6 +6,7 @@ named by its run and decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -13,18 +14,18 @@ from pydantic import ValidationError
 from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.change_requirements import spelt
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
+from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, TrialStarted, Vote
 from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
 DECISIONS = 1024
-"""Adopted decisions that may wait for their outcome; the oldest are let go."""
+"""Adopted and tried decisions that may wait for their outcome; the oldest are let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An adopted decision: its change as it is spelt, and what those who proposed it had seen."""
+    """An adopted or tried decision: its change as it is spelt, and what those who proposed it had seen."""
 
     id: str
     change: str
@@ -35,7 +36,8 @@ class OutcomeReports:
     """Hears the events of one run in the log's order.
 
     Changes that were carried out at one tick are one plan, since no one can tell their effects apart: what is reported
-    of any of them is reported of all together, under the first one's id.
+    of any of them is reported of all together, under the first one's id. So are those of one arm of a trial, whether it
+    was kept or not: what it would have done was measured.
     """
 
     def __init__(self, run: str) -> None:
@@ -46,6 +48,7 @@ class OutcomeReports:
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._done: dict[str, _Done] = {}
         self._ticks: dict[str, int] = {}
+        self._arms: dict[str, tuple[str, ...]] = {}  # decision → all that its arm of a trial changes together
 
     def hear(self, event: Event) -> OutcomeReport | None:
         """The report, where this was an outcome that says something and somebody had named a symptom."""
@@ -59,10 +62,16 @@ class OutcomeReports:
                 self._seen[vote.actuator, event.author] = frozenset(named)
             case Decision() as decision:
                 self._decided(decision)
+            case TrialStarted() as trial:
+                self._arms.update({id_: arm.decisions for arm in trial.arms for id_ in arm.decisions})
+            case Outcome(scored=True, measured=True) as outcome if outcome.decision_id in self._done:
+                together = self._arms.get(outcome.decision_id, ())
+                return self._report(outcome, [self._done[id_] for id_ in together if id_ in self._done])
             case Receipt(status="applied") as receipt if receipt.decision_id in self._done:
                 self._ticks[receipt.decision_id] = receipt.tick
             case Outcome(scored=True, withheld=False) as outcome if outcome.decision_id in self._ticks:
-                return self._report(outcome)
+                tick = self._ticks[outcome.decision_id]
+                return self._report(outcome, [done for done in self._done.values() if self._ticks.get(done.id) == tick])
         return None
 
     def _decided(self, decision: Decision) -> None:
@@ -70,7 +79,7 @@ class OutcomeReports:
         seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
         for key in [key for key in self._seen if key[0] == decision.actuator]:
             del self._seen[key]
-        if decision.verdict != "adopted" or decision.actuator in self._idle:
+        if decision.verdict not in ("adopted", "tried") or decision.actuator in self._idle:
             return  # a measurement is no part of a plan
         # An action's argument is no value to go up or down from.
         action = decision.actuator in self._actions
@@ -80,10 +89,9 @@ class OutcomeReports:
             oldest = next(iter(self._done))
             del self._done[oldest]
             self._ticks.pop(oldest, None)
+            self._arms.pop(oldest, None)
 
-    def _report(self, outcome: Outcome) -> OutcomeReport | None:
-        tick = self._ticks[outcome.decision_id]
-        plan = [done for done in self._done.values() if self._ticks.get(done.id) == tick]
+    def _report(self, outcome: Outcome, plan: Sequence[_Done]) -> OutcomeReport | None:
         symptoms = frozenset().union(*(done.symptoms for done in plan))
         proposed = any(line.stance == "propose" and not line.shadow for line in outcome.lines)
         if not plan or not symptoms or not proposed or outcome.beat is None:

@@ -6,7 +6,7 @@ finite again a success. `Outcome.beat`, 0 to 1, is taken as the probability y th
 (Reputations move on more: on how far the gain is beyond noise and half of what was promised, `mesh/reputation.py`.) The
 probability p is what the vote claimed: its confidence for `propose` and `for`, 1 less it for `against`, and at least
 even odds for the side that was taken. Votes on changes that were not carried out, were withheld, or whose outcome was
-not scored say nothing here.
+not scored say nothing here; those on a change that a trial measured do, whether it was kept or not.
 
 Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
 (Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").

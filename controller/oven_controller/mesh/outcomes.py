@@ -160,6 +160,11 @@ class Outcomes:
             self._change(metric, tick)
         return closed
 
+    def staked(self, decision_id: str) -> Forecast | None:
+        """What was staked on a decision that was to be tried."""
+        _, forecast = self._tried.get(decision_id, (None, None))
+        return forecast
+
     def measured(self, trial: TrialStarted, ended: TrialEnded) -> list[Outcome]:
         """What a trial showed of each decision that it tried."""
         tried, self._tried = self._tried, {}

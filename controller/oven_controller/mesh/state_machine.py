@@ -131,8 +131,7 @@ class Mesh:
             state.take(body)
             self._publish(self.outcomes.take(body))
         elif isinstance(body, TrialEnded):
-            trial = self.trials.end(body)
-            self._publish(self.outcomes.measured(trial, body) if trial else [])
+            self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, RunEnded):
@@ -304,7 +303,23 @@ class Mesh:
             )
             if verdict == "tried":
                 tried.append((made.id, spec, ruled.direction, ruled.value))
-        self.trials.propose(tried)
+        self.trials.propose(tried, passed=all(ruled.passed for _, ruled in closing if ruled.verdict == "tried"))
+
+    def _trial_ended(self, ended: TrialEnded) -> None:
+        """Its outcomes; and what passed and could not be tried is adopted."""
+        trial = self.trials.end(ended)
+        if trial is None:
+            return
+        decided = {id: flight.decision for id, flight in self.state.in_flight.items()}
+        for ids, why in self.trials.untried(trial, ended):
+            arm = [decided[id] for id in ids if id in decided]
+            plan = tuple(decision.actuator for decision in arm) if len(arm) > 1 else ()
+            for old in arm:
+                self.state.in_flight.pop(old.id)
+                reason = f"{old.reason}; it could not be tried ({clip(why, 300)}), and is adopted without"
+                staked = self.outcomes.staked(old.id)
+                self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
+        self._publish(self.outcomes.measured(trial, ended))
 
     def _order_trial(self) -> None:
         if (trial := self.trials.order(self._next_id)) is not None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from oven_controller.log.message_gaps import Numbering
-from oven_controller.log.run_view import RunView, text, training_signal
+from oven_controller.log.run_summary import RunSummary, text, training_signal
+from oven_controller.log.trial_findings import changes
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -19,9 +20,11 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    TrialEnded,
+    TrialStarted,
 )
 from oven_controller.settings.resolution import Resolved
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5
@@ -51,7 +54,8 @@ def said(command: OperatorCommand) -> str:
 
 def outcome(body: Outcome) -> str:
     """What a target did after a change, against the forecast; or why nothing can be said."""
-    what = f"{body.actuator or 'clear harm'}{' (withheld)' if body.withheld else ''} on {body.target}"
+    how = " (withheld)" if body.withheld else " (measured by a trial)" if body.measured else ""
+    what = f"{body.actuator or 'clear harm'}{how} on {body.target}"
     if not body.scored:
         return f"{what} says nothing: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
@@ -60,12 +64,19 @@ def outcome(body: Outcome) -> str:
     return f"{what}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
 
 
+def ordered(body: TrialStarted) -> str:
+    """What a trial compares, by what and after how many steps."""
+    arms = " and ".join(changes(arm) for arm in body.arms[1:])
+    cooldown = f" and {body.cooldown} of cool-down" if body.cooldown else ""
+    return f"of {arms} against the control: {body.steps} steps each{cooldown}, compared by {body.reading}"
+
+
 class Headless:
     """Prints what happens. Everything that it knows comes from the log."""
 
     def __init__(self, out: Callable[[str], None], began: datetime) -> None:
         self.out = out
-        self.view = RunView()
+        self.view = RunSummary()
         self.numbering = Numbering()
         self._began = began
         self._printed_step = -1
@@ -107,6 +118,8 @@ class Headless:
                 self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
             case Outcome() as body:
                 self._say(event, f"outcome  {outcome(body)}")
+            case TrialStarted() | TrialEnded() as body:
+                self._trial(event, body)
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._say(event, f"learner  {body.reason} at step {body.step}{detail}")
@@ -124,6 +137,18 @@ class Headless:
         why = f": {body.reason}" if body.reason else ""
         self._say(event, f"agent    {event.author} {words}{why}")
         self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
+
+    def _trial(self, event: Event, body: TrialStarted | TrialEnded) -> None:
+        if isinstance(body, TrialStarted):
+            self._say(event, f"trial    {ordered(body)}")
+            return
+        trial = self.view.trials.by_id.get(body.trial)
+        if trial is None or body.status == "refused":
+            self._say(event, f"trial    {body.status}: {body.reason or 'its beginning is not in the log'}")
+            return
+        arms = enumerate(trial.started.arms[1:], start=1)
+        found = "; ".join(f"{changes(arm)} {trial.finding(index)}" for index, arm in arms)
+        self._say(event, f"trial    {found} ({body.seconds:.3g} s)")
 
     def _feed(self, event: Event) -> None:
         self.view.feed(event)
@@ -165,9 +190,12 @@ class Headless:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         others = [(view.withheld, "withheld"), (len(view.advised), "advised and not approved")]
+        others.append((view.not_kept, "tried and not kept"))
         counts = "".join(f", {count} {what}" for count, what in others if count)
         decided = f"decisions: {view.adopted} adopted, {view.rejected} rejected{counts}"
         lines.append(f"{decided}; receipts: {applied or 'none'}")
+        if trials := view.trials.counts(view.tick):
+            lines.append(trials)
         if view.outcomes:
             lines.append(f"{view.outcomes} outcomes were scored")
         silent = []

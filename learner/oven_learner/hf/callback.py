@@ -24,6 +24,7 @@ from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf import knobs
+from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
@@ -176,6 +177,7 @@ class Attachment(TrainerCallback):
             save=self._saving.ask,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
+            trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
@@ -215,6 +217,10 @@ class Attachment(TrainerCallback):
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
+            self._budget.thrown_by_trials = self.client.thrown_by_trials
+        else:  # it may have come in a branch, and the control's go on
+            self.client.end_trial("the training's steps are spent")
+            last = self._budget.spent(state.global_step)
         if last or self.client.stopping:
             control.should_training_stop = True
         for hook in self._hooks:

@@ -70,7 +70,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def gym(tmp_path: Path, **changed: Any) -> int:
     asked: dict[str, Any] = {
         "quick": False, "arms": ["nothing", "rule.*"], "families": ["line.too_high", "line.plain"], "seeds": 1,
-        "first_seed": 1, "held_out": False, "horizon": 100, "jobs": 1, "resume": tmp_path / "kept",
+        "first_seed": 1, "held_out": False, "tasks": [], "horizon": 100, "jobs": 1, "resume": tmp_path / "kept",
         "subject": "mesh+kg", "as_json": True, "plot": None,
     }  # fmt: skip
     return command.main(**{**asked, **changed})

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from oven_tui.model.series import Column
+from oven_tui.model.metric_series import Column
 
 Style: TypeAlias = Literal["noisy", "measured", "set"]
 """`noisy`: raw and dim under a bright average. `measured`: points joined by a bright line. `set`: a knob's steps."""
 
 Run: TypeAlias = tuple[str, str]
-"""Text, and what it is: "blank", "raw", "line", "broken", or the kind of a mark."""
+"""Text, and what it is: "blank", "raw", "line", "broken", the kind of a branch, or that of a mark."""
 
 # Of each dot of a cell, by [column][row from the top] (Unicode block U+2800).
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -25,6 +25,14 @@ class Mark(NamedTuple):
 
     glyph: str
     kind: str
+
+
+class Branch(NamedTuple):
+    """One branch of a trial: measured points, joined by a line, beside the run's own."""
+
+    columns: Sequence[Column]
+    kind: Literal["control", "change", "trace"]
+    """The control of a trial under way; a change; a branch of one that is over."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,13 @@ def span(first: int, last: int, end: int | None) -> int:
 
 
 def draw(
-    columns: Sequence[Column], scale: Bounds, style: Style, marks: Mapping[int, Mark], width: int, height: int
+    columns: Sequence[Column],
+    scale: Bounds,
+    style: Style,
+    marks: Mapping[int, Mark],
+    width: int,
+    height: int,
+    branches: Sequence[Branch] = (),
 ) -> list[list[Run]]:
     """`height` rows of runs, `width` cells each in all. Columns count dots (two to a cell), marks count cells."""
     raw = [[0] * width for _ in range(height)]
@@ -111,7 +125,23 @@ def draw(
             line[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
         before = None if column.broken else here
     broken = {column.x >> 1 for column in columns if column.broken}
-    return [_row(raw[y], line[y], marks, broken, head=y == 0, foot=y == height - 1) for y in range(height)]
+    layers = {kind: [[0] * width for _ in range(height)] for kind in ("trace", "control", "change")}
+    for branch in branches:
+        before = None
+        for column in branch.columns:
+            if column.low > column.high or column.x >= 2 * width:
+                before = None
+                continue
+            here = (column.x, row(column.last))
+            for x, y in _between(before, here, style):
+                layers[branch.kind][y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
+            before = here
+    made = []
+    for y in range(height):
+        grids = [(layers["change"][y], "change"), (line[y], "line"), (layers["control"][y], "control")]
+        grids += [(layers["trace"][y], "trace"), (raw[y], "raw")]
+        made.append(_row(grids, marks, broken, width, head=y == 0, foot=y == height - 1))
+    return made
 
 
 def _upright(grid: list[list[int]], x: int, top: int, bottom: int) -> None:
@@ -133,19 +163,25 @@ def _between(before: tuple[int, int] | None, here: tuple[int, int], style: Style
 
 
 def _row(
-    raw: list[int], line: list[int], marks: Mapping[int, Mark], broken: set[int], *, head: bool, foot: bool
+    grids: Sequence[tuple[list[int], str]],
+    marks: Mapping[int, Mark],
+    broken: set[int],
+    width: int,
+    *,
+    head: bool,
+    foot: bool,
 ) -> list[Run]:
-    """Where several things meet in a cell: a mark's glyph, a broken value, the line, the raw values, a mark's line."""
+    """Where several things meet in a cell: a mark's glyph, a broken value, the first of `grids` with a dot there, a
+    mark's line."""
     runs: list[tuple[list[str], str]] = []
-    for x in range(len(raw)):
+    for x in range(width):
+        dots, drawn = next(((grid[x], kind) for grid, kind in grids if grid[x]), (0, ""))
         if head and x in marks:
             char, kind = marks[x].glyph, marks[x].kind
         elif foot and x in broken:
             char, kind = "×", "broken"
-        elif line[x]:
-            char, kind = chr(0x2800 | line[x]), "line"
-        elif raw[x]:
-            char, kind = chr(0x2800 | raw[x]), "raw"
+        elif dots:
+            char, kind = chr(0x2800 | dots), drawn
         elif x in marks:
             char, kind = "┊", marks[x].kind
         else:

@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from oven_controller.log.trial_findings import Trial
 from oven_controller.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 
-Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld"]
+Fate: TypeAlias = Literal[
+    "pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld", "trying", "tried"
+]
+"""`trying`: a trial measures it. `tried`: a trial measured it, and it was not kept; one that was kept is `applied`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +29,29 @@ class Decided:
     outcome: Outcome | None = None
     approved: bool = False
     """An operator approved what was advised; that is its own decision."""
+    trial: Trial | None = None
+    """The trial that measures it, as far as it has come."""
+    arm: int = 0
+    """The arm of that trial."""
 
     @property
     def fate(self) -> Fate:
         if self.decision.verdict == "advised":
             return "approved" if self.approved else "advised"
-        if self.decision.verdict != "adopted":
+        tried = self.decision.verdict == "tried"
+        if not tried and self.decision.verdict != "adopted":
             return self.decision.verdict
         if self.receipt is None:
-            return "pending"
-        return self.receipt.status if self.receipt.status in ("applied", "noop") else "failed"
+            return "trying" if tried else "pending"
+        if self.receipt.status in ("applied", "noop"):
+            return self.receipt.status
+        compared = self.trial is not None and self.trial.ended is not None and self.trial.ended.status == "completed"
+        return "tried" if tried and compared else "failed"
+
+    @property
+    def finding(self) -> str:
+        """What its trial showed, or how far it has come; empty where none was ordered."""
+        return self.trial.finding(self.arm) if self.trial is not None else ""
 
     @property
     def proposer(self) -> str:
@@ -123,7 +140,8 @@ def _actuator(entry: Entry) -> str:
 def _text(entry: Entry) -> str:
     match entry:
         case Decided():
-            return f"{entry.decision.actuator} {entry.fate} {_agents(entry)} {entry.decision.reason}"
+            words = (entry.decision.actuator, entry.fate, _agents(entry), entry.finding, entry.decision.reason)
+            return " ".join(words)
         case Open():
             return f"{entry.opened.actuator} open {_agents(entry)}"
         case Note():

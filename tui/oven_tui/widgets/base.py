@@ -12,10 +12,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import COLOURS
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import COLOURS
+from oven_tui.model.monitor_view import MonitorView
 
-KINDS = ("blank", "text", "dim", "strong", "title", "line", "raw", "good", "warn", "bad", "broken", "drill", "cursor")
+TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor")
+DOTS = ("line", "raw", "broken", "control", "change", "trace")
+KINDS = (*TEXT, *DOTS)
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
 """A component class for each kind of text (styles.tcss)."""
 

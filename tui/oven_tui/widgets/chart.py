@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from oven_tui.model.braille_chart import Bounds, Mark, Run, bounds, draw, label
-from oven_tui.model.cells import FATES, clip, fit, glyph, row
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import FATES, clip, fit, glyph, row
+from oven_tui.model.fans import around
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
 
 GUTTER = 7
@@ -44,9 +45,12 @@ class Chart(Lines):
         columns = series.columns(self.axis.first, self.axis.last, inner * 2) if series else []
         if style == "set" and series and columns:
             columns = self._held_on(columns, inner * 2)
-        scale = bounds(columns, style)
+        branches = self.view.fans.branches(self.metric, self.axis.first, self.axis.last, inner * 2)
+        under_way = [column for branch in branches if branch.kind != "trace" for column in branch.columns]
+        scale = bounds([*columns, *under_way], style)
         made = [self._title(width, scale)]
-        for y, runs in enumerate(draw(columns, scale, style, self._marks(inner), inner, tall)):
+        drawn = draw(columns, scale, style, self._marks(inner), inner, tall, around(branches, scale))
+        for y, runs in enumerate(drawn):
             made.append([(self._tick(y, tall, scale) if columns else " " * (GUTTER - 1) + "│", "dim"), *runs])
         if self._axis_row:
             made.append(self._steps(width, inner))
@@ -86,7 +90,7 @@ class Chart(Lines):
                 continue
             if fate == "operator":
                 marks[cell] = Mark("⚑", "warn")
-            elif fate in ("failed", "pending"):
+            elif fate in ("failed", "pending", "trying", "tried"):
                 marks[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
             else:
                 marks[cell] = Mark(*glyph(places.get(author, 0)))

@@ -14,11 +14,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import FATES, fit, glyph, row
+from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
@@ -67,9 +67,10 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.cursor = max(0, self.cursor)
         self.virtual_size = Size(self.size.width, len(rows))
         run = self.view.run
+        not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
         self.border_title = (
-            f"decisions: {run.adopted} adopted, {run.rejected} rejected, {len(self.view.open)} open{shown}"
+            f"decisions: {run.adopted} adopted, {run.rejected} rejected{not_kept}, {len(self.view.open)} open{shown}"
         )
         self._keep_cursor_visible()
         self.refresh()
@@ -137,6 +138,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                     change = f"{text(entry.receipt.before)} → {text(entry.receipt.after)}"
                 sign, words_, kind = FATES[entry.fate]
                 why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
+                why = entry.finding or why
                 fate = (f"{sign} {words_}", kind)
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
 

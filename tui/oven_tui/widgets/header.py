@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import ago, row
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import ago, row
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
 
 STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}
@@ -77,6 +77,8 @@ class Header(Lines):
             words += f"  {1 / self.view.pace_s:.3g}/s"
         if run.held:
             words += f"  held: {run.held}"
+        if (trial := run.trials.open) is not None:
+            words += f"  {trial.progress}"
         right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
         bar = min(40, max(10, width // 4))
         done = round(bar * run.progress)
@@ -91,7 +93,8 @@ class Header(Lines):
                 (f"{start:.3f} → {now:.3f}", "strong"),
                 (f" ({now - start:+.3f})  ", "text"),
             ]
-        left.append((f"{run.adopted} adopted, {run.rejected} rejected", "text"))
+        not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
+        left.append((f"{run.adopted} adopted, {run.rejected} rejected{not_kept}", "text"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
         )

@@ -171,10 +171,8 @@ def _runs(seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 
 def _line(row: Mapping[str, Any]) -> list[str]:
-    worth = [
-        f"{row[name]:+.1%} [{row[f'{name}_low']:+.1%}, {row[f'{name}_high']:+.1%}]"
-        for name in ("worth", "worth_cooled")
-    ]
+    ends = [(row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in ("worth", "worth_cooled")]
+    worth = [f"{mean:+.1%} [{low:+.1%}, {high:+.1%}]" for mean, low, high in ends]
     shares = [f"{row[name]:.0%}" for name in ("kept", "kept_cooled")]
     return [row["task"], f"{row['factor']:g}", str(row["n"]), *shares, *worth]
 

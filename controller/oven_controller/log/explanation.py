@@ -1,0 +1,62 @@
+"""One decision with all that the log says of it: its receipt, its trial and its outcome. A pure fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oven_controller.log.trial_findings import Trial, Trials
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, Outcome, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision and what became of it."""
+
+    decision: Decision
+    receipt: Receipt | None
+    outcome: Outcome | None
+    trial: Trial | None
+    arm: int
+    """Of the trial."""
+
+
+@dataclass
+class Explanations:
+    """Feed it the log's events in order, judged."""
+
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    _receipts: dict[str, Receipt] = field(default_factory=dict)
+    _outcomes: dict[str, Outcome] = field(default_factory=dict)
+    _trials: Trials = field(default_factory=Trials)
+    _of: dict[str, tuple[str, int]] = field(default_factory=dict)  # decision → its trial and arm
+    _known: dict[str, Trial] = field(default_factory=dict)  # all trials: the fold lets the oldest go
+
+    def feed(self, event: Event) -> None:
+        """Take the next event in."""
+        match event.body:
+            case Decision() as decision:
+                self.decisions[decision.id] = decision
+            case Receipt() as receipt if receipt.decision_id:
+                self._receipts[receipt.decision_id] = receipt
+            case Outcome() as outcome:
+                self._outcomes[outcome.decision_id] = outcome
+            case body:
+                if (trial := self._trials.feed(body)) is not None:
+                    self._known[trial.started.id] = trial
+                    for index, arm in enumerate(trial.started.arms):
+                        self._of.update({id_: (trial.started.id, index) for id_ in arm.decisions})
+
+    def find(self, name: str) -> Explanation | None:
+        """Of the decision with this id, or on this ballot; else the newest that passed on this actuator, else the
+        newest on it. None where there is none."""
+        named = [d for d in self.decisions.values() if name in (d.id, d.ballot)]
+        of = [d for d in self.decisions.values() if d.actuator == name]
+        passed = [d for d in of if d.verdict != "rejected"]
+        found = next((choice[-1] for choice in (named, passed, of) if choice), None)
+        if found is None:
+            return None
+        trial, arm = self._of.get(found.id, ("", 0))
+        return Explanation(
+            found, self._receipts.get(found.id), self._outcomes.get(found.id), self._known.get(trial), arm
+        )

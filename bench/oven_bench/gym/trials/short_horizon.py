@@ -70,8 +70,8 @@ def tried(make: Make, kind: str, seed: int, steps: int, starts: Sequence[int] = 
 
 
 def _looks(trainee: Trainee, start: int, steps: int) -> dict[float, tuple[Seen, Seen]]:
-    """Factor → the trial without a cool-down, and with it, from the state at `start`: each in a run of its own part of
-    which is restored by hand, so that all of them begin there."""
+    """Factor → the trial without a cool-down, and with it. All of them begin from one state, a step behind `start`,
+    each with a client of its own."""
     while trainee.gradient_steps < start:
         trainee.train_step()
     state = trainee.branch_state()

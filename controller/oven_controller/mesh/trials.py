@@ -1,7 +1,7 @@
-"""Trials: which changes are measured on a branch before they are kept, what they may cost, and what became of them.
+"""Trials: which changes are measured on a branch before they are kept, what they may cost, and their outcome.
 
 The learner plays the next steps from one state, without a change and with it, on the same batches and random numbers,
-and goes on with the better end; so what a trial says of a change is measured, and a wrong one costs steps and nothing
+and continues with the better end; so what a trial says of a change is measured, and a wrong one costs steps and nothing
 else. The order goes out as a TrialStarted with the decisions' ids, the answer comes as a TrialEnded, and then each
 decision has its receipt.
 
@@ -152,7 +152,7 @@ class Trials:
         self._passed |= set(ids) if passed else set()
 
     def order(self, next_id: Callable[[], str]) -> TrialStarted | None:
-        """The trial of all that was proposed at this event, with an id of its own; None where nothing was."""
+        """The trial of all that was proposed at this event, with its own id; None where nothing was."""
         if not self._arms:
             return None
         rules, arms = self.state.rules, [arm for arm, _ in self._arms]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators
     from oven_learner.client.client import OvenClient
+    from oven_learner.custom_loop import connect
     from oven_learner.hf.attach import attach
     from oven_learner.hf.callback import Attachment
     from oven_learner.hf.knobs import Mixture
-    from oven_learner.loop import connect
     from oven_learner.rewards import Committee, ModelDescription, convene
 
 __all__ = [
@@ -37,7 +37,7 @@ _HOMES = {
     "ModelDescription": "rewards",
     "OvenClient": "client.client",
     "attach": "hf.attach",
-    "connect": "loop",
+    "connect": "custom_loop",
     "convene": "rewards",
 }
 

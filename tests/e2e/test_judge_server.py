@@ -17,10 +17,10 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.model import MemberSettings
+from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import HABITS, draw, example
-from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = 40

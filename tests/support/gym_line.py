@@ -92,6 +92,17 @@ class Line:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
 
+    def branch_state(self) -> Mapping[str, Any]:
+        return {"state": self.state(), "gradient_steps": self.gradient_steps, "scale": self.scale, "clip": self.clip}
+
+    def restore_branch(self, state: Mapping[str, Any]) -> None:
+        self.restore(state["state"])
+        self.gradient_steps, self.scale, self.clip = state["gradient_steps"], state["scale"], state["clip"]
+
+    @torch.no_grad()
+    def examples(self) -> list[float]:
+        return [self._loss(point[None]).item() for point in self._points(("test",), 64)]
+
     def _own(self) -> dict[str, float]:
         return {"learning_rate": RATE}
 

@@ -29,7 +29,7 @@ from oven_controller.replica.service import serve
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, Signer
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
-from oven_kg.load import load
+from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving
 from oven_learner.actuators import Actuators

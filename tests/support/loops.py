@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.loop import connect
+from oven_learner.custom_loop import connect
 from oven_learner.testing import FakeLink
 
 STEPS = 12

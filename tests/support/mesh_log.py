@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from oven_controller.mesh.state_machine import Mesh, Output
+from oven_controller.mesh.outputs import Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     ActuatorSpec,

@@ -117,7 +117,7 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
-    "loop": (loop, "oven_learner.loop"),
+    "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),

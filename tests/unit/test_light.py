@@ -31,12 +31,12 @@ HEAVY = (
         "oven_controller.replica.service, oven_controller.log.replay",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
-        "oven_tui.model.view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
+        "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
         "oven_bench.performance.monitor",
-        "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.loop, oven_bench.training.starts",
+        "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_learner.recipes.distillation.recipe, oven_learner.recipes.pretrain.recipe",
-        "oven_learner.recipes.grpo as grpo; grpo.parse_start('tuned', 1)",
-        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.committee",
+        "oven_learner.recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
+        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.performance.faulty_judges",
         "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],
 )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,19 +18,23 @@ from textual.containers import Container
 from textual.widgets import Footer, Input
 
 from oven_tui.model import braille_chart
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.chart import Axis, Chart
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
-from oven_tui.widgets.panel_registry import PANELS, MakePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
     from oven_controller.runs.folder import RunFolder
 
+MakePanel: TypeAlias = Callable[[MonitorView], Panel]
+PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
+"""The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
+widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
 CHARTS = 4

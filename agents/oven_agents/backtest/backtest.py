@@ -17,7 +17,7 @@ from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_controller.log.counterfactual import Divergence, OpenLoop
 from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.state_machine import Output
+from oven_controller.mesh.outputs import Output
 from oven_controller.protocol import names
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (

@@ -16,8 +16,7 @@ from oven_controller.protocol import names
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import RunFolder
 from oven_controller.settings.resolution import with_rules
-from oven_controller.text.line_wrapping import wrapped
-from oven_controller.text.sanitization import say
+from oven_controller.terminal_text import say, wrapped
 
 OPEN_LOOP = (
     "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "

@@ -18,9 +18,9 @@ from nats.errors import Error as NatsError
 from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.call_record import CallRecord, OnCall
-from oven_agents.judges.cost import cost_usd
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
+from oven_agents.judges.usage import cost_usd
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason

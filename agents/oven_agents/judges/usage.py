@@ -1,11 +1,11 @@
-"""What one request met on its way: HTTP attempts, faults by kind, tokens. Kept while it runs, so that an abstention
-that came of a time-out still says what was spent and what was in the way."""
+"""What one request met on its way, and its cost: HTTP attempts, faults by kind, tokens, US dollars. Kept while it runs,
+so that an abstention that came of a time-out still says what was spent and what was in the way."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -67,3 +67,34 @@ def opened(ledger: Ledger) -> Iterator[Ledger]:
 
 def current() -> Ledger | None:
     return _open.get()
+
+
+def cost_usd(provider: str, base_url: str, model: str, usages: Sequence[Usage | None]) -> float | None:
+    """US dollars for these answers. None when there is none, when one did not say what it used, and when the list (or
+    this installation) has no such model behind that address. Calls that never answered are not in it."""
+    if not usages:
+        return None
+    try:
+        from genai_prices import Usage as Priced
+        from genai_prices import calc_price
+    except ImportError:
+        return None
+    total = 0.0
+    for usage in usages:
+        if usage is None:
+            return None
+        priced = Priced(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_tokens or None,
+        )
+        try:
+            # An address is never guessed at by the model's name: one's own server may call its model anything.
+            if base_url:
+                price = calc_price(priced, model, provider_api_url=base_url)
+            else:
+                price = calc_price(priced, model, provider_id=provider)
+        except (LookupError, ValueError):
+            return None
+        total += float(price.total_price)
+    return total

@@ -19,15 +19,15 @@ from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, 
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
+from oven_controller.files import write_atomic
 from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.state_machine import OUTPUTS
+from oven_controller.mesh.outputs import OUTPUTS
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
-from oven_controller.text.sanitization import say
+from oven_controller.terminal_text import say
 
 PROCESSES = 2
 """As many as ask agents at a time, where there are as many cores."""

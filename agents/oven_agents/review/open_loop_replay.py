@@ -19,7 +19,7 @@ from oven_controller.errors import OvenError
 from oven_controller.log.counterfactual import OpenLoop
 from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.actuator_values import direction
-from oven_controller.mesh.state_machine import Output
+from oven_controller.mesh.outputs import Output
 from oven_controller.protocol import names
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import BallotOpened, Decision, Observation, Receipt, RunStarted, Value, Vote

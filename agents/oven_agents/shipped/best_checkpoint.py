@@ -12,8 +12,8 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.evaluation_request import available, request_evaluation
-from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.objective import held_out, readings, signed
+from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Value, Vote
@@ -41,7 +41,7 @@ class BestCheckpoint(Agent):
     all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
     another's, led to no new best, it leaves the run alone; where the last rollback failed
     (oven_agents.stats.rollback_success) it does so again only if the rate has grown. Where completions were not the
-    policy's own since then (oven_agents.stats.importance_ratio), what is lost comes again after each rollback, and is
+    policy's own since then (oven_agents.stats.policy_shift), what is lost comes again after each rollback, and is
     left to the policy to get used to.
 
     False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond

@@ -12,12 +12,11 @@ from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence, needs_second
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.importance_ratio import is_off_policy
 from oven_agents.stats.level_shift import halves, rise
 from oven_agents.stats.lost_progress import EASED, last_healthy, loss_given_back, lost_rewards
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.optimizer_gauges import RATE, decay_share, shrink_share
-from oven_agents.stats.policy_shift import policy_shifted
+from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import scales_rolled_back
 from oven_agents.stats.update_to_weight_ratio import overlong, room

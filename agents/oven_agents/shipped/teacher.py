@@ -9,8 +9,7 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.knob import change_of
 from oven_agents.sdk.window import Window
-from oven_agents.stats.importance_ratio import is_off_policy
-from oven_agents.stats.policy_shift import quality_dropped
+from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
@@ -50,7 +49,7 @@ class Teacher(Agent):
 
     False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
     policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
-    (oven_agents.stats.importance_ratio). Of six starts with a β that did little, one was swapped needlessly
+    (oven_agents.stats.policy_shift). Of six starts with a β that did little, one was swapped needlessly
     (docs/experiments.md).
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have

@@ -22,7 +22,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Jobs, comma_separated
 from oven_bench.configurations.comparison import WRONG, Result, play_named, quiet
 from oven_bench.configurations.configuration import DEFAULT, load
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError
 
 

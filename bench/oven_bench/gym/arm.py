@@ -50,6 +50,23 @@ class Trying(Protocol):
 
 
 @runtime_checkable
+class KeepingBest(Protocol):
+    """An arm whose training keeps a copy at its best held-out reading."""
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether it does; to the others no actuator goes back to it."""
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A link that decides once more when the episode's last step is done."""
+
+    def last_decision(self) -> None:
+        """Put it where `receive` finds it; no step follows it."""
+
+
+@runtime_checkable
 class LearnsFromArm(Protocol):
     """An arm that goes by what another arm's episodes taught: it is run when those are done."""
 

@@ -20,6 +20,7 @@ from oven_bench.gym.faults import catalogue
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import Report, plain, report
 from oven_bench.gym.runner import Task, missing, played
+from oven_bench.gym.task_table import TASKS, USUAL
 from oven_bench.progress import progress
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 
@@ -42,6 +43,8 @@ LEGEND = (
     "cost: of the final loss where nothing was wrong; acts: changes there in 1,000 gradient steps"
 )
 SEEDS, QUICK_SEEDS = 3, 1
+LONGEST = 300
+"""Gradient steps after the onset: a run of 430 steps reads 3,440 rows, and the smallest sub-corpus has 4,000."""
 QUICK_EVERY = 3
 """Of the training families in the order of their names, healthy ones among them."""
 
@@ -54,6 +57,8 @@ def main(
     seeds: int | None,
     first_seed: int,
     held_out: bool,
+    tasks: Sequence[str],
+    horizon: int,
     jobs: int,
     resume: Path | None,
     subject: str,
@@ -67,19 +72,27 @@ def main(
     known = arm_registry.arms()
     chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
     chosen = ["nothing", *(name for name in chosen if name != "nothing")]
-    faults = {name: family for name, family in catalogue.families().items() if held_out or not family.held_out}
+    kinds = _chosen("task of the gym", tasks, TASKS, USUAL)
+    faults = {
+        name: family
+        for name, family in catalogue.families().items()
+        if family.kind in kinds and (held_out or not family.held_out)
+    }
     if held_out and not any(family.held_out for family in faults.values()):
         raise ConfigError(
-            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))}; leave it out"
+            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))} "
+            f"in {', '.join(kinds)}; leave it out"
         )
     usual = _few(faults) if quick else [*faults]
     wanted = _chosen("family of faults", families, faults, usual)
+    if not 1 <= horizon <= LONGEST:
+        raise ConfigError(f"--horizon {horizon} is not from 1 to {LONGEST}: longer episodes read their data twice")
     if jobs < 1 or (seeds is not None and seeds < 1):
         raise ConfigError(f"--jobs {jobs} and --seeds {seeds}: both are at least 1")
     range_ = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
     picked = [family for name, family in faults.items() if name in wanted]
     with nullcontext(resume) if resume else tempfile.TemporaryDirectory() as folder:
-        gym = Gym({name: known[name] for name in chosen}, Path(folder), jobs)
+        gym = Gym({name: known[name] for name in chosen}, Path(folder), jobs, horizon)
         rows = gym.play(picked, range_)
     found = report(rows, subject)
     if plot:
@@ -115,11 +128,11 @@ def _chosen(kind: str, asked: Sequence[str], known: Collection[str], otherwise: 
 class Gym:
     """Arms, and the folder that has their episodes."""
 
-    def __init__(self, arms: Mapping[str, Arm], folder: Path, jobs: int) -> None:
+    def __init__(self, arms: Mapping[str, Arm], folder: Path, jobs: int, horizon: int) -> None:
         """Raises ConfigError for an arm that would learn from one that is not among them."""
         self.failures: list[str] = []
         """Of episodes, by name."""
-        self._arms, self._folder, self._jobs = arms, folder, jobs
+        self._arms, self._folder, self._jobs, self._horizon = arms, folder, jobs, horizon
         self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, LearnsFromArm)}
         for name, source in self._teachers.items():
             if source not in arms or source in self._teachers:
@@ -128,10 +141,12 @@ class Gym:
     def play(self, families: Sequence[type[Fault]], seeds: Collection[int]) -> list[Row]:
         """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
         that learn come when what they learn from is done."""
-        there = episode_rows.read(self._folder)
-        there += self._run(missing(families, seeds, [name for name in self._arms if name not in self._teachers], there))
+        there = [row for row in episode_rows.read(self._folder) if row.horizon == self._horizon]
+        others = [name for name in self._arms if name not in self._teachers]
+        there += self._run(missing(families, seeds, others, there, self._horizon))
         for name, source in self._teachers.items():
-            there += self._run([_taught(task, there, source) for task in missing(families, seeds, [name], there)])
+            tasks = missing(families, seeds, [name], there, self._horizon)
+            there += self._run([_taught(task, there, source) for task in tasks])
         wanted = {family.name for family in families}
         return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in self._arms]
 

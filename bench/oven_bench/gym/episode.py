@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Reporting, Trying
-from oven_bench.gym.episode_schedule import MAX_STEPS, end
+from oven_bench.gym.arm import Arm, Ending, KeepingBest, Reporting, Trying
+from oven_bench.gym.best_copy import BestCopy
+from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
 from oven_bench.gym.task_table import Kind
 from oven_controller.errors import OvenError
 from oven_controller.mesh.state import held_out
+from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
@@ -89,11 +91,17 @@ class Branches:
     """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
     recorded. The gradient steps of branches count as those of the episode do."""
 
+    by_clock = False
+
     def __init__(self, training: Training, trainee: Trainee) -> None:
         reading = held_out(trainee.metrics)
         assert reading is not None  # every trainee announces one
-        self.reading = reading
+        self._reading = reading
         self._training, self._trainee = training, trainee
+
+    @property
+    def reading(self) -> MetricSpec:
+        return self._reading
 
     def problem(self) -> str:
         return ""
@@ -111,7 +119,7 @@ class Branches:
         pass
 
 
-def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -> Ended:
+def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, horizon: int = HORIZON) -> Ended:
     """`record` is of the same seed and case left alone (`untouched`), and changes nothing but the time it takes.
 
     An arm that holds or stops the run ends the episode there, and what stands then is what is scored. Raises what the
@@ -121,26 +129,33 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None) -
     training = Training(trainee, case, record)
     link = arm.link(name, Random(f"{name} {arm.name}"))
     actuators = trainee.actuators.copy()
+    keeps = isinstance(arm, KeepingBest) and arm.keeps_best
+    best = BestCopy(trainee, actuators, training.take, training.restore) if keeps else None
     tap = InterventionCounter(link, training.interfere, lambda: bool(client.held))
     client = OvenClient(
         tap,
         actuators,
         recipe=trainee.kind,
         metrics=trainee.metrics,
-        max_steps=MAX_STEPS,
+        max_steps=max_steps(horizon),
         charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
         trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
     )
     client.start()
-    while training.steps < end(case) and not client.stopping:
+    while training.steps < end(case, horizon) and not client.stopping:
         metrics = training.train_step()
+        if best is not None:
+            best.look(metrics)
         client.observe(training.step, metrics)
         client.poll()
         if tap.failure is not None:
             raise tap.failure
     client.end_trial("the episode ends")
+    if isinstance(link, Ending) and not client.stopping:
+        link.last_decision()
+        client.poll()
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)
     if tap.failure is not None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from oven_bench.gym.episode_schedule import HORIZON
 from oven_bench.gym.task_table import Kind
 from oven_controller.errors import ConfigError, reason
 
@@ -37,6 +38,8 @@ class Row:
     """Of one core, the shared beginning apart."""
     kept: Any = None
     """What the arm kept of it."""
+    horizon: int = HORIZON
+    """Gradient steps from the onset to the end."""
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -14,12 +14,13 @@ from oven_bench.gym import arm_registry, episode_schedule
 from oven_bench.gym.arm import Arm, LearnsFromArm
 from oven_bench.gym.episode import run
 from oven_bench.gym.episode_rows import Row
+from oven_bench.gym.episode_schedule import HORIZON
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.trainee_factory import Make, make
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,20 @@ class Task:
     arms: tuple[str, ...]
     past: tuple[Any, ...] = ()
     """What arms that learn may learn from."""
+    horizon: int = HORIZON
 
 
 def missing(
-    families: Collection[type[Fault]], seeds: Collection[int], arms: Collection[str], rows: Collection[Row]
+    families: Collection[type[Fault]],
+    seeds: Collection[int],
+    arms: Collection[str],
+    rows: Collection[Row],
+    horizon: int = HORIZON,
 ) -> list[Task]:
     """Ordered so that tasks that share a healthy beginning follow each other."""
-    there = {row.key for row in rows}
+    there = {row.key for row in rows if row.horizon == horizon}
     tasks = [
-        Task(family.name, family.kind, seed, left)
+        Task(family.name, family.kind, seed, left, horizon=horizon)
         for family in families
         for seed in seeds
         if (left := tuple(arm for arm in arms if (family.name, seed, arm) not in there))
@@ -51,7 +57,7 @@ def missing(
 def play(task: Task) -> tuple[list[Row], list[str]]:
     """In a worker: rows, and what failed."""
     family, arms = catalogue.families()[task.family], arm_registry.arms()
-    ground = Ground(family, task.seed, make)
+    ground = Ground(family, task.seed, make, task.horizon)
     rows, failures = [], []
     for name in task.arms:
         try:
@@ -64,19 +70,20 @@ def play(task: Task) -> tuple[list[Row], list[str]]:
 class Ground:
     """One family and seed, on which any number of arms are played."""
 
-    def __init__(self, family: type[Fault], seed: int, make: Make) -> None:
-        self._family, self._seed, self._make = family, seed, make
+    def __init__(self, family: type[Fault], seed: int, make: Make, horizon: int = HORIZON) -> None:
+        self._family, self._seed, self._make, self._horizon = family, seed, make, horizon
         self.case = episode_schedule.drawn(family, seed)
-        beginning = _healthy(make, family.kind, seed)
-        self._alone = untouched(make, family.kind, seed, self.case, beginning)
-        self._twin = beginning.loss(make(family.kind, seed), episode_schedule.end(self.case))
+        beginning = _healthy(make, family.kind, seed, horizon)
+        self._alone = untouched(make, family.kind, seed, self.case, beginning, horizon)
+        self._twin = beginning.loss(make(family.kind, seed), episode_schedule.end(self.case, horizon))
 
     def play(self, arm: Arm, past: Sequence[Any] = ()) -> Row:
         """Raises what the arm or the trainee raised."""
-        family, end, began = self._family, episode_schedule.end(self.case), time.process_time()
+        family, began = self._family, time.process_time()
+        end = episode_schedule.end(self.case, self._horizon)
         if isinstance(arm, LearnsFromArm):
             arm.learn(past)
-        ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone)
+        ended = run(self._make(family.kind, self._seed), self.case, arm, self._alone, self._horizon)
         return Row(
             family=family.name,
             kind=family.kind,
@@ -92,12 +99,13 @@ class Ground:
             interventions=ended.interventions,
             seconds=round(time.process_time() - began, 3),
             kept=ended.kept,
+            horizon=self._horizon,
         )
 
 
 @lru_cache(maxsize=2)
-def _healthy(make: Make, kind: Kind, seed: int) -> Record:
-    return healthy(make, kind, seed)
+def _healthy(make: Make, kind: Kind, seed: int, horizon: int) -> Record:
+    return healthy(make, kind, seed, horizon)
 
 
 def played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[list[Row], list[str]]]:

@@ -11,16 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_bench.gym.episode_schedule import HORIZON, LATEST, MAX_STEPS, PREFIX, end
+from oven_bench.gym.episode_schedule import HORIZON, LATEST, PREFIX, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.trainee_factory import Make
 from oven_learner.rollback.snapshot_schedule import EVERY_TICKS
 
-TWIN_ENDS = frozenset({HORIZON, *range(PREFIX + HORIZON, MAX_STEPS + 1)})
-"""Where an episode can end: after so many gradient steps it is compared with its twin."""
 ONSETS = frozenset(range(PREFIX, LATEST + 1))
-COPIES = ONSETS | TWIN_ENDS
 
 
 @dataclass
@@ -50,18 +47,24 @@ class Record:
         return self.losses[steps]
 
 
-def healthy(make: Make, kind: Kind, seed: int) -> Record:
+def twin_ends(horizon: int = HORIZON) -> frozenset[int]:
+    """Where an episode can end: after so many gradient steps it is compared with its twin."""
+    return frozenset({horizon, *range(PREFIX + horizon, max_steps(horizon) + 1)})
+
+
+def healthy(make: Make, kind: Kind, seed: int, horizon: int = HORIZON) -> Record:
     """Without a fault, up to the last step that an episode can end with: what begins every episode, and its twin."""
-    return _train(make(kind, seed), None, Record(), MAX_STEPS, COPIES)
+    return _train(make(kind, seed), None, Record(), max_steps(horizon), ONSETS | twin_ends(horizon))
 
 
-def untouched(make: Make, kind: Kind, seed: int, case: Fault, beginning: Record) -> Record:
+def untouched(make: Make, kind: Kind, seed: int, case: Fault, beginning: Record, horizon: int = HORIZON) -> Record:
     """With a fault and without an arm, from the healthy `beginning` to the episode's end."""
     trainee = make(kind, seed)
     shared = beginning.put(trainee, min(case.onset, LATEST))
     record = Record(beginning.metrics[:shared], {at: kept for at, kept in beginning.states.items() if at <= shared})
-    _train(trainee, case, record, end(case), ())
-    record.losses[end(case)] = trainee.quality()
+    last = end(case, horizon)
+    _train(trainee, case, record, last, ())
+    record.losses[last] = trainee.quality()
     return record
 
 

@@ -20,6 +20,10 @@ Kind = str
 TASKS: Mapping[Kind, str] = {
     "pretraining": "oven_bench.gym.tasks.pretraining",
     "grpo": "oven_bench.gym.tasks.grpo",
+    "wide": "oven_bench.gym.tasks.wide",
+    "images": "oven_bench.gym.tasks.images",
+    "dpo": "oven_bench.gym.tasks.dpo",
+    "long_grpo": "oven_bench.gym.tasks.long_grpo",
 }
 """Name → the package that declares it."""
 USUAL: tuple[Kind, ...] = ("pretraining", "grpo")

@@ -59,7 +59,7 @@ NOBODY: Final = Attack("", "the run without an attack", ())
 
 
 def _client(kind: str) -> tuple[Guest, ...]:
-    return (Guest(kind, "client", "bare", kind),)
+    return (Guest(kind, "client", "clients_without_sdk", kind),)
 
 
 def _agent(file: str, *names: str) -> tuple[Guest, ...]:

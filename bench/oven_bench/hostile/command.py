@@ -28,7 +28,7 @@ from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STA
 from oven_bench.hostile.run_facts import Case, Row
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
-from oven_bench.training.pairs import QUICK
+from oven_bench.training.paired_runs import QUICK
 from oven_bench.training.recipe_run import HELD_OUT
 from oven_controller.errors import ConfigError
 from oven_learner.recipes.grpo.settings import GrpoSettings

@@ -25,7 +25,7 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.statistics import seen_quantile
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus

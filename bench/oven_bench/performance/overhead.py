@@ -32,7 +32,7 @@ from typing import Annotated
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_bench.performance.oncpu import OnCpu, nothing
+from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.statistics import Interval, bootstrapped, seen_quantile
 from oven_controller.bus.connection import Bus

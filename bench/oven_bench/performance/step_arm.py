@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from oven_bench.performance.oncpu import OnCpu
+from oven_bench.performance.on_cpu_clock import OnCpu
 
 Size = Literal["recipe", "tiny", "0.5b"]
 Device = Literal["cpu", "cuda"]
@@ -81,10 +81,10 @@ def _trainer(order: Order) -> Any:
 
     from oven_learner.hf.attach import attach
     from oven_learner.recipes.grpo.job import gauges
+    from oven_learner.recipes.grpo.model import build_tokenizer
     from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
     from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_learner.recipes.grpo.task import pool
-    from oven_learner.recipes.grpo.tokenizer import build_tokenizer
     from oven_learner.rewards import Committee
 
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

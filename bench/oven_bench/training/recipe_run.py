@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oven_bench.progress import progress
-from oven_bench.workers import workers
+from oven_bench.worker_pool import workers
+from oven_controller import plugins
 from oven_controller.errors import ProcessError
 from oven_learner.link.base import Link
 
@@ -88,30 +90,19 @@ def _ruled(episode: Episode) -> tuple[float, int]:
     rules: dict[str, Rule] = {"blind": Blind(episode.factor), "plateau": plateau()}
     link = RuleLink(rules.get(episode.arm, Alone()))
     with tempfile.TemporaryDirectory() as folder:
-        {"grpo": _grpo, "pretrain": _pretrain}[episode.recipe](episode, link, Path(folder))
+        _train(episode, link, Path(folder))
     return link.last_metrics[METRIC[episode.recipe]], len(link.changes)
 
 
-def _grpo(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.recipes.grpo.job import build
-    from oven_learner.recipes.grpo.settings import GrpoSettings
-    from oven_learner.recipes.grpo.starts import parse_start
+def _train(episode: Episode, link: Link, folder: Path) -> None:
+    from oven_learner.recipes.grpo.job import build as build_grpo
+    from oven_learner.recipes.pretrain.job import build as build_pretrain
+    from oven_learner.recipes.runner import prepared
 
-    settings = GrpoSettings.model_validate({"max_steps": episode.steps, **episode.settings})
-    start = parse_start(episode.start, episode.seed, settings.levels)
-    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
-    job.attach(link=link, charge_rollbacks=True)
-    job.trainer.train()
-
-
-def _pretrain(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.recipes.pretrain.job import build
-    from oven_learner.recipes.pretrain.settings import PretrainSettings
-    from oven_learner.recipes.pretrain.starts import parse_start
-
-    settings = PretrainSettings.model_validate({"max_steps": episode.steps, **episode.settings})
-    start = parse_start(episode.start, episode.seed)
-    job = build(settings, start, episode.seed, folder, Path(episode.home) / "cache")
+    recipe = plugins.load("recipes", "recipe", episode.recipe)
+    build: Any = {"grpo": build_grpo, "pretrain": build_pretrain}[episode.recipe]
+    options = {"max_steps": episode.steps, **episode.settings}
+    job = prepared(recipe, build, options, episode.start, episode.seed, folder, Path(episode.home) / "cache")
     job.attach(link=link, charge_rollbacks=True)
     job.trainer.train()
 

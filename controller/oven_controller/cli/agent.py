@@ -164,7 +164,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
     """A name, and its text in a column beside it; below it where the name is too long."""
     import textwrap
 
-    from oven_controller.text.sanitization import clean
+    from oven_controller.terminal_text import clean
 
     indent = " " * NAME_COLUMNS
     lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]

@@ -92,7 +92,7 @@ def _print(found: Sequence[Origin], origin: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from oven_controller.text.sanitization import clean
+    from oven_controller.terminal_text import clean
 
     columns = ("setting", "value", "from") if origin else ("setting", "value")
     table = Table(box=None, pad_edge=False)

@@ -42,7 +42,7 @@ def explain(
     from oven_controller.log.explanation import Explanations
     from oven_controller.runs import log_reader
     from oven_controller.runs.folder import Home
-    from oven_controller.text.sanitization import say
+    from oven_controller.terminal_text import say
 
     folder, seen = Home().find(run), Explanations()
 
@@ -79,7 +79,7 @@ def plain(found: Explanation) -> dict[str, Any]:
 
 def lines(found: Explanation) -> list[str]:
     """The same in words, a fact a line."""
-    from oven_controller.log.run_view import text
+    from oven_controller.log.run_summary import text
     from oven_controller.stack.line_output import outcome
 
     decision, receipt = found.decision, found.receipt
@@ -123,7 +123,7 @@ def trial_lines(trial: Trial, arm: int) -> list[str]:
 
 
 def _voter(line: TallyLine) -> str:
-    from oven_controller.log.run_view import text
+    from oven_controller.log.run_summary import text
 
     value = f" {text(line.value)}" if line.value is not None else ""
     mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""

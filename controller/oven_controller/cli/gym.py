@@ -27,6 +27,13 @@ def gym(
         bool,
         typer.Option("--held-out", help="Also run the held-out families, and report on those."),
     ] = False,
+    tasks: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="What is trained; `*` takes all.", show_default="pretraining,grpo"),
+    ] = "",
+    horizon: Annotated[
+        int, typer.Option(help="Gradient steps from a fault's onset to the end: a trial weighs less in a longer run.")
+    ] = 100,
     jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the episodes there, and run only those it lacks.")
@@ -49,6 +56,8 @@ def gym(
         seeds=seeds,
         first_seed=first_seed,
         held_out=held_out,
+        tasks=_names(tasks),
+        horizon=horizon,
         jobs=jobs,
         resume=resume,
         subject=subject,

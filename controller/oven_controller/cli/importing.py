@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
-from oven_controller.text.line_wrapping import wrapped
+from oven_controller.terminal_text import wrapped
 
 Rename = Annotated[
     list[str] | None,

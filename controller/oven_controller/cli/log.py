@@ -58,7 +58,7 @@ def _show(event: Event, as_json: bool, flush: bool = False) -> None:
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
     from oven_controller.protocol.codec import Malformed
-    from oven_controller.text.sanitization import clean
+    from oven_controller.terminal_text import clean
 
     body = event.body
     if isinstance(body, Malformed):

@@ -1,13 +1,14 @@
-"""`oven-controller`: the console script."""
+"""`oven-controller`: the console script, and the order and panels in which its help shows the commands."""
 
 from __future__ import annotations
 
 import errno
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from oven_controller.cli import (
     agent,
@@ -30,9 +31,44 @@ from oven_controller.cli import (
     schema,
     up,
 )
-from oven_controller.cli.help_panels import Panels
 from oven_controller.errors import OvenError
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
+
+PANELS = {
+    "Start and end": ("up", "run", "down"),
+    "Watch": ("runs", "status", "monitor", "log"),
+    "Overrule": (
+        "hold",
+        "resume",
+        "stop",
+        "set",
+        "approve",
+        "veto",
+        "autonomy",
+        "mute",
+        "unmute",
+        "trust",
+        "distrust",
+    ),
+    "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
+    "Measure": ("gym", "bench", "calibration"),
+    "Set up": ("doctor", "config", "agent", "creds", "schema"),
+}
+_PLACES = {name: (at, panel) for at, (name, panel) in enumerate((n, p) for p, names in PANELS.items() for n in names)}
+
+
+class Panels(TyperGroup):
+    """A group whose commands are listed as `PANELS` has them; one that is in no panel comes last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: _PLACES.get(name, (len(_PLACES), ""))[0])
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None and cmd_name in _PLACES:
+            command.rich_help_panel = _PLACES[cmd_name][1]
+        return command
+
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """A full disk, a quota, a limit on a file's size, a disk that takes nothing."""

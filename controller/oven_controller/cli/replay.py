@@ -12,7 +12,7 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
-from oven_controller.text.sanitization import say
+from oven_controller.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_controller.log.counterfactual import OpenLoop

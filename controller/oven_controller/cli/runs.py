@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from oven_controller.cli import removing
+from oven_controller.cli import run_removal
 from oven_controller.cli.options import Json, LiveRunName, RunName, SameRun, one_run
 
 if TYPE_CHECKING:
-    from oven_controller.log.run_view import RunView
+    from oven_controller.log.run_summary import RunSummary
     from oven_controller.runs.folder import RunFolder
 
 DOWN_S = 45.0
@@ -21,7 +21,7 @@ DOWN_S = 45.0
 def register(app: typer.Typer) -> None:
     group = typer.Typer(invoke_without_command=True)
     group.callback()(runs)
-    removing.register(group)
+    run_removal.register(group)
     app.add_typer(group, name="runs")
     app.command()(status)
     app.command()(down)
@@ -77,13 +77,13 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
     from datetime import UTC, datetime
 
     from oven_controller.errors import OvenError
-    from oven_controller.log.run_view import RunView
+    from oven_controller.log.run_summary import RunSummary
     from oven_controller.runs import log_reader
     from oven_controller.runs.folder import Home
     from oven_controller.stack.health import notes
 
     folder = Home().find(one_run(run, run_))
-    view, unread, missing, told = RunView(), "", "", list[str]()
+    view, unread, missing, told = RunSummary(), "", "", list[str]()
 
     async def look() -> None:
         async for event in log_reader.events(folder, tell=told.append):
@@ -154,7 +154,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
         _show(found)
 
 
-def _autonomy(view: RunView) -> dict[str, str]:
+def _autonomy(view: RunSummary) -> dict[str, str]:
     """What is in force, by actuator; "" for every actuator that is not named."""
     if view.started is None:
         return {}
@@ -186,8 +186,8 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from oven_controller.log.run_view import text
-    from oven_controller.text.sanitization import say
+    from oven_controller.log.run_summary import text
+    from oven_controller.terminal_text import say
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
     say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
@@ -221,7 +221,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any]) -> None:
-    from oven_controller.text.sanitization import say
+    from oven_controller.terminal_text import say
 
     withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
     not_kept = f", {decisions['not_kept']} tried and not kept" if decisions["not_kept"] else ""

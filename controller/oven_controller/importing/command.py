@@ -11,8 +11,8 @@ from typing import Any
 
 from oven_controller.errors import ConfigError
 from oven_controller.importing.declared_knobs import Knob, announced
+from oven_controller.importing.importer import recognise
 from oven_controller.importing.rows import Names, rows
-from oven_controller.importing.source import recognise
 from oven_controller.importing.writer import Rows, write
 from oven_controller.runs.folder import IMPORTED, Home
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oven_controller.errors import ConfigError, reason
+from oven_controller.importing.importer import CUT, Logged, Recording
 from oven_controller.importing.rows import STEPS, TIMES, nearest, number
-from oven_controller.importing.source import CUT, Logged, Recording
 
 _CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
 _PARTS = ("__MIN", "__MAX")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from oven_controller.errors import ConfigError
-from oven_controller.importing.source import Logged
+from oven_controller.importing.importer import Logged
 from oven_controller.protocol.messages import MetricSpec
 
 NO_STEP = "rows without a step"

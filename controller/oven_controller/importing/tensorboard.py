@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError
-from oven_controller.importing.source import Logged, Recording
+from oven_controller.importing.importer import Logged, Recording
 
 _MARK = ".tfevents."
 

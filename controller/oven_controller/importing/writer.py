@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-from oven_controller.atomic_write import atomic_file
+from oven_controller.files import atomic_file
 from oven_controller.importing.declared_knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
 from oven_controller.mesh.code_hash import mesh_code_hash

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from oven_controller.mesh.actuator_values import show
-from oven_controller.mesh.state_machine import OUTPUTS, Mesh, Output
+from oven_controller.mesh.outputs import OUTPUTS, Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_controller.errors import ConfigError
-from oven_controller.mesh.state_machine import OUTPUTS, Mesh, Output
+from oven_controller.mesh.outputs import OUTPUTS, Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event

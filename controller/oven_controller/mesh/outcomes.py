@@ -28,19 +28,19 @@ success of 1.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
-from oven_controller.mesh.actuator_values import direction, number, rounded
+from oven_controller.mesh.actuator_values import number, rounded
 from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.effect import Effect, combined, effect, mean
+from oven_controller.mesh.effect import effect, mean
 from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.harm import Charge, Harm
 from oven_controller.mesh.judging_metric import directed, judging_metric
 from oven_controller.mesh.measurements import Measurements, sound
-from oven_controller.mesh.reputation import Baseline, Stance, beaten, earned, failed, merit, moved, success
+from oven_controller.mesh.outcome_scoring import Scoring, Window
+from oven_controller.mesh.reputation import Stance, earned, failed
 from oven_controller.mesh.state import State, held_out
 from oven_controller.mesh.withheld_controls import withheld
 from oven_controller.protocol.actions import ROLLBACK
@@ -56,44 +56,6 @@ from oven_controller.protocol.messages import (
     TrialStarted,
 )
 
-PATIENCE = 5
-CONTROLS = 32
-"""Withheld decisions of one actuator, direction and metric that the next are held against: the newest."""
-_Key = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
-    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by. `again`: the steps
-    of a rollback that are compared with themselves, (after, until]."""
-
-    decision: Decision
-    forecast: Forecast
-    from_tick: int
-    before: tuple[float, ...] = ()
-    usual: tuple[float, ...] = ()
-    spoiled: bool = False
-    scant: bool = False
-    again: tuple[float, float] | None = None
-
-    @property
-    def target(self) -> str:
-        return self.forecast.target
-
-    @property
-    def withheld(self) -> bool:
-        return self.decision.verdict == "withheld"
-
-    @property
-    def key(self) -> _Key:
-        """What a control has to share with a decision that is held against it."""
-        return self.decision.actuator, direction(self.decision.before, self.decision.value), self.target
-
-    @property
-    def patience(self) -> int:
-        return PATIENCE * self.forecast.horizon
-
 
 class Outcomes:
     """The open windows of one run. Moves `state.reputations` and what was earned of `state.trust`, and nothing else of
@@ -101,6 +63,7 @@ class Outcomes:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._scoring = Scoring(state)
         self._measured = Measurements()
         self._harm = Harm(state.rules.outcome_samples)
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
@@ -109,7 +72,6 @@ class Outcomes:
         self._open: dict[str, Window] = {}  # by decision
         self._back: tuple[int, float, float] | None = None  # the last rollback: its tick, the step left, and restored
         self._step = 0  # of the newest observation
-        self._controls: dict[_Key, deque[tuple[float, float]]] = {}  # gain and noise
         self._changed: dict[str, tuple[int, int]] = {}  # metric, "" for all → the newest two ticks of a change
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
@@ -122,7 +84,7 @@ class Outcomes:
     def end(self, reason: str) -> list[Outcome]:
         """Nothing more will be measured."""
         self._withheld.clear()
-        closed = [self._unscored(window, (), reason) for window in self._open.values()]
+        closed = [self._scoring.unscored(window, (), reason) for window in self._open.values()]
         self._open.clear()
         return closed
 
@@ -198,29 +160,15 @@ class Outcomes:
             self._change(metric, tick)
         return closed
 
+    def staked(self, decision_id: str) -> Forecast | None:
+        """What was staked on a decision that was to be tried."""
+        _, forecast = self._tried.get(decision_id, (None, None))
+        return forecast
+
     def measured(self, trial: TrialStarted, ended: TrialEnded) -> list[Outcome]:
-        """What a trial showed of each decision that it tried: an effect that nothing else confounds. It says nothing of
-        an arm that was not played to its end."""
+        """What a trial showed of each decision that it tried."""
         tried, self._tried = self._tried, {}
-        if ended.status != "completed" or not ended.arms:
-            return []
-        control, found = ended.arms[0], list[Outcome]()
-        for index, (arm, reading) in enumerate(zip(trial.arms, ended.arms, strict=False)):
-            for decision, forecast in (tried[id] for id in arm.decisions if id in tried):
-                stakes = tuple(replace(stake, expected=0.0) for stake in forecast.stakes)  # it promised another horizon
-                window = Window(
-                    decision, replace(forecast, target=trial.reading, stakes=stakes, expected=0.0), ended.tick
-                )
-                if reading.gain is None or reading.mean is None or control.mean is None:
-                    found.append(self._unscored(window, (), reading.reason or "the trial has no reading of it"))
-                    continue
-                seen = Effect(control.mean, reading.mean, reading.gain, reading.noise or 0.0)
-                kept = "kept" if index == ended.kept else "not kept"
-                told = f"a trial of {trial.steps} steps measured a gain of {seen.gain:.3g} ± {seen.noise:.2g}: {kept}"
-                scored = self._scored(window, (), seen, told)
-                samples = (control.examples, reading.examples)
-                found.append(scored.model_copy(update={"measured": True, "before": seen.before, "samples": samples}))
-        return found
+        return self._scoring.measured(trial, ended, tried)
 
     def vetoed(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """A ballot was vetoed: who was against it, with weight, carried that things stay as they are."""
@@ -359,108 +307,33 @@ class Outcomes:
         early = self._early(window)
         why = f"; {cut}" if cut else ""
         if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
-            return self._scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
+            return self._scoring.scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
         if len(window.before) < (1 if window.scant else least):
             few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
-            return self._unscored(window, after, few + why)
+            return self._scoring.unscored(window, after, few + why)
         if found and not sound(found[-1]):
             broken = f"{window.target} is not finite any more"
             if window.withheld or (early and window.spoiled):
-                return self._unscored(window, after, broken + why)
-            return self._scored(window, after, None, broken + why)
+                return self._scoring.unscored(window, after, broken + why)
+            return self._scoring.scored(window, after, None, broken + why)
         if len(after) < least:
             few = f"{len(after)} measurements of {window.target} after it, {least} are needed"
-            return self._unscored(window, after, few + why)
+            return self._scoring.unscored(window, after, few + why)
         seen = effect(window.before, after, window.forecast.sign, window.usual)
         told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
-        if (early or window.scant) and (window.withheld or not failed(seen.gain, seen.noise, self._baseline(window))):
+        if (early or window.scant) and (
+            window.withheld or not failed(seen.gain, seen.noise, self._scoring.baseline(window))
+        ):
             half = f"before half of its {window.forecast.horizon} ticks"
             few = f"it threw away fewer than {least} measurements of {window.target}"
-            return self._unscored(window, after, f"{cut} {half}" if early else few + why)
-        return self._scored(window, after, seen, told + why)
+            return self._scoring.unscored(window, after, f"{cut} {half}" if early else few + why)
+        return self._scoring.scored(window, after, seen, told + why)
 
     def _early(self, window: Window) -> bool:
         """Whether less than half of the time is over, or of the steps that are trained again."""
         if window.again is not None:
             return 2 * self._step < sum(window.again)
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
-
-    def _baseline(self, window: Window) -> Baseline | None:
-        controls = self._controls.get(window.key)
-        if window.withheld or not controls:
-            return None
-        noise = combined(*(noise for _, noise in controls)) / len(controls)
-        return Baseline(mean([gain for gain, _ in controls]), noise)
-
-    def _scored(
-        self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str, y: float = 0.0
-    ) -> Outcome:
-        """`seen` is None where the target was not finite before or after: no figures then, and a success of `y`."""
-        control = self._baseline(window)
-        lines: tuple[OutcomeLine, ...] = ()
-        if not window.withheld:
-            lines = self._judged(window, seen, control, y)
-        elif seen is not None:
-            self._controls.setdefault(window.key, deque(maxlen=CONTROLS)).append((seen.gain, seen.noise))
-        beat = beaten(seen.gain, seen.noise, control) if seen else y
-        if window.decision.actuator == ROLLBACK and (failed(seen.gain, seen.noise, control) if seen else y == 0):
-            self._state.rollback_limits.harmed(window.decision.id)
-        forecast = window.forecast.expected * window.forecast.sign
-        return self._outcome(window, after, reason).model_copy(
-            update={
-                "scored": True,
-                "after": rounded(seen.after) if seen else None,
-                "gain": rounded(seen.gain) if seen else None,
-                "noise": rounded(seen.noise) if seen else None,
-                "forecast": rounded(forecast) if forecast else None,
-                "control": rounded(control.gain) if control else None,
-                "beat": None if window.withheld else rounded(beat),
-                "lines": lines,
-            }
-        )
-
-    def _judged(
-        self, window: Window, seen: Effect | None, control: Baseline | None, without: float
-    ) -> tuple[OutcomeLine, ...]:
-        """One line a voter; the reputations of all move."""
-        state, stakes = self._state, window.forecast.stakes
-        y = {s.agent: success(seen.gain, seen.noise, s.expected, control) if seen else without for s in stakes}
-        merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
-        before = state.reputations
-        state.reputations = moved(before, state.agents, merits, state.rules)
-        for s in stakes:
-            if s.opened and not s.shadow and s.stance == "propose" and merits[s.agent] > 0:
-                state.trust.earn(s.agent, window.decision.actuator)
-        return tuple(
-            OutcomeLine(
-                agent=s.agent,
-                stance=s.stance,
-                shadow=s.shadow,
-                confidence=s.confidence,
-                success=rounded(y[s.agent]),
-                merit=rounded(merits[s.agent]),
-                before=rounded(earned(before.get(s.agent, 1.0))),
-                after=state.reputations[s.agent],
-            )
-            for s in sorted(stakes, key=lambda s: s.agent)
-        )
-
-    def _unscored(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        return self._outcome(window, after, reason)
-
-    def _outcome(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        return Outcome(
-            decision_id=window.decision.id,
-            actuator=window.decision.actuator,
-            target=window.target,
-            withheld=window.withheld,
-            scored=False,
-            reason=reason,
-            from_tick=window.from_tick,
-            tick=self._state.tick,
-            before=rounded(mean(window.before)) if window.before else None,
-            samples=(len(window.before), len(after)),
-        )
 
     def _lapse(self, decision: Decision) -> int:
         """The tick from which no one will carry it out any more."""

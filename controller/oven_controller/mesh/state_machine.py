@@ -14,7 +14,6 @@ can be repeated all the same, and one that hangs holds up nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from oven_controller.mesh import guardrails, joint_proposals, operator_commands, tally
@@ -23,6 +22,7 @@ from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, propose
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
+from oven_controller.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_controller.mesh.state import State
 from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
@@ -49,25 +49,9 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
-from oven_controller.protocol.subjects import kinds_by
 
-OUTPUTS = kinds_by("mesh")
-"""Kinds of subjects that the mesh itself writes."""
 Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What to publish, and where."""
-
-    subject: str
-    message: Message
-    data: bytes = field(init=False, compare=False, repr=False)
-    """The message on the wire, made once: it is published, and compared with what is read back."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "data", self.message.wire())
 
 
 class Mesh:
@@ -81,8 +65,7 @@ class Mesh:
         self.trials = Trials(self.state)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
-        self.divergence: str | None = None  # the first output in the log that this replica would not have written
-        self._entered: dict[str, int] = {}  # subject → hash of what was read back there; steps need none
+        self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
         self._emitted: list[Output] = []
@@ -103,7 +86,10 @@ class Mesh:
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUTS:
-            self._read_back(event)
+            if self.repeats(event):
+                self.state.counters[f"repeated.{kind}"] += 1
+            else:
+                self._read_back.take(event)
         else:
             self._on_message(event.body, event.author)
             self._settle()
@@ -145,8 +131,7 @@ class Mesh:
             state.take(body)
             self._publish(self.outcomes.take(body))
         elif isinstance(body, TrialEnded):
-            trial = self.trials.end(body)
-            self._publish(self.outcomes.measured(trial, body) if trial else [])
+            self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, RunEnded):
@@ -318,7 +303,23 @@ class Mesh:
             )
             if verdict == "tried":
                 tried.append((made.id, spec, ruled.direction, ruled.value))
-        self.trials.propose(tried)
+        self.trials.propose(tried, passed=all(ruled.passed for _, ruled in closing if ruled.verdict == "tried"))
+
+    def _trial_ended(self, ended: TrialEnded) -> None:
+        """Its outcomes; and what passed and could not be tried is adopted."""
+        trial = self.trials.end(ended)
+        if trial is None:
+            return
+        decided = {id: flight.decision for id, flight in self.state.in_flight.items()}
+        for ids, why in self.trials.untried(trial, ended):
+            arm = [decided[id] for id in ids if id in decided]
+            plan = tuple(decision.actuator for decision in arm) if len(arm) > 1 else ()
+            for old in arm:
+                self.state.in_flight.pop(old.id)
+                reason = f"{old.reason}; it could not be tried ({clip(why, 300)}), and is adopted without"
+                staked = self.outcomes.staked(old.id)
+                self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
+        self._publish(self.outcomes.measured(trial, ended))
 
     def _order_trial(self) -> None:
         if (trial := self.trials.order(self._next_id)) is not None:
@@ -438,25 +439,11 @@ class Mesh:
         self.pending[subject] = output = Output(subject, message)
         self._emitted.append(output)
 
-    def repeats(self, event: Event) -> bool:
-        """Whether it says once more, byte for byte, what the mesh has said there before: who can make a server write
-        on its subjects can copy what it signed, and that must stop no one."""
-        if isinstance(event.body, StepClosed):
-            return event.body.tick <= self.state.closed_tick and event.subject not in self.pending
-        return self._entered.get(event.subject) == hash(event.data)
+    @property
+    def divergence(self) -> str | None:
+        """The first output in the log that this replica would not have written."""
+        return self._read_back.divergence
 
-    def _read_back(self, event: Event) -> None:
-        if self.repeats(event):
-            self.state.counters[f"repeated.{names.kind(event.subject)}"] += 1
-            return
-        output = self.pending.pop(event.subject, None)
-        if not isinstance(event.body, StepClosed):
-            self._entered[event.subject] = hash(event.data)
-        if self.divergence is not None:
-            return
-        if output is None:
-            self.divergence = f"event {event.seq} on {event.subject} is none that this replica computed"
-        elif event.data != output.data:
-            logged = clip(event.data.decode(errors="replace"), 2000)
-            computed = clip(output.data.decode(), 2000)
-            self.divergence = f"event {event.seq} on {event.subject} reads {logged} where this replica has {computed}"
+    def repeats(self, event: Event) -> bool:
+        """Whether it says once more, byte for byte, what the mesh has said there before."""
+        return self._read_back.repeats(event, self.state.closed_tick)

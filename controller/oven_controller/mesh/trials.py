@@ -58,10 +58,11 @@ class Trials:
     _arms: list[tuple[TrialArm, ActuatorSpec]] = field(default_factory=list)  # of the trial that is about to be ordered
     _lost: dict[_Change, Lost] = field(default_factory=dict)
     _ways: dict[str, _Change] = field(default_factory=dict)  # decision of the open trial → what it changes
+    _passed: set[str] = field(default_factory=set)  # those of its decisions that would be adopted without it
 
     def start(self) -> None:
         """The learner began, or began again: a trial of the process before it has no answer any more."""
-        self.open, self._arms, self._ways = None, [], {}
+        self.open, self._arms, self._ways, self._passed = None, [], {}, set()
         self._lost = {}
 
     @property
@@ -135,15 +136,16 @@ class Trials:
             return f"it takes {steps + cooldown} steps, and the run ends at step {state.max_steps}"
         return ""
 
-    def propose(self, decisions: Sequence[tuple[str, ActuatorSpec, str, Value]]) -> None:
-        """One more arm of the trial that is about to be ordered: what these (id, spec, direction, value)
-        change together; none: no arm."""
+    def propose(self, decisions: Sequence[tuple[str, ActuatorSpec, str, Value]], passed: bool) -> None:
+        """One more arm of the trial that is about to be ordered: what these (id, spec, direction, value) change
+        together; none: no arm. `passed`: without a trial they would be adopted."""
         if not decisions:
             return
         ids, specs = tuple(id for id, *_ in decisions), [spec for _, spec, *_ in decisions]
         arm = TrialArm(decisions=ids, changes={spec.name: value for _, spec, _, value in decisions})
         self._arms.append((arm, max(specs, key=lambda spec: self._steps(spec.name, arm.changes[spec.name]))))
         self._ways.update({id: (spec.name, way) for id, spec, way, _ in decisions})
+        self._passed |= set(ids) if passed else set()
 
     def order(self, next_id: Callable[[], str]) -> TrialStarted | None:
         """The trial of all that was proposed at this event, with an id of its own; None where nothing was."""
@@ -180,14 +182,28 @@ class Trials:
         if ended.kept:
             self._lost.clear()
         for arm, reading in list(zip(trial.arms, ended.arms, strict=False))[1:]:
-            if ended.kept and arm is trial.arms[min(ended.kept, len(trial.arms) - 1)]:
+            if reading.gain is None or (ended.kept and arm is trial.arms[min(ended.kept, len(trial.arms) - 1)]):
                 continue
-            found = f"{reading.gain:.3g} ± {reading.noise or 0.0:.2g}" if reading.gain is not None else "no reading"
+            found = f"{reading.gain:.3g} ± {reading.noise or 0.0:.2g}"
             changes = ", ".join(f"{name} {show(value)}" for name, value in arm.changes.items())
             told = f"a trial at tick {ended.tick} measured {changes}: a gain of {found} in {trial.reading}"
             for id in arm.decisions:
                 self._lose(ways.get(id), told)
         return trial
+
+    def untried(self, trial: TrialStarted, ended: TrialEnded) -> list[tuple[tuple[str, ...], str]]:
+        """Decisions, arm by arm, that passed and that the learner could not try, with its reason: they are adopted as
+        they would be in a run without trials."""
+        passed, self._passed = self._passed, set()
+        if ended.status == "interrupted" or ended.kept:
+            return []
+        found = []
+        for index, arm in enumerate(trial.arms):
+            reading = ended.arms[index] if index < len(ended.arms) else None
+            why = ended.reason if ended.status == "refused" else reading.reason if reading else ""
+            if arm.decisions and passed.issuperset(arm.decisions) and why and (reading is None or reading.gain is None):
+                found.append((arm.decisions, why))
+        return found
 
     def _lose(self, change: _Change | None, told: str) -> None:
         if change is None:

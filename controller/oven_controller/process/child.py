@@ -1,4 +1,4 @@
-"""A child process with its own log and a pipe that tells it when its parent is gone."""
+"""A child process with its own log and a pipe that tells it when its parent is gone; and words for its end."""
 
 from __future__ import annotations
 
@@ -173,3 +173,34 @@ def _end_after(fd: int, grace_s: float) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+WRONG_SETTING = 2
+"""The exit code that says so: starting again changes nothing."""
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Who is ended with these says nothing; the last line of its log is an older one."""
+
+
+def how(code: int) -> str:
+    """How a process ended, from its code: a guard gives 128 plus the signal's number for its command."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or code > 128:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(number).name}"
+    return f"exit code {code}"
+
+
+def end_of(child: Child) -> str:
+    """That it ended, how, and why: where that was on purpose it is the last line of its log."""
+    code, lines = child.returncode or 0, child.tail().splitlines()
+    last = lines[-1] if lines else "it said nothing"
+    told = code == WRONG_SETTING or (last.startswith("error: ") and not how(code).endswith(FROM_OUTSIDE))
+    why = f": {last.removeprefix('error: ')}" if told else ""
+    return f"{child.name} ended ({how(code)}){why}"
+
+
+def short(path: Path) -> str:
+    """Relative to here where that is shorter."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,4 +1,4 @@
-"""Supervision of a process: one that dies is reported, waited for a little, and started again.
+"""Supervision of a process: one that dies is reported, waited for a little (exponential back-off), and started again.
 
 What a process knows is in the log (the mesh replays it, agents ask for its history, the server has it on disk; the
 prior service and committee members know nothing), so a new one continues where the old one was.
@@ -13,10 +13,32 @@ from typing import Any
 
 from oven_controller.cancellation import end
 from oven_controller.errors import ProcessError
-from oven_controller.process import exit_description
-from oven_controller.process.backoff import Backoff
-from oven_controller.process.child import Child
-from oven_controller.process.exit_description import WRONG_SETTING, short
+from oven_controller.process.child import WRONG_SETTING, Child, end_of, short
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The policy, in seconds. A process that was well for `well_s` before it died begins anew at `first_s`."""
+
+    first_s: float = 0.25
+    factor: float = 2.0
+    cap_s: float = 10.0
+    well_s: float = 30.0
+    most: int = 8
+    """Deaths in a row after which it is given up."""
+
+    def delay_s(self, failures: int) -> float | None:
+        """How long to wait after the so-many-th death in a row (1 is the first); None: give it up."""
+        if failures >= self.most:
+            return None
+        delay = self.first_s
+        for _ in range(failures - 1):
+            delay = min(self.cap_s, delay * self.factor)
+        return min(self.cap_s, delay)
+
+    def failures(self, before: int, well_s: float) -> int:
+        """Deaths in a row, this one included, of a process that had been well for `well_s` after `before` of them."""
+        return 1 if well_s >= self.well_s else before + 1
 
 
 @dataclass(frozen=True)
@@ -99,7 +121,7 @@ class Supervised:
 
     def _delay(self, failures: int, code: int) -> float | None:
         """Until the next start, told; None when there is none."""
-        death = exit_description.death(self.child)
+        death = end_of(self.child)
         without = self._kept.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:

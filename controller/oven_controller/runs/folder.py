@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
+from oven_controller.files import write_atomic
 from oven_controller.protocol import names
 from oven_controller.protocol.permissions import Role
 from oven_controller.runs import spool

@@ -14,7 +14,7 @@ from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches, connected, exported, history, listen, stored
 from oven_controller.security.signing import Keyring
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
 
 AGAIN_S = 0.25
 

@@ -17,7 +17,8 @@ from oven_controller.bus.connection import Bus
 from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.errors import BusError, ConfigError, ProcessError
 from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.mesh.state_machine import OUTPUTS, Mesh, Output
+from oven_controller.mesh.outputs import OUTPUTS, Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import RunStarted

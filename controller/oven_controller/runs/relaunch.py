@@ -1,4 +1,4 @@
-"""Rollbacks that take a restart: the learner's note for anyone who starts it again.
+"""Rollbacks that take a restart: the learner's note for anyone who starts it again, and how often a stack does.
 
 A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
 takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
@@ -10,13 +10,14 @@ removes it.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in
@@ -90,3 +91,38 @@ class Bound:
         self.furthest = max(self.furthest, relaunch.reached)
         self.in_a_row += 1
         return self.in_a_row <= self.most
+
+
+class LearnerRelaunch:
+    """One stack's. `again` is asked each time that the learner has ended."""
+
+    def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
+        """`folder`: the run's. `resume_command`: how a person continues with it later. `tell` takes lines for
+        people."""
+        self._folder, self._resume_command, self._tell = folder, resume_command, tell
+        self._bound = Bound()
+        self._seen = self._read()  # what an earlier stack left, and the first learner takes up
+
+    def again(self) -> str | None:
+        """Where from it is to continue, as RESUME_FROM has it; None where it did not ask. A learner that ended
+        before it had taken up what was asked for asks for nothing."""
+        asked = self._read()
+        if asked is None or asked == self._seen:
+            return None
+        self._seen = asked
+        if not self._bound.allows(asked):
+            self._tell(
+                f"{self._bound.most} rollbacks in a row came no further than step {self._bound.furthest}: the learner "
+                f"is not started again. When the cause is found, `{self._resume_command}` continues from "
+                f"{asked.checkpoint}"
+            )
+            return None
+        self._tell(f"{asked.reason}; the learner is started again")
+        return asked.checkpoint
+
+    def _read(self) -> Relaunch | None:
+        try:
+            return read(self._folder)
+        except ConfigError as error:
+            self._tell(str(error))
+            return None

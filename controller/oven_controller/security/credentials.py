@@ -9,9 +9,8 @@ from pathlib import Path
 
 import nkeys
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
-from oven_controller.user_files import read_file
+from oven_controller.files import read_file, write_atomic
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import read_file
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.subjects import SIGNERS, UNSIGNED
 from oven_controller.security.credentials import Credentials
-from oven_controller.user_files import read_file
 
 LEARNER, MESH = "learner", "mesh"
 

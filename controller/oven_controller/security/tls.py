@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from oven_controller.errors import ConfigError
-from oven_controller.user_files import read_file
+from oven_controller.files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
 """Names the file for every process of a run."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 from oven_controller.server.embedded import ServerFolder
 
 ROUTE_OFFSET = 2000

@@ -12,9 +12,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from oven_controller.errors import ConfigError
+from oven_controller.files import read_file
 from oven_controller.settings.model import dotted_names
 from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
-from oven_controller.user_files import read_file
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

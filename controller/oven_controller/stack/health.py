@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from oven_controller.log.run_view import RunView
+from oven_controller.log.run_summary import RunSummary
 
 QUIET_S = 30.0
 """A log that takes nothing for so long is told of. A step may take longer; then this is how one sees that it does."""
 
 
 def notes(
-    view: RunView, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
+    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
 ) -> list[str]:
     """A line each, none when all is well. `processes` are as `status` lists them (name, alive, stopped); `unread` says
     why the log cannot be read, if so; `last_words` gives the end of a process's log."""
@@ -42,7 +42,7 @@ def notes(
     return found
 
 
-def _silent(view: RunView) -> list[str]:
+def _silent(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
     silent = {name: view.tick - agent.heard_tick for name, agent in view.agents.items() if agent.live}
     return [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from oven_controller.log.message_gaps import Numbering
-from oven_controller.log.run_view import RunView, text, training_signal
+from oven_controller.log.run_summary import RunSummary, text, training_signal
 from oven_controller.log.trial_findings import changes
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -24,7 +24,7 @@ from oven_controller.protocol.messages import (
     TrialStarted,
 )
 from oven_controller.settings.resolution import Resolved
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5
@@ -76,7 +76,7 @@ class Headless:
 
     def __init__(self, out: Callable[[str], None], began: datetime) -> None:
         self.out = out
-        self.view = RunView()
+        self.view = RunSummary()
         self.numbering = Numbering()
         self._began = began
         self._printed_step = -1

@@ -11,7 +11,7 @@ from nats.errors import Error as NatsError
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, OvenError
-from oven_controller.process.exit_description import short
+from oven_controller.process.child import short
 from oven_controller.protocol.messages import RunEnded
 from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import RunFolder

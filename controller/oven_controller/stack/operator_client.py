@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event

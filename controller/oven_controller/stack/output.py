@@ -1,15 +1,16 @@
-"""`up`'s output: its lines, or the monitor, which then has the terminal."""
+"""`up`'s output: its lines, or the monitor, which then has the terminal; and a script's, which goes to a file."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.process.exit_description import how, short
+from oven_controller.process.child import how, short
 from oven_controller.process.terminal import Foreground
-from oven_controller.text.sanitization import clean
+from oven_controller.terminal_text import clean
 
 GRACE_S = 5.0
 KEPT_LINES = 200
@@ -71,3 +72,26 @@ class Screen:
         if line := closed():
             died = f"the monitor ended ({how(code)})" if code else "monitor closed"
             self(f"{died}; {line}")
+
+
+POLL_S = 0.1
+
+
+async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
+    """Copy what is appended after `offset` to stdout until `ended` is set and all is copied."""
+    while True:
+        last = ended.is_set()
+        if log.exists():
+            with log.open("rb") as source:
+                source.seek(offset)
+                new = source.read()
+            offset += len(new)
+            if new:
+                with contextlib.suppress(OSError):  # the terminal was closed
+                    sys.stdout.write(new.decode(errors="replace"))
+                    sys.stdout.flush()
+        if last:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await ended.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError, NameInUseError, ProcessError
+from oven_controller.errors import BusError, ConfigError, NameInUseError, ProcessError
 from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
@@ -17,7 +18,6 @@ from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
 from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.resolution import Resolved
-from oven_controller.stack import server_exposure
 from oven_controller.stack.plan import Pool, own_command, pools
 
 LOAD_S = 60.0
@@ -106,7 +106,7 @@ async def check_server(request: Request) -> None:
     """Connects to the server of --nats as `up` does. Raises BusError and what else keeps a run from it."""
     settings = request.resolved.settings
     trust = tls.trusting(settings.tls_ca) if settings.tls_ca else None
-    await server_exposure.checked(settings.nats, settings.tls_ca, trust)
+    await exposure_warning(settings.nats, settings.tls_ca, trust)
     async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
             raise NameInUseError(
@@ -127,3 +127,27 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
         return None
     given = Path(settings.creds).absolute()
     return Credentials.load(given / f"{name}.nk" if given.is_dir() else given)
+
+
+async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
+    """What to warn of; empty if nothing. `url`: one server, or several with commas. Raises ConfigError for a
+    server that lets anybody in, unless none but this machine can reach it. A server that does not answer is for anyone
+    who connects in earnest to tell of."""
+    found = [await _exposed(one, ca, trust) for one in url.split(",")]
+    return next((warning for warning in found if warning), "")
+
+
+async def _exposed(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
+    if ca and not url.startswith("tls://"):
+        raise ConfigError(f"--tls-ca {ca} has no meaning with {url}: write tls:// where TLS is meant")
+    if tls.is_loopback(tls.host_of(url)):
+        return ""
+    try:
+        async with Bus.connect(url, name="anonymous", trust=trust):
+            pass
+    except BusError:
+        return tls.open_to_readers(url)
+    raise ConfigError(
+        f"{url} accepts anybody: who reaches it could vote, decide and delete; give it users "
+        "(`oven-controller creds server` makes them), or use a server on 127.0.0.1"
+    )

@@ -9,8 +9,7 @@ from functools import partial
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
-from oven_controller.process.child import Child
-from oven_controller.process.exit_description import WRONG_SETTING, how, short
+from oven_controller.process.child import WRONG_SETTING, Child, how, short
 from oven_controller.process.supervisor import Kept, Supervised
 from oven_controller.protocol import names
 from oven_controller.protocol.names import Subjects

@@ -18,8 +18,8 @@ from oven_controller.process.child import Child
 from oven_controller.protocol.messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.stack.operator_client import carried_out
+from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
-from oven_controller.stack.tail import relay
 
 GRACE_S = 3.0
 """To finish the vote that it is at, and to say goodbye."""

@@ -18,28 +18,26 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
 from oven_controller.process import signals, terminal
-from oven_controller.process.child import Child
-from oven_controller.process.exit_description import how, short
+from oven_controller.process.child import Child, how, short
 from oven_controller.protocol.events import Event
 from oven_controller.runs import relaunch
 from oven_controller.runs.folder import Home, RunFolder, Status
 from oven_controller.runs.log_mirror import Mirror
 from oven_controller.runs.log_watch import Watch
+from oven_controller.runs.relaunch import LearnerRelaunch
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import agent_specs, per_process
-from oven_controller.stack import kg_rules, message_floods, server_exposure
+from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
-from oven_controller.stack.learner_relaunch import LearnerRelaunch
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.output import Screen
+from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
-from oven_controller.stack.preflight_checks import Request, check
+from oven_controller.stack.preflight_checks import Request, check, exposure_warning
 from oven_controller.stack.processes import Processes, Stopped
-from oven_controller.stack.tail import relay
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """One key each; agents and committee members have one by name."""
@@ -100,7 +98,7 @@ class _Up:
             if self.folder.keys() is None:
                 self.out("events are not signed: that takes a key for each role, --creds FOLDER of `creds server`")
             trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
-            if self.settings.nats and (warning := await server_exposure.checked(url, self.settings.tls_ca, trust)):
+            if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb)

@@ -9,11 +9,10 @@ import typer
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, Symptom
+from oven_kg.checked_graph import load, read_graph
 from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
-from oven_kg.load import load
-from oven_kg.loaders.graph_file import read_graph
 from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.query import query
 

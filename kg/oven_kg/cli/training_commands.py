@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oven_controller.errors import ConfigError
+from oven_controller.files import read_file
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.requests import CurriculumRequest, OutcomeReport, TokenPriorRequest
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
-from oven_controller.user_files import read_file
+from oven_kg.checked_graph import load
 from oven_kg.cli.command import Command, GraphFile, Json, validated
-from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write

@@ -26,9 +26,9 @@ from oven_controller.protocol.requests import (
     OutcomeTaken,
     TokenPriorRequest,
 )
+from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.diagnosis import diagnose, posterior, severities
 from oven_kg.reasoning.judgement import judge

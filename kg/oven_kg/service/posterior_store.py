@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError
+from oven_controller.files import write_atomic
 from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors

@@ -28,7 +28,7 @@ from oven_controller.errors import OvenError
 from oven_controller.mesh.actuator_values import clip
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
-from oven_kg.load import load
+from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.outcome_learning import follow
 from oven_kg.service.posterior_store import PersistentAnswers

@@ -198,6 +198,11 @@ class OvenClient:
         if not self.stopping and not self._trials.under_way:
             self._snapshot()
 
+    @property
+    def thrown_by_trials(self) -> int:
+        """Gradient steps of branches that were not kept, so far."""
+        return self._trials.thrown_away
+
     def end_trial(self, why: str) -> None:
         """Where a trial is under way: its control's branch goes on. Before what is trained is used or saved."""
         self._trials.interrupt(why)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.trials.random_state import undisturbed
 
 log = logging.getLogger("oven.learner")
+
+Measured = Mapping[str, float | Sequence[float]]
+"""Metric → its value, or the value of each held-out example, in an order that does not change."""
 
 DOWN = ("loss", "perplexity", "ppl", "error", "nll", "bpb", "bits_per_byte", "wer", "cer", "mse", "mae", "rmse", "fid")
 UP = ("accuracy", "acc", "reward", "score", "f1", "auc", "bleu", "rouge", "map", "iou", "psnr", "ssim", "pass@1")
@@ -22,13 +24,15 @@ class Evaluation:
     """Calls the user's function with the model's modes and the random state put back after it: measuring changes no
     bit of the training."""
 
-    def __init__(self, evaluate: Callable[[], Mapping[str, float]], every: int, model: Any, last: int | None) -> None:
+    def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any, last: int | None) -> None:
         """`last`: the step after which the loop ends."""
         self._evaluate, self._every, self._model, self._last_step = evaluate, every, model, last
         self._asked = False
         self._steps = 0
         self.last: dict[str, float] = {}
         """What was measured last."""
+        self.each: dict[str, list[float]] = {}
+        """Of those metrics that are measured example by example, each example's."""
 
     def ask(self, _: float | None) -> None:
         """With the next step, whenever it would have been due."""
@@ -36,8 +40,8 @@ class Evaluation:
 
     def now(self) -> dict[str, float]:
         """Measure."""
-        with _undisturbed(self._model):
-            self.last = {name: float(value) for name, value in self._evaluate().items()}
+        with undisturbed(self._model):
+            self.last, self.each = means(self._evaluate())
         return self.last
 
     def due(self, step: int) -> dict[str, float]:
@@ -63,33 +67,24 @@ class Evaluation:
         return specs
 
 
+def means(found: Measured) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """What is published, where several examples are one mean; and each example's, of the metrics that have them."""
+    each = {
+        name: [float(one) for one in value]
+        for name, value in found.items()
+        if hasattr(value, "__len__") and getattr(value, "ndim", 1)
+    }
+    whole = {name: float(value) for name, value in found.items() if name not in each}  # type: ignore[arg-type]
+    return {
+        name: math.fsum(each[name]) / len(each[name]) if name in each else whole[name]
+        for name in found
+        if name in whole or each[name]
+    }, {name: values for name, values in each.items() if values}
+
+
 def better(name: str) -> Literal["up", "down", "neither"]:
     """By the last word of the name."""
     word = name.lower().rpartition("/")[2]
     if any(word == known or word.endswith("_" + known) for known in DOWN):
         return "down"
     return "up" if any(word == known or word.endswith("_" + known) for known in UP) else "neither"
-
-
-@contextmanager
-def _undisturbed(model: Any) -> Iterator[None]:
-    """Nothing is loaded for it: only who was imported has a state."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    own = random.getstate()
-    theirs = numpy.random.get_state() if numpy else None
-    modes = {module: module.training for module in model.modules()} if hasattr(model, "modules") else {}
-    cuda = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
-    on_cpu = torch.get_rng_state() if torch else None
-    on_cuda = torch.cuda.get_rng_state_all() if torch and cuda else None
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        random.setstate(own)
-        if numpy:
-            numpy.random.set_state(theirs)
-        if torch:
-            torch.set_rng_state(on_cpu)
-        if torch and cuda:
-            torch.cuda.set_rng_state_all(on_cuda)

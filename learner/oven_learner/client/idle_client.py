@@ -6,7 +6,7 @@ import logging
 
 from oven_learner.actuators import Actuators
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.link.mode import Mode
+from oven_learner.link.find_controller import Mode
 from oven_learner.ranks import Ranks, SilentLink
 
 log = logging.getLogger("oven.learner")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from oven_controller.errors import reason
 from oven_controller.protocol.messages import ArmReading, BranchObservation, LearnerMessage, TrialEnded, TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
@@ -44,11 +45,14 @@ class Trials:
         settle: Callable[[], object],
     ) -> None:
         """`training`: None where no trial can be made. `settle` publishes what is still on its way from the device."""
+        self.thrown_away = 0
+        """Gradient steps of branches that were not kept, so far."""
         self._run, self._training, self._actuators, self._ranks = run, training, actuators, ranks
         self._snapshots: Marked | None = snapshots if hasattr(snapshots, "mark") else None  # type: ignore[assignment]
         self._settle = settle
         self._ordered: TrialStarted | None = None
         self._branches: Branches | None = None
+        self._too_slow = ""  # why no further trials are made
         self._from = (0, 0)  # tick and step at which the branches began
 
     @property
@@ -63,6 +67,9 @@ class Trials:
 
     def take(self, order: TrialStarted) -> None:
         """A trial was ordered: it begins at the next boundary that suits."""
+        if self._ordered is not None:
+            why = f"trial {order.id} took its place"
+            self._say(self._ordered, _refused(why), self._run.tick, self._run.step)
         self._ordered = order
 
     def begin_if_ordered(self, waits: str) -> None:
@@ -82,8 +89,9 @@ class Trials:
         if self._training is None:
             return "this learner makes no trials"
         self._settle()
-        sign = 1 if self._training.reading.better == "up" else -1
-        branches = Branches(order, self._training, self._run, self._actuators, self._snapshots, self._ranks.same, sign)
+        if self._too_slow:
+            return self._too_slow
+        branches = Branches(order, self._training, self._run, self._actuators, self._snapshots, self._ranks)
         self._from = self._run.tick, self._run.step
         if not (why := branches.begin()):
             self._branches = branches
@@ -103,7 +111,12 @@ class Trials:
         """After a step: on with the branch that it was of, if it was of one. Whether a branch is played next, too."""
         if self._branches is not None:
             self._settle()
-            if (result := self._branches.advance()) is not None:
+            try:
+                result = self._branches.advance()
+            except Exception as error:  # no room for a copy, most likely
+                log.exception("the trial is given up; training goes on")
+                result = self._branches.interrupt(f"it failed: {reason(error)}")
+            if result is not None:
                 self._ended(result)
         return self.under_way
 
@@ -122,7 +135,11 @@ class Trials:
 
     def _ended(self, result: Result) -> None:
         assert self._branches is not None
-        order, self._branches = self._branches.trial, None
+        order, slow, self._branches = self._branches.trial, self._branches.slow, None
+        if slow and self._training is not None and self._training.by_clock:
+            log.warning("no further trials: %s", slow)
+            self._too_slow = slow
+        self.thrown_away += result.extra
         log.info("trial %s: %s, arm %d is kept, %d steps extra", order.id, result.status, result.kept, result.extra)
         self._say(order, result, *self._from)
 

@@ -15,12 +15,12 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs import relaunch
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.link.base import Link
-from oven_learner.link.find_controller import seek
-from oven_learner.link.mode import Mode
+from oven_learner.link.find_controller import Mode, seek
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers
@@ -47,7 +47,7 @@ def attach(
     recipe: str = "attached",
     training: str | None = None,
     metrics: tuple[MetricSpec, ...] = (),
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
+    evaluate: Callable[[], Measured] | None = None,
     evaluate_every: int = 20,
     seconds: float | None = None,
     charge_rollbacks: bool = False,

@@ -22,7 +22,10 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf import knobs
+from oven_learner.hf.attached_branch import AttachedBranch
+from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
@@ -55,7 +58,7 @@ class Options:
     recipe: str
     training: str | None
     metrics: tuple[MetricSpec, ...]
-    evaluate: Callable[[], Mapping[str, float]] | None
+    evaluate: Callable[[], Measured] | None
     evaluate_every: int
     seconds: float | None
     charge_rollbacks: bool
@@ -107,8 +110,18 @@ class Attachment(TrainerCallback):
         scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
-        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
+        self._user_evaluation = (
+            UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
+        )
         self._saving = SaveSchedule(self.checkpoints)
+        self.branch = TrainerBranch(
+            trainer,
+            checkpoints=self.checkpoints,
+            epochs=self.epochs,
+            evaluation=self._user_evaluation,
+            stateful=options.stateful,
+        )
+        """The training as something that trials can be made of."""
         self._hooks: list[StepHook] = [
             self._step_metrics,
             self._gauges,
@@ -141,6 +154,7 @@ class Attachment(TrainerCallback):
             hook.begin(self._ranks)
         self._announce_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
+        self.branch.begin()
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
@@ -163,6 +177,7 @@ class Attachment(TrainerCallback):
             save=self._saving.ask,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
+            trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
@@ -170,7 +185,7 @@ class Attachment(TrainerCallback):
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:
-            self.client.observe(state.global_step, self._user_evaluation.measure())
+            self.client.observe(state.global_step, self._user_evaluation.first())
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -202,6 +217,10 @@ class Attachment(TrainerCallback):
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
+            self._budget.thrown_by_trials = self.client.thrown_by_trials
+        else:  # it may have come in a branch, and the control's go on
+            self.client.end_trial("the training's steps are spent")
+            last = self._budget.spent(state.global_step)
         if last or self.client.stopping:
             control.should_training_stop = True
         for hook in self._hooks:

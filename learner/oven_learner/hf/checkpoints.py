@@ -68,7 +68,8 @@ class TrainerCheckpoints:
         self._run, self._stateful = run, dict(stateful)
         self._model: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
-        self._epoch_began: torch.Tensor | None = None
+        self.epoch_order: torch.Tensor | None = None
+        """The private generator's state from which the running epoch's order was drawn."""
         self._began: float | None = None
         self._asked = os.environ.get(relaunch.RESUME_FROM, "")
         folder = os.environ.get("OVEN_RUN_DIR")
@@ -142,7 +143,7 @@ class TrainerCheckpoints:
     def epoch_began(self, dataloader: Any) -> None:
         """Its order is drawn next."""
         self._see(dataloader)
-        self._epoch_began = self._generator.get_state() if self._generator is not None else None
+        self.epoch_order = self._generator.get_state() if self._generator is not None else None
 
     def saved(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """The trainer has written its files: add ours, and say that all is there. A collective. Returns the folder and
@@ -271,7 +272,7 @@ class TrainerCheckpoints:
         over = float(self._trainer.state.epoch or 0).is_integer()
         now = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
-            "sampler": now if over else self._epoch_began,
+            "sampler": now if over else self.epoch_order,
             "stateful": {name: thing.state_dict() for name, thing in self._stateful.items()},
         }
         trainer = self._trainer

@@ -9,18 +9,30 @@ from transformers import TrainerControl
 
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.hf.step_metrics import StepMetrics
 from oven_learner.ranks import Ranks
+from oven_learner.trials.random_state import undisturbed
 
 
 class UserEvaluation(StepHook):
     """Calls the user's function at the start, every few steps, at the end, and whenever an agent asks."""
 
-    def __init__(self, evaluate: Callable[[], Mapping[str, float]], every: int, last: dict[str, float]) -> None:
-        """`last` holds what was measured last, by whichever evaluation."""
-        self._evaluate, self._every, self._last = evaluate, every, last
+    def __init__(
+        self,
+        evaluate: Callable[[], Measured],
+        every: int,
+        last: dict[str, float],
+        specs: tuple[MetricSpec, ...] = (),
+    ) -> None:
+        """`last` holds what was measured last, by whichever evaluation. `specs` are the user's own."""
+        self._evaluate, self._every, self._last, self.specs = evaluate, every, last, specs
         self._asked = False
+        self._first: tuple[dict[str, float], dict[str, list[float]]] | None = None
+
+    def begin(self, ranks: Ranks) -> None:
+        self._first = None
 
     def ask(self, _: float | None) -> None:
         """Evaluate with the next step, whenever it would have been due."""
@@ -28,15 +40,35 @@ class UserEvaluation(StepHook):
 
     def measure(self) -> dict[str, float]:
         """What the function measures now."""
-        found = dict(self._evaluate())
-        self._last.clear()
-        self._last.update(found)
-        return found
+        return self._noted(means(self._evaluate())[0])
+
+    def first(self) -> dict[str, float]:
+        """What it measured before the first step."""
+        return self._noted(self._measured_first()[0])
+
+    def measured_by_example(self) -> tuple[str, ...]:
+        """The metrics that it measures example by example."""
+        return tuple(self._measured_first()[1])
+
+    def examples(self, name: str) -> list[float]:
+        """One of those metrics of each held-out example now."""
+        return means(self._evaluate())[1][name]
 
     def end_step(self, step: StepEnd) -> None:
         if step.last or self._asked or step.trained % self._every == 0:
             self._asked = False
             step.known.update(self.measure())
+
+    def _measured_first(self) -> tuple[dict[str, float], dict[str, list[float]]]:
+        if self._first is None:
+            with undisturbed(None):
+                self._first = means(self._evaluate())
+        return self._first
+
+    def _noted(self, found: dict[str, float]) -> dict[str, float]:
+        self._last.clear()
+        self._last.update(found)
+        return found
 
 
 class TrainerEvaluation(StepHook):

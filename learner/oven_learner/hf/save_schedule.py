@@ -27,6 +27,8 @@ class StepBudget:
     step_before: int
     trained: int = 0
     """Gradient steps of this training, those that rollbacks threw away included."""
+    thrown_by_trials: int = 0
+    """Gradient steps of branches that were not kept. They cost what rollbacks cost, and belong to no branch's count."""
 
     @property
     def total(self) -> int:
@@ -34,8 +36,9 @@ class StepBudget:
         return self.trained_before + self.trained
 
     def spent(self, step: int) -> bool:
-        """Whether `step` is the last. A rollback costs no step at the end, unless rollbacks are charged."""
-        return self.limit is not None and (self.trained if self.charge_rollbacks else step) >= self.limit
+        """Whether `step` is the last. Neither rollbacks nor trials cost steps at the end, unless they are charged."""
+        steps = self.trained + self.thrown_by_trials if self.charge_rollbacks else step
+        return self.limit is not None and steps >= self.limit
 
     def thrown_away(self, step: int) -> int:
         """Gradient steps of this training that its rollbacks in place threw away."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Trainer, TrainerControl
@@ -19,7 +19,7 @@ from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.skip_unscored import Skipping
 
 if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
-    from oven_learner.losses.term import Channel
+    from oven_learner.losses.channel import Channel
 
 
 @dataclass(slots=True)
@@ -61,6 +61,13 @@ class StepHook:
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         """Decisions were applied: what the trainer is to do before the next step."""
+
+    def branch_state(self) -> Any:
+        """What a branch of a trial changes of it and the run must not keep; None: nothing."""
+        return None
+
+    def restore_branch(self, state: Any) -> None:
+        """What `branch_state` returned is so again."""
 
     def close(self) -> None:
         """Training ended or failed."""

@@ -12,7 +12,7 @@ from transformers import Trainer
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
-from oven_learner.teachers.reference import has_reference
+from oven_learner.teachers.registry import has_reference
 
 ANY_TRAINER = (
     MetricSpec(name="loss", better="down"),

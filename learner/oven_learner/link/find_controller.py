@@ -1,11 +1,14 @@
-"""Where the stack is: from arguments, else from the environment that `oven-controller up` and `run` hand over."""
+"""Where the controller is, and whether a script needs one: from arguments, else from the environment that
+`oven-controller up` and `run` hand over."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from oven_controller.errors import ConfigError
@@ -15,8 +18,43 @@ from oven_controller.security.signing import LEARNER, Signer, load_keys
 from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import tracing
 from oven_learner.link.base import Link
-from oven_learner.link.mode import Mode
 from oven_learner.link.process_link import POLL_S, ProcessLink
+
+log = logging.getLogger("oven.learner")
+
+VARIABLE = "OVEN_MODE"
+
+
+class Mode(Enum):
+    REQUIRED = "required"
+    """Without a controller it is an error."""
+    OPTIONAL = "optional"
+    """Without one training continues as if no one had asked. One that is named and does not answer is an error."""
+    DISABLED = "disabled"
+    """None is looked for."""
+
+    @classmethod
+    def of(cls, optional: bool) -> Mode:
+        """The environment's word goes before the script's. Raises ConfigError for a word that is none."""
+        word = os.environ.get(VARIABLE, "")
+        if not word:
+            return cls.OPTIONAL if optional else cls.REQUIRED
+        try:
+            return cls(word.strip().lower())
+        except ValueError:
+            raise ConfigError(
+                f"{VARIABLE}={word!r} is none of {', '.join(mode.value for mode in cls)}; unset it, or set one of them"
+            ) from None
+
+    def say_why_not(self) -> None:
+        """One line, where nothing is plugged in."""
+        if self is Mode.DISABLED:
+            log.warning("training continues without a controller: %s=disabled", VARIABLE)
+        else:
+            log.warning(
+                "training continues without a controller: none was found (OVEN_URL and OVEN_RUN are not both set); "
+                "start it with `oven-controller run -- python train.py` to have one"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ acts on, whatever the loss type divides by: the convention of TRL's own entropy 
 nothing, touches no generator and publishes nothing.
 """
 
+from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_learner.losses.distillation import Distillation
 from oven_learner.losses.sft import Supervised
-from oven_learner.losses.term import Channel
-from oven_learner.losses.trainer import ChannelTrainer
 
 __all__ = ["Channel", "ChannelTrainer", "Distillation", "Supervised"]

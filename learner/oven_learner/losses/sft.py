@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.logits import completion_logits
-from oven_learner.losses.term import Channel
+from oven_learner.losses.channel import Channel
+from oven_learner.losses.completion_logits import completion_logits
 
 CARRIED = "oven_reference"
 """In TRL's batch: the reference of each row, a list of B texts or None."""

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import MetricSpec
-from oven_learner.optim import gradient_mean, update_norm
+from oven_learner.optim import update_norm
 
 log = logging.getLogger("oven.learner")
 
@@ -38,14 +38,14 @@ class OptimizerGauges:
         gradients into parts, in words; empty where they are whole."""
         self._optimizer = bare(optimizer)
         self._before: torch.Tensor | None = None
-        self._moment = gradient_mean.kept(self._optimizer)
-        self._mean: gradient_mean.RunningMean | None = None
+        self._moment = kept(self._optimizer)
+        self._mean: RunningMean | None = None
         self._copies: update_norm.Copies | None = None
         self.unmeasured = self._reasons(model, sharded)
         """Gauge → why it is not measured."""
         self._measured = {spec.name for spec in ALL if heard and spec.name not in self.unmeasured}
         if ALIGNMENT.name in self._measured and self._moment is None:
-            self._mean = gradient_mean.RunningMean()
+            self._mean = RunningMean()
         if UPDATE_RATIO.name in self._measured and not update_norm.known(self._optimizer):
             self._copies = update_norm.Copies()
 
@@ -79,13 +79,13 @@ class OptimizerGauges:
             sharded = sharded or "FSDP2 shards the gradients"
         if sharded:  # a rank sees its part of the gradient, and its cosine is another number
             return dict.fromkeys((spec.name for spec in ALL), f"needs whole gradients, and {sharded}")
-        name, most = type(self._optimizer).__name__, f"{gradient_mean.COPY_BYTES >> 20} MiB"
+        name, most = type(self._optimizer).__name__, f"{COPY_BYTES >> 20} MiB"
         reasons = {}
-        fits = gradient_mean.fits(self._optimizer)
+        fits = _fits(self._optimizer)
         if self._moment is None and not fits:
             reasons[ALIGNMENT.name] = (
                 "needs a running mean of gradients: Adam's first moment, or a momentum of "
-                f"{gradient_mean.HORIZON[0]} to {gradient_mean.HORIZON[1]}; {name} keeps none, "
+                f"{HORIZON[0]} to {HORIZON[1]}; {name} keeps none, "
                 f"and one of our own would be above {most}"
             )
         if model is None:
@@ -95,7 +95,7 @@ class OptimizerGauges:
                 "needs half of the model or more to be trained; a step of an adapter is long beside the wrong thing"
             )
         elif not update_norm.known(self._optimizer):
-            if not any(known in cls for cls in gradient_mean.names(self._optimizer) for known in AS_ADAM):
+            if not any(known in cls for cls in _names(self._optimizer) for known in AS_ADAM):
                 reasons[UPDATE_RATIO.name] = f"needs Adam, AdamW or what makes steps like theirs, and this is {name}"
             elif not fits:
                 reasons[UPDATE_RATIO.name] = (
@@ -143,7 +143,7 @@ class OptimizerGauges:
 
 
 @torch.no_grad()
-def alignment(optimizer: Any, means: str | gradient_mean.RunningMean | None) -> torch.Tensor | None:
+def alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
     """Cosine between this step's gradient and the running mean of those before it (all parameters as one vector).
 
     `means`: where in the optimizer's state they are, or those that are kept beside it. One pass over gradients and
@@ -153,7 +153,7 @@ def alignment(optimizer: Any, means: str | gradient_mean.RunningMean | None) -> 
     """
     gradients, moments = [], []
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        own = isinstance(means, gradient_mean.RunningMean)
+        own = isinstance(means, RunningMean)
         moment = means.get(parameter) if own else optimizer.state.get(parameter, {}).get(means)  # type: ignore[union-attr]
         if parameter.grad is not None and moment is not None:
             gradients.append(parameter.grad)
@@ -187,3 +187,63 @@ def _mostly_trained(model: torch.nn.Module) -> bool:
 def bare(optimizer: Any) -> Any:
     """accelerate wraps it."""
     return getattr(optimizer, "optimizer", optimizer)
+
+
+HORIZON = (0.8, 0.95)
+"""Decays for which another optimizer's buffer stands for Adam's first moment, whose usual decay is 0.9: among gradients
+that are mostly noise the cosine with a mean of decay β grows as √((1 + β)/(1 − β)), and agents know it at Adam's."""
+DECAY = 0.9
+"""Of the mean that is kept here."""
+COPY_BYTES = 128 * 1024 * 1024
+"""The largest copy of the weights that is made for a gauge; there may be two: a mean, and the weights of before."""
+QUANTIZED = "8bit"
+"""In the names of optimizers whose state is codes and scales (bitsandbytes), not numbers."""
+
+
+def _names(optimizer: Any) -> set[str]:
+    """Those of its class and of all that it is made from."""
+    return {cls.__name__ for cls in type(optimizer).__mro__}
+
+
+def kept(optimizer: Any) -> str | None:
+    """Where in its state the optimizer keeps a mean of the gradients that serves; None if nowhere."""
+    groups, own = optimizer.param_groups, _names(optimizer)
+    if own & {"SGD", "Muon"}:
+        usable = all(HORIZON[0] <= group.get("momentum", 0.0) <= HORIZON[1] for group in groups)
+        return "momentum_buffer" if usable else None
+    if "Lion" in own or any(QUANTIZED in name for name in own):  # Lion's decay is 0.99
+        return None
+    return "exp_avg" if all("betas" in group for group in groups) else None
+
+
+def _fits(optimizer: Any) -> bool:
+    """Whether a copy of what is trained stays below COPY_BYTES."""
+    return sum(p.numel() * p.element_size() for p in update_norm.trained(optimizer)) <= COPY_BYTES
+
+
+class RunningMean:
+    """An exponential moving average of the gradients, for optimizers that keep none."""
+
+    def __init__(self) -> None:
+        self._means: dict[torch.nn.Parameter, torch.Tensor] = {}
+
+    def get(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        return self._means.get(parameter)
+
+    @torch.no_grad()
+    def add(self, optimizer: Any) -> None:
+        """The gradients that are about to be used. Under a gradient scaler that leaves this step out, nothing."""
+        found_inf = getattr(optimizer, "found_inf", None)
+        for parameter in update_norm.trained(optimizer):
+            gradient, mean = parameter.grad, self._means.get(parameter)
+            if gradient is None:
+                continue
+            if mean is None:
+                mean = self._means[parameter] = torch.zeros_like(gradient)
+            if isinstance(found_inf, torch.Tensor):
+                gradient = torch.where(found_inf.to(gradient.device) > 0, mean, gradient)
+            mean.lerp_(gradient, 1 - DECAY)
+
+    def forget(self) -> None:
+        """The weights are others now."""
+        self._means.clear()

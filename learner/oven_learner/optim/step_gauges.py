@@ -13,7 +13,7 @@ import torch
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import MetricSpec
-from oven_learner.optim import clip as clipping
+from oven_learner.optim import gradient_clip as clipping
 from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.pre_update_hook import before_update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import types
@@ -13,6 +14,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.knobs.mixture import Mixture
@@ -37,8 +39,8 @@ class Job:
 
     trainer: Any
     """Of transformers or TRL."""
-    evaluate: Callable[[], dict[str, float]]
-    """Measures what is held out."""
+    evaluate: Callable[[], Measured]
+    """Measures what is held out: each metric's value, or each example's, by which trials compare."""
     evaluate_every: int
     """Optimizer steps."""
     metrics: tuple[MetricSpec, ...]
@@ -72,6 +74,14 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 """From settings, start, seed, the folder for checkpoints and the cache."""
 
 
+def prepared(
+    recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
+) -> Job:
+    """A recipe's job from its settings' values and a start's name. Raises pydantic's ValidationError for the values."""
+    settings = recipe.settings_model.model_validate(options)
+    return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
+
+
 def train(recipe: Recipe, order: Order, build: Build) -> None:
     """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
     attachment: Attachment | None = None
@@ -82,12 +92,11 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
         attachment.client.request_stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, end)
-    steps = {"max_steps": order.steps} if order.steps else {}
-    settings = recipe.settings_model.model_validate({**order.options, **steps})
-    start = recipe.parse_start(order.start, order.seed, settings)
+    options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    job = build(settings, start, order.seed, checkpoints, order.cache)
+    job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
+    gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)

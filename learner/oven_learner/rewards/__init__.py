@@ -4,7 +4,7 @@ Importing it needs no torch; `skip_unscored`, which works inside a TRL trainer, 
 """
 
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.from_settings import convene
+from oven_learner.rewards.configured_committee import convene
 from oven_learner.rewards.model_description import ModelDescription
 
 __all__ = ["Committee", "ModelDescription", "convene"]

@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.atomic_write import write_atomic
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 from oven_controller.protocol.messages import Value
 
 RECORD, PART = "oven.json", "oven.part"

@@ -136,6 +136,9 @@ class Snapshots:
         self._first, recent, self._left, self._count = mark
         self._recent = dict(recent)
 
+    def settle(self) -> None:
+        """The branch that has played is the run."""
+
     def _go_to(self, snapshot: Snapshot) -> Snapshot:
         self._put(snapshot.state)
         self._recent = {n: one for n, one in self._recent.items() if one.tick <= snapshot.tick}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.teachers.reference import has_reference
-from oven_learner.teachers.registry import Teachers
+from oven_learner.teachers.registry import Teachers, has_reference
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"

@@ -16,8 +16,13 @@ class Branchable(Protocol):
     in it only as far as they live there; who restores sets the actuators again.
     """
 
-    reading: MetricSpec
-    """The held-out metric that `examples` measures, and which way is better."""
+    by_clock: bool
+    """Whether a reading that takes longer than an arm's steps rules out further trials. Not where runs have to be
+    repeatable: there nothing may depend on the clock."""
+
+    @property
+    def reading(self) -> MetricSpec:
+        """The held-out metric that `examples` measures, and which way is better. Only where there is no `problem`."""
 
     def problem(self) -> str:
         """Why no trial can be made of this training, in a sentence with the remedy; empty where one can."""

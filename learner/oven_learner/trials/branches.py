@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from oven_controller.errors import reason
-from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import ArmReading, TrialStarted, Value
-from oven_learner.actuators import DONE, Actuators, Applied
+from oven_learner.actuators import DONE, Actuators, Applied, difference
+from oven_learner.ranks import Ranks
 from oven_learner.trials import comparison
 from oven_learner.trials.base import Branchable
 
@@ -82,6 +82,8 @@ class Marked(Protocol):
 
     def reset(self, mark: Any) -> None: ...
 
+    def settle(self) -> None: ...
+
 
 @dataclass
 class Branches:
@@ -92,11 +94,10 @@ class Branches:
     position: Position
     actuators: Actuators
     snapshots: Marked | None
-    same: Callable[[Any], Any]
-    """Rank 0's argument on every rank."""
-    sign: int
-    """+1 where a higher reading is better."""
+    ranks: Ranks
     clock: Callable[[], float] = time.monotonic
+    slow: str = ""
+    """Why reading the examples costs more than it tells, by the clock; empty while it does not."""
     arm: int = 0
     _start: End | None = None
     _best: End | None = None
@@ -109,10 +110,19 @@ class Branches:
     _cooled: int = 0
     _steps: int = 0
     _began: float = 0.0
+    _read_s: float = 0.0
 
     def begin(self) -> str:
-        """Take the state that all arms start from. Why the trial cannot be made, in words; empty when it began."""
+        """Take the state that all arms start from. Why the trial cannot be made, in words, on every rank the same;
+        empty when it began."""
         self._began = self.clock()
+        why = next((why for why in self.ranks.each(self._begun()) if why), "")
+        if why:
+            self.training.finish()
+        return why
+
+    def _begun(self) -> str:
+        """On this rank."""
         if len(self.trial.arms) > 2 and self.trial.cooldown:
             return "of arms that are cooled down only one fits beside the control"
         unknown = [name for arm in self.trial.arms for name in arm.changes if name not in self.actuators]
@@ -123,7 +133,6 @@ class Branches:
         try:
             self._start = self._end()
         except Exception as error:  # out of memory, most likely
-            self.training.finish()
             return f"the training could not be copied: {reason(error)}"
         self._left = self.trial.steps
         return ""
@@ -165,10 +174,15 @@ class Branches:
 
     def _arm_ended(self) -> Result | None:
         """Read the arm and keep its end if it is the best so far; begin the next."""
-        examples, unused = self.same((self._read(), self._unused()))
+        played_s, began = self.clock() - self._began - self._read_s, self.clock()
+        examples, unused = self.ranks.same((self._read(), self._unused()))
+        self._read_s += self.clock() - began
+        if self.arm == 0:
+            self.slow = self.ranks.same(_slow(self._read_s, played_s, len(examples)))
         if self.arm == 0:
             self._control = examples
-        found = comparison.reading(examples, self._control, self.sign)
+        sign = 1 if self.training.reading.better == "up" else -1
+        found = comparison.reading(examples, self._control, sign)
         if self.arm == 0:
             found = found.model_copy(update={"gain": None, "noise": None})
         return self._close_arm(found.model_copy(update={"reason": unused}) if unused else found)
@@ -189,6 +203,7 @@ class Branches:
         if kept == self.arm:  # the control is, as the first
             if last and self._cooling is None:
                 return self._completed(kept)
+            self._best = None  # before the next is copied: two at a time
             self._best = self._cooling or self._end()
         self._cooling = None
         if last:
@@ -205,15 +220,19 @@ class Branches:
         self._played, self._applied = [], {}
         before, problem = self.position.step, ""
         for name, value in self.trial.arms[self.arm].changes.items():
-            applied = self.same(self.actuators.apply(name, value))
+            if self.snapshots is None and self.actuators.spec(name).moves_weights:
+                problem = problem or f"the way back from {name} is not kept here"
+                continue
+            each = self.ranks.each(self.actuators.apply(name, value))
+            applied, differs = each[0], difference(each)
             self._applied[name] = applied
             proof = self.actuators.proof(name)
             if applied.status == "applied" and proof is not None:
                 proof.begin(applied.before)
-            if applied.status not in DONE:
+            if differs:
+                problem = problem or f"{name} came out differently on the ranks: {differs}"
+            elif applied.status not in DONE:
                 problem = problem or f"{name} was {applied.status}: {applied.reason}"
-            elif name == ROLLBACK and self.snapshots is None:
-                problem = problem or "the way back from a rollback is not kept here"
         behind = before - self.position.step
         if not problem and behind > LONGEST * self.trial.steps:
             problem = f"it goes back {behind} steps; at most {LONGEST * self.trial.steps} are played again in a trial"
@@ -235,6 +254,8 @@ class Branches:
         applied: Mapping[str, Applied],
     ) -> Result:
         self.training.finish()
+        if self.snapshots is not None:
+            self.snapshots.settle()
         extra, seconds = self._steps - len(played), self.clock() - self._began
         return Result(status, kept, tuple(self._readings), self._steps, extra, seconds, why, played, applied)
 
@@ -267,3 +288,10 @@ class Branches:
             self.actuators.apply(name, value)
         for proof in self.actuators.proofs().values():
             proof.moved()
+
+
+def _slow(read_s: float, played_s: float, examples: int) -> str:
+    if read_s <= played_s:
+        return ""
+    took = f"reading {examples} examples took {read_s:.2g} s, longer than the {played_s:.2g} s of an arm's steps"
+    return f"{took}; give fewer examples or raise rules.trial_steps"

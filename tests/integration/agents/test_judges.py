@@ -12,11 +12,11 @@ from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.call_record import CallRecord
-from oven_agents.judges.cost import cost_usd
 from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
+from oven_agents.judges.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings

@@ -18,7 +18,7 @@ from oven_controller.errors import BusError, ConfigError, RefusedError
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, binary, free_port
-from oven_controller.stack import server_exposure
+from oven_controller.stack.preflight_checks import exposure_warning
 
 
 class Own:
@@ -182,12 +182,12 @@ async def test_a_server_that_lets_anybody_in(tmp_path: Path, monkeypatch: pytest
     try:
         wait_for(lambda: "Server is ready" in (tmp_path / "log").read_text(), "the server is ready")
         url = f"nats://127.0.0.1:{port}"
-        assert await server_exposure.checked(url, "", None) == "", "on loopback that is for its owner to decide"
+        assert await exposure_warning(url, "", None) == "", "on loopback that is for its owner to decide"
         monkeypatch.setattr(tls, "is_loopback", lambda host: False)  # there is no other machine here
         with pytest.raises(ConfigError, match=r"accepts anybody.*creds server"):
-            await server_exposure.checked(url, "", None)
+            await exposure_warning(url, "", None)
         with pytest.raises(ConfigError, match="write tls://"):
-            await server_exposure.checked(url, "ca.pem", None)
+            await exposure_warning(url, "ca.pem", None)
     finally:
         server.kill()
         server.wait()
@@ -197,7 +197,7 @@ async def test_a_server_with_users_elsewhere_is_warned_of_without_tls(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "is_loopback", lambda host: False)
-    assert "has no TLS" in await server_exposure.checked(server.url, "", None)
+    assert "has no TLS" in await exposure_warning(server.url, "", None)
 
 
 SCOUT = '''

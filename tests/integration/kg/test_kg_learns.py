@@ -9,7 +9,7 @@ from tests.integration.conftest import Stack, wait_for
 
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Outcome
-from oven_kg.load import load
+from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 
 # Has the clip tighter and tighter: what is measured follows it.

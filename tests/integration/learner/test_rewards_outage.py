@@ -16,15 +16,16 @@ from tests.support.learner_side import Server
 from tests.unit.learner.test_grpo_job import TINY
 from tests.unit.learner.test_rewards_skipping import Remembering, same
 
-from oven_bench.judging import committee as bench
+from oven_bench.performance import faulty_judges as bench
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_learner.hf.attach import attach
-from oven_learner.recipes.grpo import build, parse_start
+from oven_learner.recipes.grpo.job import build
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
+from oven_learner.recipes.grpo.settings import parse_start
 from oven_learner.recipes.grpo.task import example
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers

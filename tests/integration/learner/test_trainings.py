@@ -14,7 +14,7 @@ from oven_controller.protocol.names import Subjects
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
-from oven_learner.loop import connect
+from oven_learner.custom_loop import connect
 
 
 async def train(server: Server, rate: list[float], named: str | None = None) -> OvenClient:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oven_bench.bench_command import Bench
 from oven_bench.performance import outage, overhead, step
-from oven_bench.performance.oncpu import OnCpu
+from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.performance.overhead import slowdown
 from oven_bench.performance.step_arm import Block
 from oven_bench.statistics import seen_quantile
@@ -60,7 +60,7 @@ def test_quantiles_are_values_that_were_seen() -> None:
 
 
 def test_the_clock_leaves_out_the_run_queue_where_the_kernel_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_bench.performance.oncpu.SCHEDSTAT", "/nowhere/schedstat")
+    monkeypatch.setattr("oven_bench.performance.on_cpu_clock.SCHEDSTAT", "/nowhere/schedstat")
     with OnCpu() as wall:
         assert not wall.known
         assert wall.us(partial(time.sleep, 0.002)) >= 2000

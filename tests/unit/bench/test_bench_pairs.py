@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_bench.statistics import Word, paired, t_quantile, word
-from oven_bench.training.pairs import START, figures
+from oven_bench.training.paired_runs import START, figures
 from oven_bench.training.recipe_run import Episode, Result
 
 

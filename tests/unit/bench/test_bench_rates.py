@@ -14,7 +14,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.unit.learner.test_pretrain import TINY, text, write
 
 from oven_bench.fixed_rules import PlateauOfLoss
-from oven_bench.training.rates import ARMS, episodes, figures, rows
+from oven_bench.training.drawn_learning_rates import ARMS, episodes, figures, rows
 from oven_bench.training.recipe_run import Episode, Result, run
 from oven_controller.protocol.messages import Observation
 

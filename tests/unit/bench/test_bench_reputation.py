@@ -5,8 +5,8 @@ from statistics import fmean
 
 import pytest
 
-from oven_bench.mesh_bench.reputation import ALWAYS_WRONG, BENCH, CONTROLS, KINDS, drifting, episode
-from oven_bench.mesh_bench.simulated_swarm import RUN, Swarm
+from oven_bench.mesh.reputation import ALWAYS_WRONG, BENCH, CONTROLS, KINDS, drifting, episode
+from oven_bench.mesh.simulated_swarm import RUN, Swarm
 from oven_controller.log.replay import replay
 from oven_controller.mesh.reputation import outcomes_until_silent
 from oven_controller.protocol.rules import Rules

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from oven_bench.fixed_rules import Alone, Blind, Plateau, RuleLink
+from oven_bench.training.drawn_starts import ARMS, figures, rows
 from oven_bench.training.recipe_run import Episode, Result
-from oven_bench.training.starts import ARMS, figures, rows
 from oven_controller.protocol.messages import ActuatorSpec, Observation, RunStarted
 
 

@@ -70,8 +70,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def gym(tmp_path: Path, **changed: Any) -> int:
     asked: dict[str, Any] = {
         "quick": False, "arms": ["nothing", "rule.*"], "families": ["line.too_high", "line.plain"], "seeds": 1,
-        "first_seed": 1, "held_out": False, "jobs": 1, "resume": tmp_path / "kept", "subject": "mesh+kg",
-        "as_json": True, "plot": None,
+        "first_seed": 1, "held_out": False, "tasks": [], "horizon": 100, "jobs": 1, "resume": tmp_path / "kept",
+        "subject": "mesh+kg", "as_json": True, "plot": None,
     }  # fmt: skip
     return command.main(**{**asked, **changed})
 
@@ -102,6 +102,22 @@ def test_quickly_it_plays_one_seed_of_every_third_family_unless_they_are_named(t
 
     assert played(families=[], resume=tmp_path / "few") == {("line.bad_stretch", 1), ("line.too_high", 1)}
     assert played(families=["line.plain"], resume=tmp_path / "one") == {("line.plain", 1)}
+
+
+def test_episodes_of_another_length_are_played_anew_and_reported_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def played() -> dict[int, list[int]]:
+        rows = episode_rows.read(tmp_path / "kept")
+        return {horizon: [row.steps - row.onset for row in rows if row.horizon == horizon] for horizon in (100, 20)}
+
+    assert gym(tmp_path, arms=["nothing"], families=["line.too_high"]) == 0
+    short = {"arms": ["nothing"], "families": ["line.too_high"], "horizon": 20, "seeds": 2}
+    assert gym(tmp_path, **short) == gym(tmp_path, **short) == 0
+    assert played() == {100: [100], 20: [20, 20]}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["arms"]["nothing"]["episodes"] == 2
+    with pytest.raises(ConfigError, match="--horizon 301"):
+        gym(tmp_path, horizon=301)
 
 
 def test_the_table_for_people_fits_eighty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable
 from functools import cache
@@ -10,19 +11,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.support.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh, TooLow, line
+from tests.support.gym_line import FAMILIES, BadStretch, Line, Plain, Script, TooHigh, TooLow, line
 from tests.support.gym_line import NotANumber as NaN
 
 from oven_bench.fixed_rules import Change
 from oven_bench.gym import episode_schedule
 from oven_bench.gym.arm import Arm
+from oven_bench.gym.arms.auto_rate import AUTOLRS, STAGE, TRIED, Stages
+from oven_bench.gym.arms.best_checkpoint import BEST_CHECKPOINT
 from oven_bench.gym.arms.not_a_number import NOT_A_NUMBER
 from oven_bench.gym.arms.rules import NOTHING, fixed_rules
 from oven_bench.gym.episode import Ended, run, run_id
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_controller.protocol.messages import LearnerMessage, Observation, Value
+from oven_controller.protocol.messages import LearnerMessage, Observation, RunStarted, TrialEnded, Value
+from oven_controller.protocol.rules import Rules
 from oven_learner.link.base import Link
 from oven_learner.testing import FakeLink
 
@@ -46,6 +50,34 @@ class Listener(FakeLink):
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         super().send(make, droppable=droppable)
         self.heard.append(self.sent[-1].wire())
+
+
+class Heard:
+    """An arm, and what its link is told."""
+
+    name, tries = "heard", True
+
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
+        self.heard: list[LearnerMessage] = []
+
+    def link(self, run: str, rng: Random) -> Link:
+        link, heard = self._arm.link(run, rng), self.heard
+        send = link.send
+
+        def listen(make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+            heard.append(message := make())
+            send(lambda: message, droppable=droppable)
+
+        link.send = listen  # type: ignore[method-assign]
+        return link
+
+
+def observations(count: int) -> list[Observation]:
+    return [
+        Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.0, metrics={})
+        for tick in range(1, count + 1)
+    ]
 
 
 @cache
@@ -73,6 +105,8 @@ ARMS = [
     RULES["rule.rollback_cut_8"],
     RULES["rule.rollback_skip"],
     NOT_A_NUMBER,
+    BEST_CHECKPOINT,
+    AUTOLRS,
     Script({40: [("optimizer.lr_scale", 0.25)]}),
     Script({43: [("run.rollback", 21)], 150: [("data.skip", 7)]}),
     Script(
@@ -119,6 +153,45 @@ def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
     row = Ground(TooLow, SEED, line).play(NOTHING)
     assert (row.onset, row.steps) == (0, episode_schedule.HORIZON)
     assert row.nothing > row.twin
+
+
+def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> None:
+    worse, better = Ground(TooHigh, SEED, line), Ground(TooLow, SEED, line)
+    row = worse.play(BEST_CHECKPOINT)
+    assert (row.interventions, row.steps) == (1, row.onset + episode_schedule.HORIZON)
+    trainee = line("pretraining", SEED)
+    readings = [trainee.train_step(worse.case).get("eval/loss", math.inf) for _ in range(row.steps)]
+    assert row.loss == min(readings) < row.nothing
+    untouched = better.play(BEST_CHECKPOINT)
+    assert (untouched.interventions, untouched.loss) == (0, untouched.nothing)
+
+
+def test_rates_are_tried_stage_by_stage_and_their_branches_are_charged() -> None:
+    class Counted(Line):
+        calls = 0
+
+        def train_step(self, fault: Fault | None = None) -> dict[str, float]:
+            Counted.calls += 1
+            return super().train_step(fault)
+
+    arm = Heard(AUTOLRS)
+    case = episode_schedule.drawn(TooLow, SEED)
+    ended = run(Counted("pretraining", SEED), case, arm)
+    assert ended.loss < alone(TooLow).losses[ended.steps]
+    assert ended.steps == Counted.calls == episode_schedule.end(case)
+    trials = [message for message in arm.heard if isinstance(message, TrialEnded)]
+    assert [trial.tick for trial in trials][:2] == [20, 20 + STAGE]
+    assert [(trial.status, trial.steps, trial.extra) for trial in trials] == [
+        ("completed", 5 * TRIED, 4 * TRIED), ("interrupted", TRIED, 0)
+    ]  # fmt: skip
+    assert trials[0].kept
+
+
+def test_no_rates_are_tried_where_no_trial_can_be_made() -> None:
+    link = Stages()
+    for message in (RunStarted(incarnation=1, n=0, recipe="r", metrics=(), rules=Rules()), *observations(60)):
+        link.send(lambda message=message: message)  # type: ignore[misc]
+    assert link.receive() is None
 
 
 def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:

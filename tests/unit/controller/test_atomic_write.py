@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.atomic_write import atomic_file, write_atomic
+from oven_controller.files import atomic_file, write_atomic
 
 
 def interrupted(target: Path) -> None:

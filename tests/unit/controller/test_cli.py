@@ -17,8 +17,7 @@ from tests.support.own_home import invoke
 from typer.testing import CliRunner
 
 from oven_controller.cli.agent import TEMPLATE
-from oven_controller.cli.help_panels import PANELS
-from oven_controller.cli.main import app
+from oven_controller.cli.main import PANELS, app
 from oven_controller.runs.folder import Home
 from oven_controller.settings.resolution import resolve
 from oven_controller.stack.dry_run import dry_run

@@ -96,7 +96,7 @@ class Learner:
 
     def _say(self, message: LearnerMessage) -> None:
         said = self.loop.hear(message)
-        self.decided += said
+        self.decided += [one for one in said if isinstance(one, Decision | StepClosed)]
         self._waiting += [one for one in said if isinstance(one, Decision) and one.verdict == "adopted"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.mesh_log import NOON, Log
 
-from oven_controller.log.run_view import RunView
+from oven_controller.log.run_summary import RunSummary
 from oven_controller.stack.health import notes
 
 STACK = ("up", "nats-server", "mesh", "mesh-2", "mesh-3", "agent-amy", "learner")
@@ -17,8 +17,8 @@ def processes(dead: tuple[str, ...] = (), frozen: tuple[str, ...] = ()) -> list[
     return [{"name": name, "alive": name not in dead, "stopped": name in frozen} for name in STACK]
 
 
-def viewed(ticks: int = 3) -> RunView:
-    log, view = Log.running("amy", silent_ticks=5), RunView()
+def viewed(ticks: int = 3) -> RunSummary:
+    log, view = Log.running("amy", silent_ticks=5), RunSummary()
     log.tick(ticks)
     for event in log.events:
         view.feed(event)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.own_home import invoke, own_home
 
+from oven_controller.importing.importer import Logged
 from oven_controller.importing.rows import NO_STEP, Names, Row, gauge, named, rows
-from oven_controller.importing.source import Logged
 from oven_controller.importing.wandb import Axes
 from oven_controller.importing.writer import Rows, write
 from oven_controller.log.replay import replay

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
 from oven_controller.log.replay import replay
-from oven_controller.mesh.state_machine import Mesh, Output
+from oven_controller.mesh.outputs import Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, MetricSpec, Observation, Receipt
 

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.mesh_log import LR, MOVES, RUN, SPECS, event
 
 from oven_controller.log.replay import replay
-from oven_controller.mesh.state_machine import OUTPUTS, Mesh, Output
+from oven_controller.mesh.outputs import OUTPUTS, Output
+from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (

@@ -8,7 +8,7 @@ import pytest
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run
 
-from oven_bench.mesh_bench import replay as bench
+from oven_bench.mesh import replay_speed as bench
 from oven_controller.log.counterfactual import OpenLoop
 from oven_controller.log.replay import replay
 from oven_controller.protocol.events import Event

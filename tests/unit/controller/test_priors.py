@@ -12,7 +12,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.settings.model import RuleSettings
 from oven_controller.settings.resolution import resolve
 from oven_controller.stack.kg_rules import merged
-from oven_kg.load import load
+from oven_kg.checked_graph import load
 
 CHANGES = st.sampled_from(["run.rollback", "run.hold", "optimizer.lr_scale:up", "grpo.beta:down", "data.mixture"])
 PAIRS = st.lists(st.tuples(CHANGES, CHANGES), max_size=5).map(tuple)

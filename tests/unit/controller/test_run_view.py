@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.support.mesh_log import LR, NOON, RUN, Log, event
 
-from oven_controller.log.run_view import RunView
+from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine, Receipt
 from oven_controller.stack.line_output import Headless
@@ -18,8 +18,8 @@ def lines(events: list[Event]) -> list[str]:
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
 
 
-def view(log: Log) -> RunView:
-    found = RunView()
+def view(log: Log) -> RunSummary:
+    found = RunSummary()
     for entry in log.events:
         found.feed(entry)
     return found
@@ -164,7 +164,7 @@ def test_a_notice_is_a_line() -> None:
 HELD = MetricSpec(name="eval/reward", better="up", held_out=True)
 
 
-def told(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunView:
+def told(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunSummary:
     log = Log()
     log.start(metrics=metrics)
     for values in measured:

@@ -9,10 +9,10 @@ import pytest
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
+from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import read
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import PERMUTED, shuffled
-from oven_kg.load import load
 from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.judgement import judge
 from oven_kg.service.endpoints import Answers, answers

@@ -10,11 +10,11 @@ import pytest
 
 from oven_controller.cli.main import run
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_kg.checked_graph import load
 from oven_kg.cli.command import Command
 from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT, QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
 from oven_kg.graph.graph_yaml import DATA
-from oven_kg.load import load
 
 
 def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> str:

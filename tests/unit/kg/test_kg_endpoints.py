@@ -16,9 +16,9 @@ from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.requests import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
-from oven_kg.load import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.codec import LIMIT, decode, encode, vocabulary_sha

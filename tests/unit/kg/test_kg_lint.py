@@ -10,10 +10,10 @@ import pytest
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.change_requirements import NEED
+from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source, read
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
-from oven_kg.load import load
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = read()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_kg.checked_graph import read_graph
 from oven_kg.cli.graph_commands import INFO, LINT
 from oven_kg.graph.graph_yaml import Records
 from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet, triples
-from oven_kg.loaders.graph_file import read_graph
 from oven_kg.loaders.triples import Triple, gather
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -21,7 +21,7 @@ from oven_controller.protocol.requests import (
     Remedy,
     Symptom,
 )
-from oven_kg.load import load
+from oven_kg.checked_graph import load
 from oven_kg.reasoning import posteriors as module
 from oven_kg.reasoning.posteriors import PSEUDO, Posteriors
 from oven_kg.service.endpoints import POSTERIORS, Answers, answers

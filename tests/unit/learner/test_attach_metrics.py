@@ -236,7 +236,7 @@ def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Pa
 
 
 def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.optim.gradient_mean.COPY_BYTES", 8)
+    monkeypatch.setattr("oven_learner.optim.gauges.COPY_BYTES", 8)
     job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
     job.train()

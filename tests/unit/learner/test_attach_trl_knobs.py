@@ -21,7 +21,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import UserValues, beta, epsilon, reward_weights
+from oven_learner.hf.knobs import UserValues, reward_weights, scalars
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
 from oven_learner.testing import FakeLink
@@ -138,8 +138,8 @@ def test_a_decision_acts_and_is_read_back(tmp_path: Path, policy: str, case: str
 def offered(job: Any, given: Actuators | None = None) -> dict[str, ActuatorSpec]:
     """What the families find on a trainer, beside what any has."""
     found, own = given or Actuators(), UserValues()
-    beta.announce(job, found, own, USER_BOUNDS)
-    epsilon.announce(job, found, own)
+    scalars.announce_beta(job, found, own, USER_BOUNDS)
+    scalars.announce_epsilon(job, found, own)
     reward_weights.announce(job, found)
     announce_anchor(found, job, None, USER_BOUNDS)
     return {spec.name: spec for spec in found.specs()}

@@ -21,7 +21,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.losses import Channel, ChannelTrainer, Distillation, Supervised
-from oven_learner.losses.jsd import generalized_jsd
+from oven_learner.losses.distillation import generalized_jsd
 from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
 from oven_learner.testing import FakeLink

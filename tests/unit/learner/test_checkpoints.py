@@ -16,8 +16,7 @@ from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_controller.runs import relaunch
-from oven_controller.runs.relaunch import Bound, Relaunch
-from oven_controller.stack.learner_relaunch import LearnerRelaunch
+from oven_controller.runs.relaunch import Bound, LearnerRelaunch, Relaunch
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState

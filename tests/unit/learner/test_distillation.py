@@ -20,9 +20,8 @@ from oven_controller.errors import ConfigError, TeacherRefusedError
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.distillation import DistillationSettings, parse_start
 from oven_learner.recipes.distillation.recipe import RECIPE
-from oven_learner.recipes.distillation.starts import NAMES
+from oven_learner.recipes.distillation.settings import NAMES, DistillationSettings, parse_start
 from oven_learner.teachers import Teachers
 from oven_learner.testing import FakeLink
 

@@ -5,9 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oven_learner.recipes.grpo import TUNED_LEARNING_RATE, GrpoSettings, parse_start
 from oven_learner.recipes.grpo.recipe import RECIPE
-from oven_learner.recipes.grpo.starts import LEARNING_RATE_RANGE, NAMES
+from oven_learner.recipes.grpo.settings import (
+    LEARNING_RATE_RANGE,
+    NAMES,
+    TUNED_LEARNING_RATE,
+    GrpoSettings,
+    parse_start,
+)
 
 
 @given(st.integers(), st.integers(1, 6))

@@ -13,7 +13,7 @@ from tests.support.attached import THIRD_PARTY
 
 import oven_learner
 from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
-from oven_learner.loop import connect
+from oven_learner.custom_loop import connect
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

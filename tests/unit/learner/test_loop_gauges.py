@@ -15,8 +15,8 @@ from tests.support.loops import STEPS, Loop
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.client.held_out_evaluation import better
-from oven_learner.loop import connect
-from oven_learner.optim import gauges, gradient_mean, update_norm
+from oven_learner.custom_loop import connect
+from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
 
 COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL)
@@ -154,10 +154,10 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
 
 
 def test_a_large_optimizer_state_is_not_copied_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_mean, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(gauges, "COPY_BYTES", 1 << 20)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert not run.unmeasured
-    monkeypatch.setattr(gradient_mean, "COPY_BYTES", 8)
+    monkeypatch.setattr(gauges, "COPY_BYTES", 8)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert set(run.unmeasured) == {COSINE, RATIO}
     assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
@@ -170,7 +170,7 @@ def test_muon_has_a_momentum_of_its_own() -> None:
     matrices = [parameter for parameter in loop.model.parameters() if parameter.ndim == 2]
     loop.optimizer = torch.optim.Muon(matrices, lr=0.01)
     line = loop.run(FakeLink())
-    assert gradient_mean.kept(loop.optimizer) == "momentum_buffer"
+    assert gauges.kept(loop.optimizer) == "momentum_buffer"
     assert all(COSINE in seen.metrics for seen in line.observed()[1:])
     assert RATIO in run_of(line).unmeasured
 
@@ -178,7 +178,7 @@ def test_muon_has_a_momentum_of_its_own() -> None:
 def test_eight_bit_states_are_not_read_as_numbers() -> None:
     quantized = type("AdamW8bit", (torch.optim.AdamW,), {})
     loop = Loop(lambda p: quantized(p, lr=0.01))
-    assert gradient_mean.kept(loop.optimizer) is None
+    assert gauges.kept(loop.optimizer) is None
     assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(FakeLink()).observed()[1:])
 
 
@@ -299,7 +299,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
-    monkeypatch.setattr("oven_learner.optim.clip.gradient_norm", lambda _: 1 / 0)
+    monkeypatch.setattr("oven_learner.optim.gradient_clip.gradient_norm", lambda _: 1 / 0)
     alone = Loop()
     alone.alone()
     loop = Loop()

@@ -12,8 +12,8 @@ from tests.support.loops import STEPS, Loop
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError
+from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import IdleAttachment, attach
-from oven_learner.loop import connect
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -21,14 +21,22 @@ from tests.support.attached import THIRD_PARTY, equal, weights
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.pretrain import TUNED_LEARNING_RATE, PretrainSettings, build, corpus, parse_start, tokens
+from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
 from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.job import build
 from oven_learner.recipes.pretrain.recipe import RECIPE
-from oven_learner.recipes.pretrain.starts import LEARNING_RATE_RANGE, NAMES
+from oven_learner.recipes.pretrain.settings import (
+    LEARNING_RATE_RANGE,
+    NAMES,
+    TUNED_LEARNING_RATE,
+    PretrainSettings,
+    parse_start,
+)
 from oven_learner.recipes.runner import Job
 from oven_learner.testing import FakeLink
 
@@ -194,7 +202,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
                 mark = int(row[place]) == words.tokenizer.eos_token_id
                 size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
     found = job.evaluate()
-    assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert means(found)[0]["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
     assert found == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
     assert model.training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.mesh_log import LR, Log
 
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.agents import MANY, Agents
 
 QUIET = tuple(f"quiet-{number:02d}" for number in range(11))

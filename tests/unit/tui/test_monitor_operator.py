@@ -21,7 +21,7 @@ from oven_controller.protocol.messages import (
     TallyLine,
 )
 from oven_tui.model.decisions import Decided, Note, matching
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
 
 BASE = recorded()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from tests.support.monitor_log import recorded
 
-from oven_tui.app import MonitorApp
+from oven_tui.app import PANELS, MonitorApp
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import row
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import row
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines, Panel
 from oven_tui.widgets.header import About
-from oven_tui.widgets.panel_registry import PANELS
 
 
 class Counts(Lines, Panel):

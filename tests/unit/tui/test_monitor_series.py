@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_tui.model import braille_chart
-from oven_tui.model.series import BUCKETS, RECENT, Series
+from oven_tui.model.metric_series import BUCKETS, RECENT, Series
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -26,9 +26,9 @@ from oven_controller.protocol.messages import (
     TallyLine,
     Vote,
 )
-from oven_tui.model import view as limits
+from oven_tui.model import monitor_view as limits
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()
 

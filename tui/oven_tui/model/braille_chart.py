@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from oven_tui.model.series import Column
+from oven_tui.model.metric_series import Column
 
 Style: TypeAlias = Literal["noisy", "measured", "set"]
 """`noisy`: raw and dim under a bright average. `measured`: points joined by a bright line. `set`: a knob's steps."""

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from oven_controller.protocol.messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch
-from oven_tui.model.series import Column
+from oven_tui.model.metric_series import Column
 
 FANS = 16
 """Trials whose branches are kept; the oldest are let go."""

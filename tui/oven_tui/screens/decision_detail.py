@@ -13,11 +13,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_controller.log.trial_findings import Trial, changes
 from oven_controller.protocol.messages import Outcome, TallyLine, Vote
-from oven_controller.text.sanitization import clean
-from oven_tui.model.cells import FATES
+from oven_controller.terminal_text import clean
+from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from textual.geometry import Size
 
-from oven_controller.log.run_view import AgentView, text
+from oven_controller.log.run_summary import AgentView, text
 from oven_controller.protocol.messages import Vote
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import fit, glyph, row
-from oven_tui.model.view import MonitorView, Standing
+from oven_tui.model.cell_text import fit, glyph, row
+from oven_tui.model.monitor_view import MonitorView, Standing
 from oven_tui.widgets.base import Lines, Panel
 
 NAME = 15

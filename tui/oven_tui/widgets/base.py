@@ -12,8 +12,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import COLOURS
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import COLOURS
+from oven_tui.model.monitor_view import MonitorView
 
 TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor")
 DOTS = ("line", "raw", "broken", "control", "change", "trace")

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from oven_tui.model.braille_chart import Bounds, Mark, Run, bounds, draw, label
-from oven_tui.model.cells import FATES, clip, fit, glyph, row
+from oven_tui.model.cell_text import FATES, clip, fit, glyph, row
 from oven_tui.model.fans import around
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
 
 GUTTER = 7

@@ -14,11 +14,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import FATES, fit, glyph, row
+from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
-from oven_tui.model.view import MonitorView
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13

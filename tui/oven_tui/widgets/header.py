@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.log.run_view import text
+from oven_controller.log.run_summary import text
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cells import ago, row
-from oven_tui.model.view import MonitorView
+from oven_tui.model.cell_text import ago, row
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
 
 STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}

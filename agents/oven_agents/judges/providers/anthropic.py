@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oven_agents.judges.providers.provider import Answer, Outcome, Question
-from oven_agents.judges.providers.watched import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
 from oven_agents.judges.usage import Usage
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.providers.provider import Answer, Outcome, Question
-from oven_agents.judges.providers.watched import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
 from oven_agents.judges.usage import Usage
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.hf.knobs import beta, clipping, epsilon, mixture, reward_weights, skip
+from oven_learner.hf.knobs import mixture, reward_weights, scalars, skip
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.knobs.user_values import UserValues, check_trainable
 from oven_learner.optim import weight_decay
@@ -22,8 +22,8 @@ __all__ = ["Mixture", "UserValues", "announce", "check_trainable", "mixture", "r
 
 def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:
     """Registers `grad.clip`, `optimizer.weight_decay`, β and ε of this trainer, as far as it has them."""
-    clipping.announce(trainer, actuators, own)
+    scalars.announce_clip(trainer, actuators, own)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep groups of their own
         weight_decay.announce(trainer.optimizer, actuators)
-    beta.announce(trainer, actuators, own, beta_bounds)
-    epsilon.announce(trainer, actuators, own)
+    scalars.announce_beta(trainer, actuators, own, beta_bounds)
+    scalars.announce_epsilon(trainer, actuators, own)

@@ -9,8 +9,3 @@ of the paper's algorithm:
 
 Which teacher it is may be changed by a decision (`teacher.active`). Importing the package needs no torch.
 """
-
-from oven_learner.recipes.distillation.settings import DistillationSettings
-from oven_learner.recipes.distillation.starts import Start, parse_start
-
-__all__ = ["DistillationSettings", "Start", "parse_start"]

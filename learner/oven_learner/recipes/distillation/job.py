@@ -14,15 +14,14 @@ from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
 from oven_controller.protocol.messages import MetricSpec
-from oven_learner.recipes.distillation.settings import DistillationSettings
-from oven_learner.recipes.distillation.starts import Start
+from oven_learner.recipes.distillation.settings import DistillationSettings, Start
 from oven_learner.recipes.grpo.evaluation import accuracy_of
+from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
-from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
+from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.distillation.settings import DistillationSettings
-from oven_learner.recipes.distillation.starts import Start, parse_start
+from oven_learner.recipes.distillation.settings import DistillationSettings, Start, parse_start
 
 
 class DistillationRecipe:

@@ -10,22 +10,5 @@ of the paper's algorithm:
 - several updates a generation (one: every step is on-policy, so the clipped ratio never binds);
 - the mean over a completion's tokens inside its own sum: the loss is DAPO's, over all tokens of the batch.
 
-Importing the package needs no torch; `build` imports it when first asked for.
+Importing the package needs no torch; building its job does.
 """
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-from oven_learner.recipes.grpo.starts import Start, parse_start
-
-if TYPE_CHECKING:
-    from oven_learner.recipes.grpo.job import build
-
-__all__ = ["TUNED_LEARNING_RATE", "GrpoSettings", "Start", "build", "parse_start"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("build"):
-        return getattr(import_module("oven_learner.recipes.grpo.job"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

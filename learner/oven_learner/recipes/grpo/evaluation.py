@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.recipes.grpo.task import Example, pool
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
@@ -20,8 +20,9 @@ def held_out_examples(settings: SortingSettings) -> list[Example]:
 
 def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
-) -> dict[str, float]:
-    """Accuracy per level (`eval/accuracy/<level>`) and its mean over levels (`eval/accuracy`), each 0..1.
+) -> dict[str, float | list[float]]:
+    """Accuracy per level (`eval/accuracy/<level>`), 0..1, and what each example adds to its mean over levels
+    (`eval/accuracy`): a list whose mean that is.
 
     One batch, greedy. The generator's state and the model's mode are put back, and no gradient is made.
     """
@@ -41,20 +42,23 @@ def greedy_accuracy(
     finally:
         model.train(was_training)
     answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    hits = [float(given == asked.answer) for given, asked in zip(answers, examples, strict=True)]
     right: defaultdict[str, list[float]] = defaultdict(list)
-    for given, asked in zip(answers, examples, strict=True):
-        right[asked.level].append(float(given == asked.answer))
-    by_level = {f"eval/accuracy/{level}": sum(hits) / len(hits) for level, hits in right.items()}
-    return {"eval/accuracy": sum(by_level.values()) / len(by_level), **by_level}
+    for hit, asked in zip(hits, examples, strict=True):
+        right[asked.level].append(hit)
+    weight = {level: len(examples) / (len(right) * len(of)) for level, of in right.items()}
+    by_level = {f"eval/accuracy/{level}": sum(of) / len(of) for level, of in right.items()}
+    each = [hit * weight[asked.level] for hit, asked in zip(hits, examples, strict=True)]
+    return {"eval/accuracy": each, **by_level}
 
 
 def accuracy_of(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
-) -> Callable[[], dict[str, float]]:
+) -> Callable[[], dict[str, float | list[float]]]:
     """Measures the greedy accuracy of the policy that `trainer` trains, on the held-out prompts."""
     examples = held_out_examples(settings)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate() -> dict[str, float | list[float]]:
         policy = trainer.accelerator.unwrap_model(trainer.model)
         return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
 

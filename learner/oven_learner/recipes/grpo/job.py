@@ -17,15 +17,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.recipes.grpo.evaluation import accuracy_of
+from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
-from oven_learner.recipes.grpo.settings import GrpoSettings
-from oven_learner.recipes.grpo.starts import Start
+from oven_learner.recipes.grpo.settings import GrpoSettings, Start
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
-from oven_learner.recipes.grpo.tokenizer import build_tokenizer
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_learner.recipes.sorting import LR_BOUNDS, accuracies
+from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 from oven_learner.rewards import Committee, ModelDescription, convene
 
 BETA_BOUNDS = (0.01, 10.0)

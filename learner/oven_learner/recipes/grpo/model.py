@@ -1,8 +1,9 @@
-"""The policy: a Llama small enough for one CPU core."""
+"""The policy, a Llama small enough for one CPU core, and its tokenizer of characters, built in memory."""
 
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -22,3 +23,21 @@ def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+SYMBOLS = ("<pad>", "<eos>", "<unk>", "S", "=", *"0123456789")
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character, padded on the left so that a batch's completions start in the same column."""
+    core = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.grpo.settings import GrpoSettings
-from oven_learner.recipes.grpo.starts import Start, parse_start
+from oven_learner.recipes.grpo.settings import GrpoSettings, Start, parse_start
 
 
 class GrpoRecipe:

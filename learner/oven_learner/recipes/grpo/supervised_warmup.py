@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.recipes.grpo.model import build_model
 from oven_learner.recipes.grpo.task import habit_pairs
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 
 RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
 WEIGHTS, DIGEST = "policy.safetensors", "sha256"

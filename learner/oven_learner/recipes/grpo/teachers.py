@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Trainer
 
-from oven_learner.recipes.grpo.starts import TeacherName
+from oven_learner.recipes.grpo.settings import TeacherName
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
-from oven_learner.recipes.sorting import SortingSettings
+from oven_learner.recipes.sorting_settings import SortingSettings
 from oven_learner.teachers import Teachers
 
 WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {

@@ -11,22 +11,5 @@ Left out of the usual recipe:
 - half precision, gradient accumulation and sharding, which Trainer has and this size has no use for.
 
 What is measured is held out by file, and in bits per byte, which does not depend on the tokenizer. Importing the
-package needs no torch; `build` imports it when first asked for.
+package needs no torch; building its job does.
 """
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE, PretrainSettings
-from oven_learner.recipes.pretrain.starts import Start, parse_start
-
-if TYPE_CHECKING:
-    from oven_learner.recipes.pretrain.job import build
-
-__all__ = ["TUNED_LEARNING_RATE", "PretrainSettings", "Start", "build", "parse_start"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("build"):
-        return getattr(import_module("oven_learner.recipes.pretrain.job"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

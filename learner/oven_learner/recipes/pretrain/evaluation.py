@@ -30,30 +30,36 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict
 
 
 @torch.no_grad()
-def bits_per_byte(model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor) -> dict[str, float]:
-    """`eval/bits_per_byte` over all rows, and of each sub-corpus where there are several.
+def bits_per_byte(
+    model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
+) -> dict[str, float | list[float]]:
+    """`eval/bits_per_byte` as what each row adds to it, a list whose mean is that of all rows; and of each sub-corpus
+    where there are several.
 
     The surprise at a row's tokens but the first, in bits, over the bytes that these tokens stand for (`byte_lengths`,
     int64 [vocabulary]). Marks between files are predicted, and are not bytes. No generator is used; the model's mode is
     put back.
     """
-    nats: dict[str, float] = {}
+    nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training
     model.train(False)
     try:
         for name, of in rows.items():
-            nats[name] = math.fsum(_surprise(model, batch.to(model.device)) for batch in torch.split(of, BATCH))
+            nats[name] = [one for batch in torch.split(of, BATCH) for one in _surprise(model, batch.to(model.device))]
             sizes[name] = int(byte_lengths[of[:, 1:]].sum())
     finally:
         model.train(was_training)
-    found = {METRIC: sum(nats.values()) / (math.log(2) * sum(sizes.values()))}
+    each = [one for of in nats.values() for one in of]
+    unit = math.log(2) * sum(sizes.values()) / len(each)
+    found: dict[str, float | list[float]] = {METRIC: [one / unit for one in each]}
     if len(rows) > 1:
-        found |= {f"{METRIC}/{name}": nats[name] / (math.log(2) * sizes[name]) for name in rows}
+        found |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
     return found
 
 
-def _surprise(model: PreTrainedModel, batch: Tensor) -> float:
-    """Nats, summed over a batch [rows, length]."""
+def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
+    """Nats of each row of a batch [rows, length], summed over it."""
     logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
-    return float(cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten(), reduction="sum"))
+    surprise: Tensor = cross_entropy(logits.transpose(1, 2).float(), batch[:, 1:], reduction="none")
+    return [float(one) for one in surprise.sum(1)]

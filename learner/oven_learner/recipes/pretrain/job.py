@@ -14,8 +14,7 @@ from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows
 from oven_learner.recipes.pretrain.model import build_model
-from oven_learner.recipes.pretrain.settings import PretrainSettings
-from oven_learner.recipes.pretrain.starts import Start
+from oven_learner.recipes.pretrain.settings import PretrainSettings, Start
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 
 LR_BOUNDS = (0.001, 1000.0)
@@ -43,7 +42,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     )
     plug_in(trainer, mixture)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate() -> dict[str, float | list[float]]:
         return bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
 
     return Job(

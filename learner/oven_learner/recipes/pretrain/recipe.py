@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oven_learner.recipes.base import Order
-from oven_learner.recipes.pretrain.settings import PretrainSettings
-from oven_learner.recipes.pretrain.starts import Start, parse_start
+from oven_learner.recipes.pretrain.settings import PretrainSettings, Start, parse_start
 
 
 class PretrainRecipe:

@@ -1,1 +1,0 @@
-"""Text for terminals: cleaned of control characters and wrapped."""

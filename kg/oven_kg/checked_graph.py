@@ -1,0 +1,52 @@
+"""Loading of a graph that passes the lint: the built-in one, a file's, or a randomized control."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from oven_controller import plugins
+from oven_controller.errors import ConfigError
+from oven_kg.graph.graph_yaml import Records, read
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.lint import lint
+from oven_kg.graph.randomized_control import shuffled as permuted
+from oven_kg.loaders.triples import WHOLE, bounded, gather
+
+YAML: Final = (".yaml", ".yml")
+
+
+def read_graph(path: Path | None) -> Records:
+    """The built-in graph if there is no path. Raises UnknownNameError for a suffix that no loader is named by, and
+    ConfigError for what cannot be read."""
+    if path is None:
+        return read()
+    if path.suffix.lower() in YAML:
+        return read(bounded(path, WHOLE))
+    loader = plugins.load("kg_loaders", "loader for files of the kind", path.suffix.lower().removeprefix("."))
+    return gather(path, loader(path))
+
+
+def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
+    """The built-in graph, or the one in `path`; with the seed `shuffled` its control. Raises ConfigError with the first
+    faults if the lint finds any."""
+    if shuffled is not None:
+        name = str(path or "the built-in graph")
+        return _checked(
+            permuted(_checked(read_graph(path), name).records, shuffled), f"{name}, shuffled by {shuffled},"
+        )
+    return _builtin() if path is None else _checked(read_graph(path), str(path))
+
+
+@cache
+def _builtin() -> Knowledge:
+    return _checked(read_graph(None), "the built-in graph")
+
+
+def _checked(records: Records, name: str) -> Knowledge:
+    faults = lint(records)
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
+    return Knowledge(records)

@@ -1,0 +1,71 @@
+"""Text for a terminal's cells: cleaned of control characters, cut to a width, joined in rows."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+
+from oven_controller.terminal_text import clean
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.decisions import Fate
+
+GLYPHS = "●■▲◆★✚▼♦"
+COLOURS = 6
+FATES: dict[Fate, tuple[str, str, str]] = {
+    "pending": ("◌", "pending", "warn"),
+    "applied": ("✔", "applied", "good"),
+    "noop": ("=", "no-op", "dim"),
+    "failed": ("✗", "not applied", "bad"),
+    "rejected": ("–", "rejected", "dim"),
+    "advised": ("?", "to approve", "warn"),
+    "approved": ("✓", "approved", "dim"),
+    "withheld": ("○", "withheld", "dim"),
+    "trying": ("◌", "on trial", "warn"),
+    "tried": ("○", "tried", "dim"),
+}
+"""Fate → glyph, words, kind of text."""
+
+
+def fit(text: str, width: int) -> str:
+    """Exactly `width` cells: padded, or cut with an ellipsis."""
+    text = clean(text)
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    return set_cell_size(text, width)
+
+
+def clip(text: str, width: int) -> str:
+    """At most `width` cells."""
+    text = clean(text)
+    return text if cell_len(text) <= width else fit(text, width)
+
+
+def glyph(place: int) -> Run:
+    """An agent's sign by its place among the agents: shape and colour, so that neither is needed alone."""
+    return GLYPHS[place % len(GLYPHS)], f"agent-{place % COLOURS}"
+
+
+def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run]:
+    """One row of exactly `width` cells. The right part stays whole, the left one is cut."""
+    right = [(clean(text), kind) for text, kind in right or []]
+    room = width - sum(cell_len(text) for text, _ in right)
+    if room < 0:
+        right, room = [(fit("".join(text for text, _ in right), width), right[0][1])], 0
+    made: list[Run] = []
+    for text, kind in left:
+        text = clip(text, room)
+        if text:
+            made.append((text, kind))
+        room -= cell_len(text)
+        if room <= 0:
+            break
+    return [*made, (" " * max(0, room), "blank"), *right]
+
+
+def ago(seconds: float) -> str:
+    """A length of time, in the largest unit that fits."""
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 86400 else f"{seconds / 86400:.0f} d"

@@ -1,0 +1,352 @@
+"""The monitor's view: a fold over the log's events in bounded memory, without a clock or I/O.
+
+Curves: oven_tui.model.metric_series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until
+its ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit
+left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal
+
+from oven_controller.log.run_summary import RunSummary, text, training_signal
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import (
+    AgentStatus,
+    BallotOpened,
+    BranchObservation,
+    CommandAnswer,
+    Decision,
+    Observation,
+    OperatorCommand,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    TrialEnded,
+    TrialStarted,
+    Vote,
+)
+from oven_tui.model.braille_chart import Style
+from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.model.fans import Fans
+from oven_tui.model.metric_series import Series
+
+ENTRIES = 2000
+METRICS = 256
+AGENTS = 64
+OPEN = 64
+MARKS = 256
+STALLED_S = 15.0
+
+State = Literal["waiting", "live", "held", "stalled", "ended"]
+Standing = Literal["live", "silent", "left"]
+
+
+class MonitorView:
+    """Feed it the log's events in order. An event that it has seen is ignored."""
+
+    def __init__(self) -> None:
+        self.run = RunSummary()
+        self.series: dict[str, Series] = {}
+        self.steps = Series()
+        self.fans = Fans()
+        """Branches of trials: in no series."""
+        self.entries: list[Entry] = []
+        self.forgotten = 0
+        """Entries that came before the first of `entries`."""
+        self.open: dict[str, Open] = {}
+        self.marks: dict[str, tuple[int, str, str]] = {}
+        """Decision (or command) id → tick, author, fate: what charts mark."""
+        self.agents: list[str] = []
+        """In the order in which they were first heard, which is also the order of their glyphs."""
+        self.reputations: dict[str, float] = {}
+        """Agent → its weight after the last outcome; absent before the first."""
+        self.faults: deque[str] = deque(maxlen=20)
+        self.left_out = 0
+        self.pace_s = 0.0
+        """Seconds between observations, as a moving average."""
+        self.version = 0
+        """Grows with every event of the list of decisions."""
+        self._votes: dict[str, dict[str, Vote]] = {}
+        self._place: dict[str, int] = {}
+        self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
+        self._observed: datetime | None = None
+        self._played_upto = -1  # ticks of a branch that was kept: they took no time when they come again
+
+    def feed(self, event: Event) -> None:
+        if event.seq <= self.run.seq:
+            return
+        self.run.feed(event)
+        for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
+            self._agent(name)
+        match event.body:
+            case Observation() as body:
+                self._observation(event, body)
+            case Vote() as body:
+                self._vote(event.author, body)
+            case BallotOpened() as body:
+                self._ballot(event, body)
+            case Decision() as body:
+                self._decision(event, body)
+            case Receipt() as body:
+                self._receipt(body)
+            case Outcome() as body:
+                self._outcome(body)
+            case TrialStarted() | BranchObservation() | TrialEnded() as body:
+                self._trial(event, body)
+            case Malformed() as body:
+                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
+            case _:
+                self._noted(event)
+
+    def _noted(self, event: Event) -> None:
+        """Events that become notes in the list: of the learner, the agents and the operators."""
+        step = self.run.step
+        match event.body:
+            case RunStarted() as body:
+                again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
+                self._knobs()
+                self._lost_trial()
+                self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
+            case RunEnded() as body:
+                detail = f": {body.detail}" if body.detail else ""
+                self._measure(max(self.run.tick, body.tick), body.metrics)
+                self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
+            case AgentStatus(state="notice") as body:
+                self._enter(Note(event.seq, step, event.author, body.reason))
+            case OperatorCommand() as body:
+                self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
+                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body)))
+            case CommandAnswer() as body if not body.done:
+                self._enter(Note(event.seq, step, "mesh", f"{body.action} refused: {body.reason}"))
+            case _:
+                pass
+
+    def _ballot(self, event: Event, body: BallotOpened) -> None:
+        if len(self.open) >= OPEN or body.id in self._closed:
+            return
+        votes = self._votes.get(body.actuator, {})
+        mine = {name: vote for name, vote in votes.items() if name in body.eligible}
+        self.open[body.id] = Open(event.seq, self.run.step, body, mine)
+        self.version += 1
+
+    def _agent(self, name: str) -> None:
+        if len(self.agents) < AGENTS:
+            self.agents.append(name)
+        else:
+            del self.run.agents[name]
+            self.left_out += 1
+
+    def _trial(self, event: Event, body: TrialStarted | BranchObservation | TrialEnded) -> None:
+        """A trial begins, is played or ends: the decisions that it measures say so."""
+        match body:
+            case BranchObservation() if body.trial == self.run.trials.under_way:
+                self._paced(event)
+                self.fans.add(body, self.run.tick, {name: series.last for name, series in self.series.items()})
+            case TrialEnded() if (fan := self.fans.end(body)) is not None:
+                self._played_upto = fan.last_tick
+        trial = self.run.trials.by_id.get(body.id if isinstance(body, TrialStarted) else body.trial)
+        for index, arm in enumerate(trial.started.arms if trial is not None else ()):
+            for decision in arm.decisions:
+                self._amend(decision, trial=trial, arm=index)
+
+    def _lost_trial(self) -> None:
+        """The learner started again: what was under way ends without a result."""
+        self.fans.stop()
+        for entry in self.entries:
+            if isinstance(entry, Decided) and entry.trial is not None and entry.trial.ended is None:
+                self._amend(entry.decision.id, trial=self.run.trials.by_id.get(entry.trial.started.id, entry.trial))
+
+    def _paced(self, event: Event) -> None:
+        if self._observed is not None:
+            gap = max(0.0, (event.time - self._observed).total_seconds())
+            self.pace_s = gap if not self.pace_s else self.pace_s + (gap - self.pace_s) / 10
+        self._observed = event.time
+
+    def _observation(self, event: Event, body: Observation) -> None:
+        if body.tick > self._played_upto:
+            self._paced(event)
+        self._observed = event.time
+        self.steps.add(self.run.tick, body.step)
+        self._measure(self.run.tick, body.metrics)
+
+    def _measure(self, tick: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            series = self.series.get(name)
+            if series is None:
+                if len(self.series) >= METRICS:
+                    self.left_out += 1
+                    continue
+                series = self.series[name] = Series()
+            series.add(tick, value)
+
+    def _knobs(self) -> None:
+        """Scalar settings are curves, too: a point for each change."""
+        specs = self.run.started.actuators if self.run.started else ()
+        values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
+        scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
+        self._measure(self.run.tick, scalars)
+
+    def _vote(self, agent: str, vote: Vote) -> None:
+        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.started.actuators)
+        if not known or agent not in self.run.agents:
+            return  # no ballot will open on it
+        self._votes.setdefault(vote.actuator, {})[agent] = vote
+        for ballot_id, ballot in self.open.items():
+            meant = ballot.opened.actuator == vote.actuator and vote.ballot in ("", ballot_id)
+            if meant and agent in ballot.opened.eligible:
+                self.open[ballot_id] = replace(ballot, votes={**ballot.votes, agent: vote})
+                self.version += 1
+
+    def _decision(self, event: Event, body: Decision) -> None:
+        ballot = self.open.pop(body.ballot, None)
+        self._closed.append(body.ballot)
+        opened = ballot.opened if ballot else None
+        said = {line.agent for line in body.tally if line.stance != "silent"}
+        votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
+        self._votes.pop(body.actuator, None)
+        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
+        self._place[body.id] = self.forgotten + len(self.entries)
+        self._enter(entry)
+        if body.verdict in ("adopted", "tried"):
+            self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
+        if body.of:
+            self._amend(body.of, approved=True)
+
+    def _receipt(self, body: Receipt) -> None:
+        self._knobs()
+        entry = self._amend(body.decision_id, receipt=body)
+        if entry is not None:
+            self._mark(body.decision_id, body.tick, entry.proposer, entry.fate)
+
+    def _outcome(self, body: Outcome) -> None:
+        for line in body.lines:
+            if line.agent in self.run.agents:
+                self.reputations[line.agent] = line.after
+        self._amend(body.decision_id, outcome=body)
+
+    def _amend(self, decision_id: str, **change: Any) -> Decided | None:
+        """The outcome of a decision that is still in the list."""
+        place = self._place.get(decision_id)
+        if place is None:
+            return None
+        decided = self.entries[place - self.forgotten]
+        assert isinstance(decided, Decided)
+        self.entries[place - self.forgotten] = entry = replace(decided, **change)
+        self.version += 1
+        return entry
+
+    def _enter(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.version += 1
+        if len(self.entries) > ENTRIES + 256:  # some at a time: each cut moves the whole list
+            old, self.entries = self.entries[:256], self.entries[256:]
+            self.forgotten += len(old)
+            for gone in old:
+                if isinstance(gone, Decided) and self._place.get(gone.decision.id, 0) < self.forgotten:
+                    self._place.pop(gone.decision.id, None)
+
+    def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
+        self.marks[key] = (tick, author, fate)
+        if len(self.marks) > MARKS:
+            del self.marks[next(iter(self.marks))]
+
+    def rows(self) -> list[Entry]:
+        """The list of decisions, the newest last; what is still open stands after what is closed."""
+        return [*self.entries, *self.open.values()]
+
+    def state(self, silent_s: float) -> State:
+        """`silent_s`: seconds since the last event, by the reader's clock."""
+        if self.run.started is None:
+            return "waiting"
+        if self.run.ended is not None:
+            return "ended"
+        if self.run.held:
+            return "held"
+        return "stalled" if silent_s > max(STALLED_S, 10 * self.pace_s) else "live"
+
+    def standing(self, agent: str) -> Standing:
+        """`silent`: longer than the run's rules allow, so the mesh has lost it."""
+        seen = self.run.agents[agent]
+        if not seen.live:
+            return "left"
+        limit = self.run.started.rules.silent_ticks if self.run.started else 0
+        return "silent" if limit and self.run.tick - seen.heard_tick > limit else "live"
+
+    def charted(self) -> list[str]:
+        """All that has a curve, what matters most first: the training signal, the held-out metric, the learning rate
+        and the gradient's norm, each if the run has it, then KL and entropy, then the rest by name."""
+        declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
+        names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
+        rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
+        wanted = [
+            training_signal(names),
+            self.run.target(),
+            *self.run.held_out()[:1],
+            rate,
+            *("grad_norm", "kl", "entropy", "loss"),
+        ]
+        return list(dict.fromkeys([*(name for name in wanted if name in names), *sorted(names)]))
+
+    def newest_tick(self) -> int:
+        """The newest tick that a chart shows: the run's, or that of a branch that is being played."""
+        return max(self.run.tick, self.fans.newest_tick())
+
+    def style(self, name: str) -> Style:
+        if name in self.run.knobs or name == "learning_rate":
+            return "set"
+        return "measured" if name in self.run.held_out() else "noisy"
+
+    def end_tick(self) -> int | None:
+        """The tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
+        most = self.run.started.horizon.max_steps if self.run.started else None
+        return self.run.tick + max(0, most - self.run.step) if most is not None else None
+
+    def step_at(self, tick: int) -> int:
+        """The optimizer step at a tick; beyond the newest as many steps as ticks."""
+        if not self.steps.count:
+            return tick
+        if tick > self.steps.last_tick:
+            return self.run.step + tick - self.steps.last_tick
+        found = self.steps.at(tick)
+        return int(found) if found == found else 0
+
+    def frozen(self) -> MonitorView:
+        """A copy that stays as it is while this one continues."""
+        made = copy(self)
+        made.run = copy(self.run)
+        made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
+        for field in (
+            "metrics",
+            "first",
+            "still",
+            "knobs",
+            "receipts",
+            "advised",
+            "autonomy",
+            "muted",
+            "commands",
+            "trying",
+        ):
+            setattr(made.run, field, dict(getattr(self.run, field)))
+        made.run.trials, made.fans = self.run.trials.copy(), self.fans.copy()
+        made.series = {name: series.copy() for name, series in self.series.items()}
+        made.steps = self.steps.copy()
+        made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
+        made.reputations = dict(self.reputations)
+        made.agents, made.faults = list(self.agents), self.faults.copy()
+        return made
+
+
+def asked(command: OperatorCommand) -> str:
+    """What an operator asked for, in a few words."""
+    value = "" if command.value is None else text(command.value)
+    parts = (command.action, command.of, command.actuator, command.agent, command.autonomy or "", value)
+    said = " ".join(part for part in parts if part)
+    return f"{said}: {command.reason}" if command.reason else said

@@ -29,7 +29,8 @@ class BestCopy:
         assert reading is not None  # every trainee announces one
         self._metric, self._sign = reading.name, 1 if reading.better == "up" else -1
         self._trainee, self._take, self._restore = trainee, take, restore
-        self._best, self._copy = -math.inf, None
+        self._best = -math.inf
+        self._copy: tuple[int, Any] | None = None
         actuators.action(RESTORE_BEST, self._go_back, effect="moves_weights", unit="step")
 
     def look(self, metrics: Mapping[str, float]) -> None:

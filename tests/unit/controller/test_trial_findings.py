@@ -17,7 +17,7 @@ from oven_controller.log.explanation import Explanations
 from oven_controller.log.mesh_report import lines, report_of
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.log.replay import Replay, replay
-from oven_controller.log.run_view import RunView
+from oven_controller.log.run_summary import RunSummary
 from oven_controller.log.trial_findings import Trials
 from oven_controller.log.vote_calibration import claims
 from oven_controller.protocol.events import Event
@@ -35,8 +35,8 @@ def folded(events: list[Event]) -> Trials:
     return trials
 
 
-def viewed(events: list[Event]) -> RunView:
-    view = RunView()
+def viewed(events: list[Event]) -> RunSummary:
+    view = RunSummary()
     for event in events:
         view.feed(event)
     return view

@@ -15,8 +15,8 @@ from oven_controller.protocol.messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch, draw
 from oven_tui.model.decisions import Decided, matching
 from oven_tui.model.fans import POINTS, Fan, Fans, around
-from oven_tui.model.series import Column
-from oven_tui.model.view import MonitorView
+from oven_tui.model.metric_series import Column
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
 from oven_tui.widgets.header import About, Header
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from oven_controller.mesh.actuator_values import show
+from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import (
     BranchObservation,
     LogMessage,
@@ -98,7 +99,7 @@ class Trials:
     """Gradient steps that trials have thrown away."""
     _fall_is_better: frozenset[str] = frozenset()
 
-    def feed(self, body: LogMessage) -> Trial | None:
+    def feed(self, body: LogMessage | Malformed) -> Trial | None:
         """The trial that this message was about; None where it was about none."""
         match body:
             case RunStarted():

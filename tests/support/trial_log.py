@@ -43,7 +43,7 @@ class TrialRecording(Recording):
         """The newest trial that the mesh ordered."""
         return next(o.message for o in reversed(self.outputs) if isinstance(o.message, TrialStarted))
 
-    def propose(self, value: float, actuator: str = LR) -> None:
+    def try_out(self, value: float, actuator: str = LR) -> None:
         """A proposal that is tried at the next tick."""
         self.say(
             "lr", "propose", actuator, value=value, confidence=0.9, target="reward", expected_change=0.05,

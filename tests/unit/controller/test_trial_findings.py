@@ -31,7 +31,7 @@ EVENTS = two_trials()
 def folded(events: list[Event]) -> Trials:
     trials = Trials()
     for event in events:
-        trials.feed(event.body)  # type: ignore[arg-type]
+        trials.feed(event.body)
     return trials
 
 
@@ -160,9 +160,9 @@ def test_a_trial_that_the_recording_does_not_have_is_given_up_at_once() -> None:
     log.join("lr", moves=(LR,), speciality=(LR,))
     log.begin()
     log.observe(50)
-    log.propose(0.4)
+    log.try_out(0.4)
     log.observe(30)
-    log.propose(3.0)
+    log.try_out(3.0)
     recorded = [event for event in log.events if not isinstance(event.body, TrialStarted)]
     loop = OpenLoop("r")
     for event in recorded:
@@ -177,11 +177,11 @@ def test_the_graph_is_told_of_both_what_was_kept_and_what_was_not() -> None:
         ((f"{LR}:down",), True),
         ((f"{LR}:up",), False),
     ]
-    assert [report.id for report in found] == [f"r/{event.body.id}" for event in EVENTS if _is_tried(event)]
+    assert [report.id for report in found] == [f"r/{decision.id}" for decision in map(_tried, EVENTS) if decision]
 
 
-def _is_tried(event: Event) -> bool:
-    return isinstance(event.body, Decision) and event.body.verdict == "tried"
+def _tried(event: Event) -> Decision | None:
+    return event.body if isinstance(event.body, Decision) and event.body.verdict == "tried" else None
 
 
 def test_a_measured_outcome_is_held_against_the_confidence_whether_kept_or_not() -> None:

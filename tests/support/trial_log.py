@@ -114,7 +114,7 @@ def begun() -> TrialRecording:
         log.join(agent, moves=tuple(spec.name for spec in SPECS), speciality=(LR,) if agent == "lr" else ())
     log.begin()
     log.observe(50)
-    log.propose(0.4)
+    log.try_out(0.4)
     return log
 
 
@@ -133,7 +133,7 @@ def two_trials() -> list[Event]:
     log.branch(1, rise=0.01)
     log.end_trial(kept=1)
     log.observe(30)
-    log.propose(1.5)
+    log.try_out(1.5)
     log.branch(0, rise=0.004)
     log.branch(1, rise=-0.02)
     log.end_trial(kept=0, gain=-0.043, rise=0.004)

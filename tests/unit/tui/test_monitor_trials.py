@@ -114,11 +114,13 @@ def test_a_tried_decision_says_how_far_its_trial_is_and_what_it_showed() -> None
     assert matching("!kept:")(lost) is False and matching("kept: step:50-60")(kept)
 
 
-def test_a_refused_trial_leaves_its_decision_undone() -> None:
+def test_a_refused_trial_leaves_its_decision_undone_and_what_passed_is_adopted_without() -> None:
     log = begun()
-    log.end_trial(refused="the run is held")
-    (entry,) = decided(fold(log.events))
-    assert (entry.fate, entry.finding) == ("failed", "not kept: the trial was refused: the run is held")
+    log.end_trial(refused="the model is sharded")
+    by_verdict = {entry.decision.verdict: entry for entry in decided(fold(log.events))}
+    tried = by_verdict["tried"]
+    assert (tried.fate, tried.finding) == ("failed", "not kept: the trial was refused: the model is sharded")
+    assert "it could not be tried (the model is sharded)" in by_verdict["adopted"].decision.reason
 
 
 def test_a_learner_that_starts_again_ends_what_was_under_way() -> None:

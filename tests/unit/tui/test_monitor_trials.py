@@ -117,8 +117,10 @@ def test_a_tried_decision_says_how_far_its_trial_is_and_what_it_showed() -> None
 def test_a_refused_trial_leaves_its_decision_undone() -> None:
     log = begun()
     log.end_trial(refused="the run is held")
-    (entry,) = decided(fold(log.events))
-    assert (entry.fate, entry.finding) == ("failed", "not kept: the trial was refused: the run is held")
+    view = fold(log.events)
+    entry, instead = decided(view)
+    assert (entry.fate, entry.finding) == ("failed", "not tried: the run is held")
+    assert (instead.fate, instead.finding, view.run.not_kept) == ("pending", "", 0)
 
 
 def test_a_learner_that_starts_again_ends_what_was_under_way() -> None:

@@ -36,10 +36,21 @@ class Trial:
     """Steps of that arm."""
 
     @property
+    def refused(self) -> bool:
+        """Whether the learner played none of it."""
+        return self.ended is not None and self.ended.status == "refused"
+
+    @property
     def progress(self) -> str:
         """Which arm is being played, and how far, as in "trial: arm 1 of 1, step 5 of 8"."""
         who = f"arm {self.arm} of {len(self.started.arms) - 1}" if self.arm else "control"
         return f"trial: {who}, step {self.played} of {max(self.played, self.started.steps)}"
+
+    def measured(self, arm: int) -> bool:
+        """Whether this arm was tried, as far as the trial came: the mesh adopts without what could not be."""
+        if self.ended is None or self.ended.status != "completed":
+            return not self.refused
+        return arm < len(self.ended.arms) and self.ended.arms[arm].gain is not None
 
     def kept(self, arm: int) -> bool:
         """Whether the run continued with this arm."""
@@ -58,7 +69,8 @@ class Trial:
         if self.ended is None:
             return "no result: the learner started again during the trial" if self.lost else self.progress
         if self.ended.status != "completed":
-            return f"not kept: the trial was {self.ended.status}: {self.ended.reason}"
+            verdict = "not tried" if self.refused else "not kept: the trial was interrupted"
+            return f"{verdict}: {self.ended.reason}"
         verdict = "kept" if self.kept(arm) else "not kept"
         if not (difference := self.difference(arm)):
             why = self.ended.arms[arm].reason if arm < len(self.ended.arms) else ""

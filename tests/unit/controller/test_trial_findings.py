@@ -54,7 +54,7 @@ def test_a_finding_has_the_difference_its_error_and_its_price() -> None:
     assert after(0, -0.0431) == f"not kept: -0.043 ± 0.021 {READING} for 12 extra steps"
     assert after(0, None) == "not kept: it was not read"
     assert after(0, float("nan")) == f"not kept: +nan ± 0.021 {READING} for 12 extra steps"
-    assert after(refused="nothing is held out") == "not kept: the trial was refused: nothing is held out"
+    assert after(refused="nothing is held out") == "not tried: nothing is held out"
 
 
 def test_where_lower_is_better_a_fall_is_a_fall() -> None:

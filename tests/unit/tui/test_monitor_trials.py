@@ -98,7 +98,7 @@ def test_a_change_is_drawn_over_the_line_a_control_under_it_and_a_trace_within_t
     branches = [Branch(line, "control"), Branch([column(4, 0.5), column(7, 0.5)], "change")]
     rows = draw(line, Bounds(0, 1), "measured", {}, 4, 1, branches)
     assert [kind for _, kind in rows[0]] == ["line", "change"]
-    outside = [Branch([column(1, 0.5), column(2, 9.0)], kind) for kind in ("trace", "change")]
+    outside = [Branch([column(1, 0.5), column(2, 9.0)], kind) for kind in ("trace", "change")]  # type: ignore[arg-type]
     assert [len(branch.columns) for branch in around(outside, Bounds(0, 1))] == [1, 2]
     for (width, height), style in product([(1, 1), (9, 3)], ["noisy", "measured", "set"]):
         drawn = draw([], Bounds(0, 1), style, {}, width, height, outside)  # type: ignore[arg-type]
@@ -114,13 +114,13 @@ def test_a_tried_decision_says_how_far_its_trial_is_and_what_it_showed() -> None
     assert matching("!kept:")(lost) is False and matching("kept: step:50-60")(kept)
 
 
-def test_a_refused_trial_leaves_its_decision_undone_and_what_passed_is_adopted_without() -> None:
+def test_a_refused_trial_leaves_its_decision_undone() -> None:
     log = begun()
-    log.end_trial(refused="the model is sharded")
-    by_verdict = {entry.decision.verdict: entry for entry in decided(fold(log.events))}
-    tried = by_verdict["tried"]
-    assert (tried.fate, tried.finding) == ("failed", "not kept: the trial was refused: the model is sharded")
-    assert "it could not be tried (the model is sharded)" in by_verdict["adopted"].decision.reason
+    log.end_trial(refused="the run is held")
+    view = fold(log.events)
+    entry, instead = decided(view)
+    assert (entry.fate, entry.finding) == ("failed", "not tried: the run is held")
+    assert (instead.fate, instead.finding, view.run.not_kept) == ("pending", "", 0)
 
 
 def test_a_learner_that_starts_again_ends_what_was_under_way() -> None:
@@ -146,9 +146,9 @@ def test_the_detail_has_arms_readings_steps_and_seconds() -> None:
 
 
 def shown(entry: Decided) -> str:
-    written = StringIO()
-    Console(width=140, file=written).print(Group(*content(entry)))
-    return written.getvalue()
+    console = Console(width=140, file=StringIO())
+    console.print(Group(*content(entry)))
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_header_follows_a_trial() -> None:

@@ -150,7 +150,7 @@ def connect(
             unmeasured=gauges.unmeasured if gauges is not None else {},
         )
         client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
-        client.branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client.put_back())
+        client.branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step)
         client.start(step)
         client.hooks = hooks.pop_all()
     client.began(step)
@@ -177,7 +177,8 @@ def _branch(
     scheduler: Any,
     evaluation: Evaluation | None,
     metrics: tuple[MetricSpec, ...],
-    put_back: Callable[[], object],
+    client: Callable[[], LoopClient],
+    began_at: int,
 ) -> LoopBranch | None:
     """None where not all that trains is known."""
     if model is None or rate is None:
@@ -194,9 +195,10 @@ def _branch(
 
     def moved() -> None:
         rate.moved()
-        put_back()
+        client().put_back()
 
-    return LoopBranch(TrainingState(model, rate.scale.optimizer, scheduler), reading, measure, moved)
+    training = TrainingState(model, rate.scale.optimizer, scheduler)
+    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at)
 
 
 def _gauges(

@@ -35,10 +35,14 @@ class LoopBranch:
         reading: MetricSpec | None,
         measure: Callable[[], Sequence[float]],
         moved: Callable[[], object] = lambda: None,
+        *,
+        begun: Callable[[], bool] = lambda: True,
     ) -> None:
         """`reading` is None where nothing is measured by example; `measure` returns the value of each, and changes
-        nothing. `moved` is called when something else than a step has changed weights and rates."""
+        nothing. `moved` is called when something else than a step has changed weights and rates. `begun`: whether a
+        step was made."""
         self._training, self._reading, self._measure, self._moved = training, reading, measure, moved
+        self._begun = begun
         self._tape = Tape()
         self._epoch = 0
         self._left: int | None = None
@@ -88,7 +92,7 @@ class LoopBranch:
         return len(self._tape)
 
     def problem(self) -> str:
-        """Before anything is read it is taken for granted that the loop will read through `batches`."""
+        """Before the first step it is taken for granted that the loop will read through `batches`."""
         if sharded := snapshot.sharded(self._training.model):
             return f"{sharded}, and its parts cannot be copied rank by rank: train it whole"
         if self._reading is None:
@@ -96,17 +100,14 @@ class LoopBranch:
                 "nothing is held out example by example: have evaluate= return the value of each example in a list, "
                 "under a name whose better direction is known"
             )
+        if self._begun() and not self._is_read:
+            return "the batches cannot be given again: iterate over client.batches(loader) in the place of the loader"
         if self._ended_within:
             return (
                 "the data ended within the trial, and what the loop does between epochs is not played again: let one "
                 "loader go over the data several times"
             )
         return self._training.does_not_fit()
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the loop reads its batches through `batches`; without it none can be given again."""
-        return self._is_read
 
     def take(self) -> LoopState:
         state = LoopState(self._tape.position, self._epoch, self._left, self._training.take(), random_state.take())

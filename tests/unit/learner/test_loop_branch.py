@@ -101,6 +101,16 @@ def test_who_measures_nothing_by_example_hears_why() -> None:
         assert list(client.batches([1, 2])) == [1, 2]
 
 
+def test_who_reads_past_it_hears_why() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with oven.connect(model=model, optimizer=optimizer, evaluate=lambda: {"loss": [1.0]}, link=FakeLink()) as client:
+        assert client.branch is not None
+        assert not client.branch.problem()
+        client.observe(1, {})
+        assert "client.batches(loader)" in client.branch.problem()
+
+
 def test_a_tape_gives_again_what_was_read() -> None:
     source = iter(range(100))
     tape = Tape()

@@ -8,7 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from oven_controller.mesh.state import held_out
 from oven_controller.protocol.messages import (
     LearnerMessage,
     LogMessage,
+    MetricSpec,
     Observation,
     RunStarted,
     TrialArm,
@@ -185,10 +186,14 @@ class Copies:
     """What stands for the training's own examples: other ones, or a planted reading."""
     live: int = 0
     most: int = 0
-    reading: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.reading = self.training.reading
+    @property
+    def by_clock(self) -> bool:
+        return self.training.by_clock
+
+    @property
+    def reading(self) -> MetricSpec:
+        return self.training.reading
 
     def problem(self) -> str:
         return self.training.problem()

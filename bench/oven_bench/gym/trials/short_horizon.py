@@ -71,7 +71,7 @@ def tried(make: Make, kind: str, seed: int, steps: int, starts: Sequence[int] = 
 
 def _looks(trainee: Trainee, start: int, steps: int) -> dict[float, tuple[Seen, Seen]]:
     """Factor → the trial without a cool-down, and with it. All of them begin from one state, a step behind `start`,
-    each with a client of its own."""
+    each with its own client."""
     while trainee.gradient_steps < start:
         trainee.train_step()
     state = trainee.branch_state()

@@ -13,7 +13,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
 from oven_bench.gym.score import healthy
 from oven_bench.gym.trainee_factory import Make, make
-from oven_bench.gym.trials import bit_equality, coverage, healthy_runs, null_trials
+from oven_bench.gym.trials import bit_equality, coverage, healthy_runs, null_trials, planted_arms
 from oven_bench.gym.trials.bit_equality import Compared
 from oven_bench.gym.trials.coverage import LARGE, SMALL, Effect
 from oven_bench.gym.trials.healthy_runs import Played
@@ -84,7 +84,7 @@ def measure(found: Found, make: Make, size: Size) -> Iterator[str]:
 
 def parts(size: Size) -> int:
     """How often `measure` yields."""
-    arms = sum(len(bit_equality.arms(kind, bit_equality.BEGIN)) for kind in TASKS)
+    arms = sum(len(planted_arms.arms(kind, bit_equality.BEGIN)) for kind in TASKS)
     of_tasks = len(TASKS) * (size.nulls + len(size.seeds))
     return len(size.seeds) * (arms + 1) + of_tasks + len(healthy_runs.families()[:: size.every])
 

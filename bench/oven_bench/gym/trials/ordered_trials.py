@@ -184,12 +184,9 @@ class Copies:
     training: Branchable
     examples_of: Callable[[], Sequence[float]]
     """What stands for the training's own examples: other ones, or a planted reading."""
+    by_clock: bool = False
     live: int = 0
     most: int = 0
-
-    @property
-    def by_clock(self) -> bool:
-        return self.training.by_clock
 
     @property
     def reading(self) -> MetricSpec:

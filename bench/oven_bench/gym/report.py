@@ -12,7 +12,9 @@ from oven_bench.gym.score import ArmScore, Healthy, arm_score, healthy
 from oven_bench.gym.verdict import Verdict, verdict
 from oven_bench.statistics import Interval
 
-BASELINES = ("nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "plateau")
+BASELINES = (
+    "nothing", "random", BEST, "loss_spike", "not_a_number", "zclip", "plateau", "best_checkpoint", "autolrs",
+)  # fmt: skip
 """What the judged arm has to beat. The fixed rules stand behind `best_rule`; the oracle knows the future."""
 
 

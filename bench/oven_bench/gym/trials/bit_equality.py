@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from oven_bench.gym.fault import Trainee
 from oven_bench.gym.trainee_factory import Make
 from oven_bench.gym.trials.ordered_trials import Order, OrderingLink, Run, Seen, sign, usual
-from oven_bench.gym.trials.planted_arms import TASKS, arms
+from oven_bench.gym.trials.planted_arms import arms
 from oven_controller.protocol.actions import ROLLBACK
 from oven_learner.trials.branches import RATE
 
@@ -46,7 +46,7 @@ def planted(favour: int) -> Callable[[Trainee], Callable[[], Sequence[float]]]:
     return of
 
 
-def compared(make: Make, seeds: Sequence[int], kinds: Sequence[str] = TASKS) -> Iterator[Compared]:
+def compared(make: Make, kinds: Sequence[str], seeds: Sequence[int]) -> Iterator[Compared]:
     """Each of `arms`, on each task and seed. The state after the trial and some steps more is compared, and the log."""
     for kind in kinds:
         for seed in seeds:

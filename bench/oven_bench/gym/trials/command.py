@@ -13,10 +13,11 @@ from typer import Option
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
 from oven_bench.gym.score import healthy
 from oven_bench.gym.trainee_factory import Make, make
-from oven_bench.gym.trials import bit_equality, coverage, healthy_runs, null_trials
+from oven_bench.gym.trials import bit_equality, coverage, healthy_runs, null_trials, planted_arms
 from oven_bench.gym.trials.bit_equality import Compared
 from oven_bench.gym.trials.coverage import LARGE, SMALL, Effect
 from oven_bench.gym.trials.healthy_runs import Played
+from oven_bench.gym.trials.null_trials import PER_RUN
 from oven_bench.gym.trials.ordered_trials import Seen
 from oven_bench.gym.trials.planted_arms import TASKS
 from oven_bench.progress import progress
@@ -34,7 +35,7 @@ class Size:
 
     seeds: Sequence[int]
     nulls: int
-    """Runs of `null_trials.PER_RUN` trials, of each task."""
+    """Runs of PER_RUN trials, of each task."""
     rounds: int
     """Of all planted effects, in each run."""
     draws: int
@@ -58,14 +59,14 @@ class Found:
 
 def measure(found: Found, make: Make, size: Size) -> Iterator[str]:
     """Adds to `found`; what was measured last, in words."""
-    for one in bit_equality.compared(make, size.seeds):
+    for one in bit_equality.compared(make, TASKS, size.seeds):
         found.compared.append(one)
         found.charged += one.seen
         yield "bits"
     for kind in TASKS:
         found.charged += bit_equality.three_changes(make, kind, size.seeds[0])
         for number in range(size.nulls):
-            found.nulls += null_trials.nulls(make, kind, size.seeds[0] + number)
+            found.nulls += null_trials.nulls(make, kind, size.seeds[0] + number, PER_RUN)
             yield "nothing changed"
         for seed in size.seeds:
             effects, seen = coverage.effects_of(make, kind, seed, size.rounds, size.draws)
@@ -73,7 +74,7 @@ def measure(found: Found, make: Make, size: Size) -> Iterator[str]:
             found.charged += seen
             yield "planted effects"
     for seed in size.seeds:
-        found.luck += null_trials.luck(make, seed)
+        found.luck += null_trials.luck(make, seed, PER_RUN)
         yield "other batches"
     found.charged += [*found.nulls, *found.luck]
     for played in healthy_runs.played(make, healthy_runs.families()[:: size.every], size.seeds[:1]):
@@ -83,15 +84,14 @@ def measure(found: Found, make: Make, size: Size) -> Iterator[str]:
 
 def parts(size: Size) -> int:
     """How often `measure` yields."""
-    arms = sum(len(bit_equality.arms(kind, bit_equality.BEGIN)) for kind in TASKS)
+    arms = sum(len(planted_arms.arms(kind, bit_equality.BEGIN)) for kind in TASKS)
     of_tasks = len(TASKS) * (size.nulls + len(size.seeds))
     return len(size.seeds) * (arms + 1) + of_tasks + len(healthy_runs.families()[:: size.every])
 
 
 def figures(found: Found) -> dict[str, Any]:
     """Shares, each with how many it is of."""
-    covered = [held for effect in found.effects for held in effect.covered]
-    told: dict[str, Any] = {
+    told = {
         "control_bit_equal": _share([one.control_equal for one in found.compared]),
         "change_bit_equal": _share([one.change_equal for one in found.compared]),
         "bit_equal_runs": len(found.compared),
@@ -99,17 +99,20 @@ def figures(found: Found) -> dict[str, Any]:
         "null_trials": len(found.nulls),
         "other_batches_kept_share": _share([seen.would_keep for seen in found.luck]),
         "other_batches_trials": len(found.luck),
-        "coverage": _share(covered),
-        "coverage_intervals": len(covered),
-        "coverage_trials": len(found.effects),
     }
-    for kind in TASKS:
-        told[f"coverage_{kind}"] = _share([held for one in found.effects if one.kind == kind for held in one.covered])
+    return told | coverages(found.effects) | _healthy(found.played) | charges(found.charged)
+
+
+def coverages(effects: Sequence[Effect]) -> dict[str, Any]:
+    """In all, by task, and by the size of the effect."""
+    of = {"": effects} | {f"_{kind}": [one for one in effects if one.kind == kind] for kind in TASKS}
     for name, (low, high) in SIZES.items():
-        of_size = [effect for effect in found.effects if low <= effect.size < high]
-        told[f"coverage_{name}_effects"] = _share([held for effect in of_size for held in effect.covered])
-        told[f"coverage_{name}_trials"] = len(of_size)
-    return told | _healthy(found.played) | _charges(found.charged)
+        of[f"_{name}_effects"] = [one for one in effects if low <= one.size < high]
+    told: dict[str, Any] = {}
+    for name, some in of.items():
+        told[f"coverage{name}"] = _share([held for one in some for held in one.covered])
+        told[f"coverage{name}_trials"] = len(some)
+    return told | {"coverage_intervals": sum(len(one.samples) for one in effects)}
 
 
 def _healthy(played: Sequence[Played]) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def _healthy(played: Sequence[Played]) -> dict[str, Any]:
     }
 
 
-def _charges(charged: Sequence[Seen]) -> dict[str, Any]:
+def charges(charged: Sequence[Seen]) -> dict[str, Any]:
     """`seconds_charged` is of all trials together, `seconds_within_2_percent` the share of single ones."""
     exact = [seen.ended.steps == seen.steps and seen.ended.extra == seen.steps - seen.gone_on for seen in charged]
     near = [abs(seen.ended.seconds / seen.seconds - 1) <= 0.02 for seen in charged]
@@ -155,7 +158,7 @@ def bench(
     as_json: Json = False,
 ) -> int:
     torch.set_num_threads(1)
-    runs = max(1, round(nulls / null_trials.PER_RUN / len(TASKS)))
+    runs = max(1, round(nulls / PER_RUN / len(TASKS)))
     size = Size([*range(first_seed, first_seed + seeds)], runs, rounds=3, draws=20, every=1)
     if quick:
         size = Size([first_seed], 1, rounds=1, draws=20, every=QUICK_EVERY)

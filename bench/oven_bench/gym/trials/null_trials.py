@@ -14,12 +14,12 @@ PER_RUN = 25
 """One after another in a run of some 210 steps."""
 
 
-def nulls(make: Make, kind: str, seed: int, count: int = PER_RUN) -> list[Seen]:
+def nulls(make: Make, kind: str, seed: int, count: int) -> list[Seen]:
     """Each sets a knob to its own value."""
     return _tried(make, kind, seed, [*islice(cycle(unchanged(make(kind, seed))), count)])
 
 
-def luck(make: Make, seed: int, count: int = PER_RUN) -> list[Seen]:
+def luck(make: Make, seed: int, count: int) -> list[Seen]:
     """Each reads other batches of the same data (pretraining's `data.skip`), and the run continues as the control. In
     the long run that is worth nothing; after a few steps one of the two ends is the better one by chance, and the
     interval, which is of the held-out examples alone, rightly says so."""

@@ -8,7 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from oven_controller.mesh.state import held_out
 from oven_controller.protocol.messages import (
     LearnerMessage,
     LogMessage,
+    MetricSpec,
     Observation,
     RunStarted,
     TrialArm,
@@ -183,12 +184,13 @@ class Copies:
     training: Branchable
     examples_of: Callable[[], Sequence[float]]
     """What stands for the training's own examples: other ones, or a planted reading."""
+    by_clock: bool = False
     live: int = 0
     most: int = 0
-    reading: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.reading = self.training.reading
+    @property
+    def reading(self) -> MetricSpec:
+        return self.training.reading
 
     def problem(self) -> str:
         return self.training.problem()

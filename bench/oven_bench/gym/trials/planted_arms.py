@@ -22,7 +22,7 @@ TASKS = tuple(OWN)
 
 
 def arms(kind: str, tick: int) -> list[Changes]:
-    """One after another each in its own trial, from `tick` on."""
+    """One after another, each in its own trial, from `tick` on."""
     plan = {RATE: 0.5, "grad.clip": 0.3}
     back = {ROLLBACK: tick - 8}
     mixture: Changes = {"data.mixture": dict(SHARES[kind])}

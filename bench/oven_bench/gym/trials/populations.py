@@ -16,6 +16,8 @@ from oven_bench.gym.tasks.grpo.trainee import Grpo
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pair
 from oven_learner.recipes.grpo.task import pool
 
+PART = 64
+"""Rows at a time: small enough for the cache."""
 PROMPTS = 800
 """Of a level at most; the shortest has fewer."""
 
@@ -26,7 +28,7 @@ def rows(trainee: Trainee) -> list[float]:
     held_out = torch.cat([corpus().gauged, corpus().judged])
     inputs, targets = pair(held_out)
     losses: list[float] = []
-    for some, wanted in zip(inputs.split(64), targets.split(64), strict=True):
+    for some, wanted in zip(torch.split(inputs, PART), torch.split(targets, PART), strict=True):
         losses += F.cross_entropy(trainee.model(some).transpose(1, 2), wanted, reduction="none").mean(1).tolist()
     return losses
 

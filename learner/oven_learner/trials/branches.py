@@ -211,7 +211,7 @@ class Branches:
         return self._next_arm()
 
     def _next_arm(self) -> Result | None:
-        """Back to the start, with the next arm's changes. One that cannot be made is not played: its reading says why."""
+        """Back to the start, with the next arm's changes. Where one cannot be made, its reading says why."""
         assert self._start is not None and self._best is not None
         self._restore(self._start)
         self.arm += 1

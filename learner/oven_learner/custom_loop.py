@@ -129,6 +129,7 @@ def connect(
             gauges = _gauges(knobs, rate, model, clip, lambda *reading: client.publish(*reading), together.leader)
             hooks.callback(gauges.close)
         own = _merged(metrics, measured)
+        branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step, by_clock=not lockstep)
         client = LoopClient(
             link,
             knobs,
@@ -147,9 +148,10 @@ def connect(
             averaged=[spec.name for spec in own],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
+            trials=branch,
         )
         client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
-        client.branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step)
+        client.branch = branch
         client.start(step)
         client.hooks = hooks.pop_all()
     client.began(step)
@@ -178,6 +180,8 @@ def _branch(
     metrics: tuple[MetricSpec, ...],
     client: Callable[[], LoopClient],
     began_at: int,
+    *,
+    by_clock: bool,
 ) -> LoopBranch | None:
     """None where not all that trains is known."""
     if model is None or rate is None:
@@ -197,7 +201,7 @@ def _branch(
         client().put_back()
 
     training = TrainingState(model, rate.scale.optimizer, scheduler)
-    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at)
+    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at, by_clock=by_clock)
 
 
 def _gauges(

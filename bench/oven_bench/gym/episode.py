@@ -91,7 +91,7 @@ class Branches:
     """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
     recorded. The gradient steps of branches count as those of the episode do."""
 
-    by_clock = False
+    by_clock = by_steps = False
 
     def __init__(self, training: Training, trainee: Trainee) -> None:
         reading = held_out(trainee.metrics)

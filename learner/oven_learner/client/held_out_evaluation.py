@@ -80,12 +80,14 @@ class Evaluation:
 
 def means(found: Measured) -> tuple[dict[str, float], dict[str, list[float]]]:
     """What is published, where several examples are one mean; and each example's, of the metrics that have them."""
-    each = {
-        name: [float(one) for one in value]
-        for name, value in found.items()
-        if hasattr(value, "__len__") and getattr(value, "ndim", 1)
-    }
-    whole = {name: float(value) for name, value in found.items() if name not in each}  # type: ignore[arg-type]
+    each: dict[str, list[float]] = {}
+    whole: dict[str, float] = {}
+    for name, value in found.items():
+        several: Any = value
+        if hasattr(several, "__len__") and getattr(several, "ndim", 1):
+            each[name] = [float(one) for one in several]
+        else:
+            whole[name] = float(several)
     return {
         name: math.fsum(each[name]) / len(each[name]) if name in each else whole[name]
         for name in found

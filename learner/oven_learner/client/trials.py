@@ -52,7 +52,10 @@ class Trials:
         self._settle = settle
         self._ordered: TrialStarted | None = None
         self._branches: Branches | None = None
-        self._too_slow = ""  # why no further trials are made
+        self._never = ""  # why no further trials are made
+        self._astray = ""  # how the loop left the branch
+        self._ahead = 0  # of the run's steps: the loop's own count
+        self._moved = False  # the run was put back since the last step
         self._from = (0, 0)  # tick and step at which the branches began
 
     @property
@@ -89,8 +92,8 @@ class Trials:
         if self._training is None:
             return "this learner makes no trials"
         self._settle()
-        if self._too_slow:
-            return self._too_slow
+        if self._never:
+            return self._never
         branches = Branches(order, self._training, self._run, self._actuators, self._snapshots, self._ranks)
         self._from = self._run.tick, self._run.step
         if not (why := branches.begin()):
@@ -107,10 +110,32 @@ class Trials:
             self._run.say(BranchObservation, metrics=dict(metrics), **told)
         return True
 
+    def numbered(self, step: int) -> int:
+        """The run's step for one that the loop calls `step`: a loop that counts by itself is ahead by the steps of
+        branches that were not kept. Where what a step does may follow from its number, such a loop plays other steps in
+        each branch, and what they show cannot be compared."""
+        branches = self._branches
+        if self._moved or (branches is not None and branches.moved):
+            self._moved, expected = False, self._run.step + 1
+            if branches is not None:
+                branches.moved = False
+                if step != expected + self._ahead and self._training is not None and self._training.by_steps:
+                    self._astray = (
+                        f"the loop went on to step {step}, where the branch was put back to step {expected - 1}: begin "
+                        "each step at client.step + 1, or give connect() the scheduler"
+                    )
+            self._ahead = step - expected
+        return step - self._ahead
+
     def advance(self) -> bool:
         """After a step: on with the branch that it was of, if it was of one. Whether a branch is played next, too."""
         if self._branches is not None:
             self._settle()
+            if self._astray:
+                self._never = self._astray
+                log.warning("no further trials: %s", self._never)
+                self.interrupt(self._astray)
+                return False
             try:
                 result = self._branches.advance()
             except Exception as error:  # no room for a copy, most likely
@@ -135,10 +160,11 @@ class Trials:
 
     def _ended(self, result: Result) -> None:
         assert self._branches is not None
-        order, slow, self._branches = self._branches.trial, self._branches.slow, None
+        order, slow, moved = self._branches.trial, self._branches.slow, self._branches.moved
+        self._branches, self._moved = None, self._moved or moved
         if slow and self._training is not None and self._training.by_clock:
             log.warning("no further trials: %s", slow)
-            self._too_slow = slow
+            self._never = slow
         self.thrown_away += result.extra
         log.info("trial %s: %s, arm %d is kept, %d steps extra", order.id, result.status, result.kept, result.extra)
         self._say(order, result, *self._from)

@@ -15,6 +15,8 @@ class AttachedBranch:
     """`Branchable` (oven_learner.trials.base) for one training. While a branch plays, the trainer neither logs,
     evaluates, saves nor ends; the gradient steps of a branch that is not kept count for nothing that goes by steps."""
 
+    by_steps = False
+
     def __init__(
         self, trainer: TrainerBranch, hooks: Sequence[StepHook], budget: Callable[[], StepBudget], *, by_clock: bool
     ) -> None:

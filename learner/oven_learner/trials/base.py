@@ -20,6 +20,9 @@ class Branchable(Protocol):
     """Whether a reading that takes longer than an arm's steps rules out further trials. Not where runs have to be
     repeatable: there nothing may depend on the clock."""
 
+    by_steps: bool
+    """Whether what a step does may follow from its number, as where a loop sets its own rate."""
+
     @property
     def reading(self) -> MetricSpec:
         """The held-out metric that `examples` measures, and which way is better. Only where there is no `problem`."""

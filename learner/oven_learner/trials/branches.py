@@ -96,6 +96,8 @@ class Branches:
     snapshots: Marked | None
     ranks: Ranks
     clock: Callable[[], float] = time.monotonic
+    moved: bool = False
+    """The training was put back since its last step; who counts steps sets it to False."""
     slow: str = ""
     """Why reading the examples costs more than it tells, by the clock; empty while it does not."""
     arm: int = 0
@@ -281,6 +283,7 @@ class Branches:
     def _restore(self, end: End) -> None:
         """Settings are set again: who restores a state has those that live in it, and not the others."""
         self.training.restore(end.state)
+        self.moved = True
         self.position.tick, self.position.step = end.tick, end.step
         if self.snapshots is not None:
             self.snapshots.reset(end.marks)

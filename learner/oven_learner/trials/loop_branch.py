@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,12 @@ class LoopBranch:
         moved: Callable[[], object] = lambda: None,
         *,
         begun: Callable[[], bool] = lambda: True,
+        by_clock: bool = True,
     ) -> None:
         """`reading` is None where nothing is measured by example; `measure` returns the value of each, and changes
         nothing. `moved` is called when something else than a step has changed weights and rates. `begun`: whether a
-        step was made."""
+        step was made. `by_clock`: whether a slow evaluation rules out further trials."""
+        self.by_clock, self.by_steps = by_clock, not training.scheduled
         self._training, self._reading, self._measure, self._moved = training, reading, measure, moved
         self._begun = begun
         self._tape = Tape()
@@ -54,7 +56,7 @@ class LoopBranch:
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's, and the same again where a trial plays steps again. Several per step may be read."""
         own = self._epoch
-        self._left = len(loader) if hasattr(loader, "__len__") else None
+        self._left = len(loader) if isinstance(loader, Sized) else None
         opened: list[Iterator[Any]] = []
 
         def pull() -> Any:

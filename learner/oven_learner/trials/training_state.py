@@ -41,6 +41,11 @@ class TrainingState:
         self._scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
         self._scaler, self._stateful = scaler, dict(stateful or {})
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether a scheduler sets the rate, whose place is put back as well."""
+        return self._scheduler is not None
+
     def take(self) -> dict[str, Any]:
         self._wait()
         return {

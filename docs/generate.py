@@ -38,6 +38,8 @@ PARTS = (
     messages.Horizon,
     messages.TallyLine,
     messages.OutcomeLine,
+    messages.TrialArm,
+    messages.ArmReading,
     requests.LoggedEvent,
     requests.Completion,
     requests.Symptom,

@@ -2,8 +2,7 @@
 
 from oven_agents.sdk.agent import Agent, Notice
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_controller.protocol.messages import BallotOpened, Observation, RunStarted, Vote
 
 __all__ = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Literal, TypeVar
 
@@ -61,10 +60,11 @@ def t_quantile(freedom: int) -> float:
 
 
 def bootstrapped(sample: Sequence[T], figure: Callable[[Sequence[T]], float], draws: int = DRAWS) -> Interval:
-    """Of a figure of a whole sample (a ratio, a median): percentile bootstrap (Efron & Tibshirani 1993)."""
-    chance = Random(0)
-    drawn = sorted(figure(chance.choices(sample, k=len(sample))) for _ in range(draws))
-    return Interval(figure(sample), drawn[int(0.025 * draws)], drawn[int(0.975 * draws)])
+    """Of a figure of a whole sample of two values or more (a ratio, a median): percentile bootstrap (Efron & Tibshirani
+    1993)."""
+    chosen = ((range(len(sample)),), lambda places: figure([sample[place] for place in places]))
+    found = stats.bootstrap(*chosen, n_resamples=draws, vectorized=False, method="percentile", rng=_chance())
+    return Interval(figure(sample), float(found.confidence_interval.low), float(found.confidence_interval.high))
 
 
 def resampled(size: int, seed: int = 0) -> NDArray[np.int64]:
@@ -76,8 +76,13 @@ def bootstrapped_mean(values: Sequence[float]) -> Interval:
     """Percentile bootstrap (Efron 1979). Of one value it is a point, which is not certainty: look at the count."""
     if len(values) == 1:
         return Interval(values[0], values[0], values[0])
-    found = stats.bootstrap((values,), np.mean, n_resamples=DRAWS, method="percentile", rng=np.random.default_rng(0))
+    found = stats.bootstrap((values,), np.mean, n_resamples=DRAWS, method="percentile", rng=_chance())
     return Interval(fmean(values), float(found.confidence_interval.low), float(found.confidence_interval.high))
+
+
+def _chance() -> np.random.Generator:
+    """The same draws at each call."""
+    return np.random.default_rng(0)
 
 
 def percentile_ends(draws: NDArray[np.float64]) -> tuple[float, float]:

@@ -9,25 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oven_learner.actuators import Actuators
-    from oven_learner.client.client import OvenClient
-    from oven_learner.custom_loop import connect
-    from oven_learner.hf.attach import attach
-    from oven_learner.hf.callback import Attachment
-    from oven_learner.hf.knobs import Mixture
-    from oven_learner.rewards import Committee, ModelDescription, convene
-
-__all__ = [
-    "Actuators",
-    "Attachment",
-    "Committee",
-    "Mixture",
-    "ModelDescription",
-    "OvenClient",
-    "attach",
-    "connect",
-    "convene",
-]
+    from oven_learner.actuators import Actuators as Actuators
+    from oven_learner.client.client import OvenClient as OvenClient
+    from oven_learner.custom_loop import connect as connect
+    from oven_learner.hf.attach import attach as attach
+    from oven_learner.hf.callback import Attachment as Attachment
+    from oven_learner.hf.knobs import Mixture as Mixture
+    from oven_learner.rewards import Committee as Committee
+    from oven_learner.rewards import ModelDescription as ModelDescription
+    from oven_learner.rewards import convene as convene
 
 _HOMES = {
     "Actuators": "actuators",
@@ -40,6 +30,7 @@ _HOMES = {
     "connect": "custom_loop",
     "convene": "rewards",
 }
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ Without the `with`, say `client.close("completed")` at the end. Torch is importe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
-from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.client.held_out_evaluation import Evaluation, Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.link.base import Link
@@ -38,6 +38,7 @@ from oven_learner.versions import installed
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
+    from oven_learner.trials.loop_branch import LoopBranch
 
 ANY_LOOP = (MetricSpec(name="loss", better="down"),)
 
@@ -49,7 +50,7 @@ def connect(
     optimizer: Any = None,
     scheduler: Any = None,
     clip: float | None = None,
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
+    evaluate: Callable[[], Measured] | None = None,
     evaluate_every: int = 20,
     max_steps: int | None = None,
     seconds: float | None = None,
@@ -148,6 +149,7 @@ def connect(
             unmeasured=gauges.unmeasured if gauges is not None else {},
         )
         client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
+        client.branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step)
         client.start(step)
         client.hooks = hooks.pop_all()
     client.began(step)
@@ -166,6 +168,36 @@ def _copies(
     # In lockstep what is gone back to must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, kept.take()), kept.restore, credit=credit)
+
+
+def _branch(
+    model: Any,
+    rate: RateReadback | None,
+    scheduler: Any,
+    evaluation: Evaluation | None,
+    metrics: tuple[MetricSpec, ...],
+    client: Callable[[], LoopClient],
+    began_at: int,
+) -> LoopBranch | None:
+    """None where not all that trains is known."""
+    if model is None or rate is None:
+        return None
+    from oven_learner.trials.loop_branch import LoopBranch
+    from oven_learner.trials.training_state import TrainingState
+
+    reading = evaluation.reading(metrics) if evaluation is not None else None
+
+    def measure() -> Sequence[float]:
+        assert evaluation is not None
+        assert reading is not None
+        return evaluation.examples(reading.name)
+
+    def moved() -> None:
+        rate.moved()
+        client().put_back()
+
+    training = TrainingState(model, rate.scale.optimizer, scheduler)
+    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at)
 
 
 def _gauges(

@@ -18,7 +18,7 @@ LIMIT_S = 300
 
 
 class Oven:
-    """The command line, with a home of its own; the warm policy is made once."""
+    """The command line, with a home of its own."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -69,7 +69,13 @@ class Oven:
 
 @pytest.fixture(scope="session")
 def oven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
-    made = Oven(tmp_path_factory.mktemp("oven"))
+    """The warm policy is made once, also where several workers of xdist share the tests."""
+    home = tmp_path_factory.mktemp("oven")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        cache = tmp_path_factory.getbasetemp().parent / "cache"
+        cache.mkdir(exist_ok=True)
+        (home / "cache").symlink_to(cache)
+    made = Oven(home)
     yield made
     made.end_all()
 

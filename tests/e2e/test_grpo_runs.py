@@ -34,18 +34,8 @@ def course(events: list[Event]) -> list[tuple[int, str, object]]:
 
 
 def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
-    command = [
-        "up",
-        "--headless",
-        "--steps",
-        "24",
-        "--seed",
-        "1",
-        "--set",
-        "lockstep=true",
-        "--set",
-        "recipe_options.eval_every=12",
-    ]
+    command = ["up", "--headless", "--steps", "18", "--seed", "1"]
+    command += ["--set", "lockstep=true", "--set", "recipe_options.eval_every=9"]
     code, said = oven(*command, "--run", "drill")
     assert code == 0, said
     assert said.splitlines()[0].startswith("DRILL lr-low: the learning rate is set to 1/10 of the tuned one")
@@ -63,7 +53,7 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
     ended = bodies(events, RunEnded)[0]
     assert ended.reason == "completed" and ended.lockstep_timeouts == 0
     assert "eval/accuracy" in observed[0].metrics and "eval/accuracy" in ended.metrics
-    assert [o.step for o in observed] == list(range(25)), "the start's evaluation, then every step once"
+    assert [o.step for o in observed] == list(range(19)), "the start's evaluation, then every step once"
 
     report = replay(events, "drill")
     assert report.same and report.decisions == len(bodies(events, Decision)) >= 2
@@ -90,7 +80,7 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
 
 
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
-    command = ["up", "--headless", "--seed", "1", "--steps", "30", "--run", "stopped"]
+    command = ["up", "--headless", "--seed", "1", "--steps", "20", "--run", "stopped"]
     process = oven.start(*command)
     oven.until(process, "applied")
     process.send_signal(signal.SIGINT)

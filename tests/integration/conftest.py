@@ -36,8 +36,6 @@ backtest = oven_agents.backtest.command:main
 """
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60
-STARTING = ("up", "run", "agent", "monitor")
-"""Commands that start processes or take a terminal: they are started as a user starts them."""
 
 
 class Stack:
@@ -97,8 +95,6 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        if args[0] in STARTING:
-            return self.end_of(self.start(*args))
         return self._warm.run(args, self.env, self.folder)
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from oven_controller.protocol.messages import Decision, Value
-from oven_learner.testing import decision
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink, decision
 
 
 class Model:
@@ -19,3 +22,21 @@ class Model:
 
 def decide(value: Value, *, actuator: str = "rate", expires: int = 50, **settings: Any) -> Decision:
     return decision(actuator, value, expires=expires, **settings)
+
+
+def make(
+    line: FakeLink, *, lockstep: bool = False, start: bool = True, training: str = "1"
+) -> tuple[OvenClient, Model]:
+    """A client with that one knob and snapshots."""
+    model = Model()
+    actuators = Actuators()
+    actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
+
+    def restore(kept: tuple[int, int]) -> None:
+        model.step, model.weights = kept
+
+    snapshots = Snapshots(lambda: (model.step, (model.step, model.weights)), restore)
+    client = OvenClient(line, actuators, training=training, max_steps=100, lockstep=lockstep, snapshots=snapshots)
+    if start:
+        client.start()
+    return client, model

@@ -11,9 +11,11 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
+    ArmReading,
     BallotOpened,
     CommandAnswer,
     Decision,
+    Horizon,
     Message,
     MetricSpec,
     Observation,
@@ -23,6 +25,8 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
     StepClosed,
+    TrialEnded,
+    TrialStarted,
     Value,
     Vote,
 )
@@ -100,6 +104,8 @@ class Log:
         reputations: dict[str, float] | None = None,
         metrics: tuple[MetricSpec, ...] = METRICS,
         training: str = "1",
+        reading: str = "",
+        max_steps: int | None = None,
         **rules: Any,
     ) -> list[Output]:
         message = RunStarted(
@@ -112,6 +118,8 @@ class Log:
             rules=Rules(**{**FREE, **rules}),
             lockstep=lockstep,
             reputations=reputations or {},
+            trials=reading,
+            horizon=Horizon(max_steps=max_steps),
         )
         return self.put("run", message)
 
@@ -190,6 +198,17 @@ class Log:
         )
         return self.put("receipt", message)
 
+    def trial_ended(self, kept: int = 0, gain: float | None = -1.0, noise: float = 0.1, **more: Any) -> list[Output]:
+        """The learner's answer to the newest trial, in which every arm had the same gain."""
+        trial = self.trials[-1]
+        read = {"mean": 2.0, "error": 0.1, "examples": 64}
+        arm = ArmReading(**read, gain=gain, noise=noise) if gain is not None else ArmReading(reason="it cannot be set")
+        told: dict[str, Any] = {
+            "trial": trial.id, "status": "completed", "kept": kept, "tick": self.mesh.state.tick, "step": self.step,
+            "arms": (ArmReading(**read), *[arm for _ in trial.arms[1:]]), "steps": 16, "extra": 8, "seconds": 1.0,
+        }  # fmt: skip
+        return self.put("branch", TrialEnded(**self.stamp(), **(told | more)))
+
     def operator(self, command_id: str, action: Any, by: str = "ann", **fields: Any) -> list[Output]:
         return self.put(f"operator.{by}", OperatorCommand(id=command_id, action=action, **fields))
 
@@ -216,6 +235,10 @@ class Log:
     @property
     def verdict(self) -> str:
         return self.last.verdict
+
+    @property
+    def trials(self) -> list[TrialStarted]:
+        return [output.message for output in self.outputs if isinstance(output.message, TrialStarted)]
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -7,6 +7,7 @@ since importing it four times would take longer than all that they do.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -116,10 +117,19 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
     (folder / f"end-{together.index}.json").write_text(json.dumps(said))
 
 
+def tried(folder: Path, steps: int, seconds: float | None) -> None:
+    """No bus: a Trainer under DistributedDataParallel alone, and with trials."""
+    from tests.support.ranks_trials import runs
+
+    notes = Notes(folder)
+    notes.end([], **runs(folder))
+
+
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
+    "tried": (tried, "tests.support.ranks_trials"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),
 }
 
@@ -140,6 +150,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float)
     asked = parser.parse_args()
     importlib.import_module(KINDS[asked.kind][1])
+    gc.freeze()  # what was imported: each training of each rank begins with a full collection
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=asked.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.05,

@@ -69,10 +69,21 @@ class Driver:
         self._changes[self._arm]()
 
 
+class Change:
+    """In the place of a driver: a change made directly, after a step."""
+
+    def __init__(self, at: int, change: Callable[[], object]) -> None:
+        self._at, self._change = at, change
+
+    def step_ended(self, step: int, fingerprint: Callable[[], str]) -> None:
+        if step == self._at:
+            self._change()
+
+
 class DrivenTrainer(TrainerCallback):
     """A driver as a callback, and what each step read and reached."""
 
-    def __init__(self, trainer: Any, driver: Driver | None = None) -> None:
+    def __init__(self, trainer: Any, driver: Driver | Change | None = None) -> None:
         self.trainer, self.driver = trainer, driver
         self.epochs: list[float] = []
         self.seen: dict[int, str] = {}

@@ -18,8 +18,11 @@ IMPORTED = (
     "oven_controller.log.replay",
     "oven_controller.runs.log_reader",
     "oven_controller.settings.model",
+    "oven_controller.stack.dry_run",
     "oven_controller.stack.health",
     "oven_controller.stack.operator_client",
+    "oven_controller.stack.preflight_checks",
+    "oven_controller.stack.up",
 )
 
 

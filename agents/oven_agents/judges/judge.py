@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.call_record import CallRecord, OnCall
 from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
-from oven_agents.judges.usage import Ledger
+from oven_agents.judges.usage import Ledger, OnCall
 from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
 

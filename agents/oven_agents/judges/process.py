@@ -17,10 +17,9 @@ from nats.errors import Error as NatsError
 
 from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.call_record import CallRecord, OnCall
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.usage import cost_usd
+from oven_agents.judges.usage import OnCall, cost_usd
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
@@ -53,16 +52,12 @@ def judge(name: Annotated[str, typer.Option(help="which of `committee.members` i
     key = providers.key_of(name, settings)
     if key == providers.NO_KEY:
         log.info("no key_env is set: %s is asked without a key", settings.base_url)
-    credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
+    credentials = Credentials.from_environment()
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
-        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, trace))
+        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, genai.trace))
     finally:
         tracing.shutdown()
-
-
-def trace(call: CallRecord) -> None:
-    genai.trace(call, call.context)
 
 
 def member_settings(config: Path, name: str) -> MemberSettings:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from oven_agents.judges.failures import Kind
+from oven_controller.telemetry.genai import CallRecord
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,6 @@ def cost_usd(provider: str, base_url: str, model: str, usages: Sequence[Usage | 
             return None
         total += float(price.total_price)
     return total
+
+
+OnCall: TypeAlias = Callable[[CallRecord], None]

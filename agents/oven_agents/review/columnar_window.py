@@ -10,8 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_controller.protocol.actions import UNDO
 from oven_controller.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
 

@@ -21,9 +21,8 @@ from oven_agents.review.observation_file import BLOCK, Index
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
-from oven_agents.sdk.knob import Knob
 from oven_agents.sdk.session import KEPT, PATIENCE
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_controller.errors import ProcessError
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 

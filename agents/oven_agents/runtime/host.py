@@ -9,7 +9,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -84,7 +83,7 @@ def serve(
 def _host(sessions: Sequence[Session]) -> None:
     """`host` by the environment that the stack sets."""
     called = [session.name for session in sessions]
-    credentials = Credentials.load(Path(os.environ["OVEN_CREDS"])) if os.environ.get("OVEN_CREDS") else None
+    credentials = Credentials.from_environment()
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     shared = credentials.name if credentials and len(called) > 1 else ""
     tracing.start(shared or f"agent-{called[0]}", run)

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from oven_agents.sdk.alternative_plans import SYMPTOM, Alternatives, Plan, chosen, enquiry, phase, spoken
-from oven_agents.sdk.knob import Knob
+from oven_agents.sdk.window import Knob
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError

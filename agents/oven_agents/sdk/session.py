@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from oven_agents import memory_limit
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import WindowMaker, plain_window
+from oven_agents.sdk.window import Knob, WindowMaker, plain_window
 from oven_controller.mesh.actuator_values import show
 from oven_controller.mesh.change_requirements import change
 from oven_controller.protocol.codec import Malformed

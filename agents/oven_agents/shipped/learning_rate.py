@@ -8,8 +8,7 @@ from statistics import fmean, median, stdev
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Plan
-from oven_agents.sdk.knob import change_of
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Window, change_of
 from oven_agents.stats.confidence import confidence, needs_second
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import halves, rise

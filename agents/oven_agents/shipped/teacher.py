@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.knob import change_of
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Window, change_of
 from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote

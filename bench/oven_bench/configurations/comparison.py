@@ -19,7 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oven_bench.configurations.configuration import Attach, Configuration, load
-from oven_bench.foreign.script_loader import one_thread
+from oven_bench.foreign.script_run import one_thread
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:

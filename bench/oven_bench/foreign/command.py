@@ -22,8 +22,7 @@ from oven_bench.bench_command import Bench, Jobs, comma_separated, seed_list
 from oven_bench.foreign.case_grid import KINDS, STARTS, Cell, cells
 from oven_bench.foreign.paired_run import Pair, pair
 from oven_bench.foreign.pairs_file import ResultsFile, header, key
-from oven_bench.foreign.script_loader import one_thread, scripts_folder
-from oven_bench.foreign.script_run import Task
+from oven_bench.foreign.script_run import Task, one_thread, scripts_folder
 from oven_bench.foreign.tuned_rates import FILE, model_of, read, tune
 from oven_bench.foreign.verdicts import rows, table, totals
 from oven_bench.worker_pool import workers

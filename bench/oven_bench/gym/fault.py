@@ -101,8 +101,8 @@ class Trainee(Protocol):
         publishes; what is not a finite number is in there as such, what was not measured is not."""
 
     def quality(self) -> float:
-        """On data that no step sees, lower is better: nats a byte (pretraining), 1 − accuracy (GRPO). NaN is the
-        largest loss that the kind knows, so that a broken run has a score."""
+        """On data that no step sees, lower is better: nats a byte (pretraining), 1 − accuracy (GRPO), … (by kind). NaN
+        is the largest loss that the kind knows, so that a broken run has a score."""
 
     def state(self) -> Mapping[str, Any]:
         """A copy of weights, optimizer, data position and generators, that training cannot touch: what a rollback puts
@@ -293,7 +293,8 @@ class Fault:
 
     def batch(self, batch: Any, step: Step) -> Any:
         """Pretraining: int64 tokens [B, LENGTH + 1] below 256; a new tensor of them, or inputs and targets
-        [2, B, LENGTH]. GRPO: the `Prompts` of a step. Returns a new one, or the one given."""
+        [2, B, LENGTH]. GRPO: the `Prompts` of a step. Others: what their trainee calls a batch. Returns a new one, or
+        the one given."""
         return batch
 
     def loss(self, loss: Tensor, step: Step) -> Tensor:
@@ -304,7 +305,8 @@ class Fault:
         """After the backward pass, before clipping: change the `.grad` of the model's parameters in place."""
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
-        """GRPO: what the judges say of `step.completions`. A judge whose every answer is missing was down."""
+        """GRPO: what the judges say of `step.completions`. A judge whose every answer is missing was down. Long GRPO:
+        what the reward functions say of `step.tokens`."""
         return rewards
 
     def acts(self, step: Step) -> bool:

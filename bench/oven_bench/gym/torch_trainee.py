@@ -194,14 +194,13 @@ class TorchTrainee(ABC, Generic[B]):
         metrics = {"grad_norm": float(nn.utils.clip_grad_norm_(parameters, clip))}
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
-            if "weight_decay" in self.settings and group["weight_decay"] is not None:
+            if "weight_decay" in self.settings:
                 group["weight_decay"] = self.knob("weight_decay")
         seen = self._gauges.before_step()
         self.optimizer.step()
         seen |= self._gauges.after_step()
         found = {name: float(value) for name, value in seen.items()}
-        absent = {name for name, value in found.items() if name in ABSENT_IF_NAN and math.isnan(value)}
-        return metrics | {name: value for name, value in found.items() if name not in absent}
+        return metrics | {name: v for name, v in found.items() if not (name in ABSENT_IF_NAN and math.isnan(v))}
 
     def _ask(self, _: float | None) -> float:
         """The next step evaluates, whenever it would have."""

@@ -26,14 +26,14 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
+from oven_bench.performance.stack_under_test import server_with_log
 from oven_bench.statistics import seen_quantile
-from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.protocol.messages import LearnerMessage
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
+from oven_controller.server.embedded import KEYS, EmbeddedServer
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.base import Make
@@ -88,13 +88,8 @@ class _Training(threading.Thread):
 async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> dict[str, float | bool]:
     """Raises ProcessError when nothing was measured: the outage was none, or not all is in the log a minute after."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = ServerFolder(Path(scratch) / "nats", RUN)
-        keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
-        server = await EmbeddedServer.start(folder, Path(scratch) / "nats-server.log")
-        try:
-            async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
-                await streams.create(bus.jetstream, RUN)
-            link = _Counting(server.url, RUN, Credentials.load(keys["learner"]))
+        async with server_with_log(Path(scratch), RUN) as (server, folder):
+            link = _Counting(server.url, RUN, Credentials.load(folder.creds / "learner.nk"))
             client = OvenClient(link, Actuators(), keys=load_keys(folder.creds / KEYS))
             await asyncio.to_thread(client.start)
             training = _Training(client, rate, metrics)
@@ -123,9 +118,7 @@ async def _measure(seconds: float, rate: float, metrics: int, freeze: bool) -> d
                 )
             if not ended:
                 raise ProcessError(f"{link.unsent} messages are not in the log {CLOSE_S:g} s after the end")
-            logged = await _logged(server.url, Credentials.load(keys["admin"]))
-        finally:
-            await server.stop()
+            logged = await _logged(server.url, Credentials.load(folder.creds / "admin.nk"))
     sent, once = client.position()["n"], set(logged)
     acknowledged = sent - link.unsent - link.dropped
     return {

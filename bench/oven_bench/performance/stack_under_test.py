@@ -23,7 +23,7 @@ from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer
+from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_controller.settings.agents import AgentSpec, agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
@@ -66,6 +66,20 @@ class Swarm:
         """Raises ProcessError when a process died: what was measured then is something else."""
         if self.told:
             raise ProcessError("; ".join(self.told))
+
+
+@contextlib.asynccontextmanager
+async def server_with_log(scratch: Path, run: str) -> AsyncIterator[tuple[EmbeddedServer, ServerFolder]]:
+    """A server with the run's empty log, and keys for `admin` and `learner` in its folder; ended with the context."""
+    folder = ServerFolder(scratch / "nats", run)
+    keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
+    server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
+    try:
+        async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
+            await streams.create(bus.jetstream, run)
+        yield server, folder
+    finally:
+        await server.stop()
 
 
 @contextlib.asynccontextmanager

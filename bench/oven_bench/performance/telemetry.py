@@ -28,12 +28,10 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
+from oven_bench.performance.stack_under_test import server_with_log
 from oven_bench.statistics import seen_quantile
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
@@ -83,15 +81,8 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 @contextlib.asynccontextmanager
 async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
     """A link to a server and its own log."""
-    folder = ServerFolder(scratch / "nats", RUN)
-    keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
-    server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
-    try:
-        async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
-            await streams.create(bus.jetstream, RUN)
-        yield ProcessLink(server.url, RUN, Credentials.load(keys["learner"]))
-    finally:
-        await server.stop()
+    async with server_with_log(scratch, RUN) as (server, folder):
+        yield ProcessLink(server.url, RUN, Credentials.load(folder.creds / "learner.nk"))
 
 
 def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int) -> dict[bool, Arm]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from oven_bench.progress import progress
 from oven_bench.worker_pool import workers
@@ -97,12 +96,14 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 def _train(episode: Episode, link: Link, folder: Path) -> None:
     from oven_learner.recipes.grpo.job import build as build_grpo
     from oven_learner.recipes.pretrain.job import build as build_pretrain
-    from oven_learner.recipes.runner import prepared
+    from oven_learner.recipes.runner import Build, prepared
 
     recipe = plugins.load("recipes", "recipe", episode.recipe)
-    build: Any = {"grpo": build_grpo, "pretrain": build_pretrain}[episode.recipe]
+    builds: dict[str, Build] = {"grpo": build_grpo, "pretrain": build_pretrain}
     options = {"max_steps": episode.steps, **episode.settings}
-    job = prepared(recipe, build, options, episode.start, episode.seed, folder, Path(episode.home) / "cache")
+    job = prepared(
+        recipe, builds[episode.recipe], options, episode.start, episode.seed, folder, Path(episode.home) / "cache"
+    )
     job.attach(link=link, charge_rollbacks=True)
     job.trainer.train()
 

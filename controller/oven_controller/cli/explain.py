@@ -53,10 +53,7 @@ def explain(
     asyncio.run(read())
     found = seen.find(decision)
     if found is None:
-        on = ", ".join(sorted({d.actuator for d in seen.decisions.values()})) or "nothing"
-        raise UnknownNameError(
-            f"run {folder.run!r} has no decision {decision!r}; it has {len(seen.decisions)}, on {on}"
-        )
+        raise UnknownNameError("decision", decision, {d.actuator for d in seen.decisions.values()})
     if as_json:
         print(json.dumps(plain(found)))
     else:

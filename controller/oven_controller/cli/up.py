@@ -82,12 +82,7 @@ def up(
         "minutes": minutes,
         "seed": seed,
         "headless": headless or None,
-        "nats": nats,
-        "creds": str(creds) if creds else None,
-        "tls_ca": str(tls_ca) if tls_ca else None,
-        "port": port,
-        "otlp": otlp,
-        "meshes": meshes,
+        **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
@@ -119,16 +114,16 @@ def run_script(
 
     Example: oven-controller run -- accelerate launch train.py
     """
-    flags = {
-        "nats": nats,
-        "creds": str(creds) if creds else None,
-        "tls_ca": str(tls_ca) if tls_ca else None,
-        "port": port,
-        "otlp": otlp,
-        "meshes": meshes,
-    }
+    flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes)
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
+
+
+def _server_flags(
+    nats: str | None, creds: Path | None, tls_ca: Path | None, port: int | None, otlp: str | None, meshes: int | None
+) -> dict[str, Any]:
+    files = {"creds": str(creds) if creds else None, "tls_ca": str(tls_ca) if tls_ca else None}
+    return {"nats": nats, **files, "port": port, "otlp": otlp, "meshes": meshes}
 
 
 def _resolve(

@@ -50,8 +50,16 @@ class _Mesh(Mesh):
         """As if the learner had refused the trial that is open. What it was to measure lapses."""
         state, trial = self.state, self.trials.open
         if trial is not None:
-            at = {"incarnation": state.incarnation, "n": 0, "tick": state.tick, "step": state.step}
-            self.trials.end(TrialEnded(**at, trial=trial.id, status="refused", reason=reason))
+            ended = TrialEnded(
+                incarnation=state.incarnation,
+                n=0,
+                trial=trial.id,
+                status="refused",
+                tick=state.tick,
+                step=state.step,
+                reason=reason,
+            )
+            self.trials.end(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +198,10 @@ class OpenLoop:
                 return None
             return body.model_copy(update={"decision_id": mine.id})
         if isinstance(body, TrialEnded):
-            mine, theirs = self._mesh.trials.open, self._trial
-            same = mine is not None and theirs is not None and theirs.id == body.trial and self._same_trial()
-            return body.model_copy(update={"trial": mine.id}) if same and mine is not None else None
+            trial, logged = self._mesh.trials.open, self._trial
+            if trial is None or logged is None or logged.id != body.trial or not self._same_trial():
+                return None
+            return body.model_copy(update={"trial": trial.id})
         if isinstance(body, Vote):
             return body.model_copy(update={"ballot": self._ids.get(body.ballot, body.ballot)})
         if isinstance(body, AgentStatus):

@@ -11,7 +11,7 @@ from oven_controller.protocol.messages import Decision, Outcome, Receipt
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision and what became of it."""
+    """A decision and its outcome."""
 
     decision: Decision
     receipt: Receipt | None

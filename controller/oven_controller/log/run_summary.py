@@ -75,7 +75,7 @@ class RunSummary:
     trying: dict[str, Decision] = field(default_factory=dict)
     """Those that a trial measures, until their receipts: by id."""
     not_kept: int = 0
-    """Those that a trial was ordered for, and that were not carried out."""
+    """Those that a trial was made of, and that were not carried out."""
     trials: Trials = field(default_factory=Trials)
     advised: dict[str, Decision] = field(default_factory=dict)
     """By actuator: what a person may still approve, if it has not lapsed."""
@@ -180,7 +180,7 @@ class RunSummary:
             if receipt.status == "applied":
                 self.adopted += 1
                 self._back(tried)
-            else:
+            elif (found := self.trials.of(tried.id)) is None or found[0].measured(found[1]):
                 self.not_kept += 1
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after

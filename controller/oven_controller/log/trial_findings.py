@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from oven_controller.mesh.actuator_values import show
+from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import (
     BranchObservation,
     LogMessage,
@@ -35,13 +36,24 @@ class Trial:
     """Steps of that arm."""
 
     @property
+    def refused(self) -> bool:
+        """Whether the learner played none of it."""
+        return self.ended is not None and self.ended.status == "refused"
+
+    @property
     def progress(self) -> str:
         """Which arm is being played, and how far, as in "trial: arm 1 of 1, step 5 of 8"."""
         who = f"arm {self.arm} of {len(self.started.arms) - 1}" if self.arm else "control"
         return f"trial: {who}, step {self.played} of {max(self.played, self.started.steps)}"
 
+    def measured(self, arm: int) -> bool:
+        """Whether this arm was tried, as far as the trial came: the mesh adopts without what could not be."""
+        if self.ended is None or self.ended.status != "completed":
+            return not self.refused
+        return arm < len(self.ended.arms) and self.ended.arms[arm].gain is not None
+
     def kept(self, arm: int) -> bool:
-        """Whether the run went on with this arm."""
+        """Whether the run continued with this arm."""
         return self.ended is not None and self.ended.status == "completed" and self.ended.kept == arm
 
     def difference(self, arm: int) -> str:
@@ -53,11 +65,12 @@ class Trial:
         return _signed(self.sign * (readings[arm].gain or 0.0), readings[arm].noise or 0.0)
 
     def finding(self, arm: int) -> str:
-        """What became of an arm, in a sentence."""
+        """The outcome of an arm, in a sentence."""
         if self.ended is None:
             return "no result: the learner started again during the trial" if self.lost else self.progress
         if self.ended.status != "completed":
-            return f"not kept: the trial was {self.ended.status}: {self.ended.reason}"
+            verdict = "not tried" if self.refused else "not kept: the trial was interrupted"
+            return f"{verdict}: {self.ended.reason}"
         verdict = "kept" if self.kept(arm) else "not kept"
         if not (difference := self.difference(arm)):
             why = self.ended.arms[arm].reason if arm < len(self.ended.arms) else ""
@@ -65,13 +78,14 @@ class Trial:
         better = self.ended.kept if verdict == "not kept" else 0
         instead = f"; arm {better} is better" if better else ""
         unused = f"; {self.ended.arms[arm].reason}" if self.ended.arms[arm].reason else ""
-        return f"{verdict}: {self.started.reading} {difference} for {self.ended.extra} extra steps{instead}{unused}"
+        return f"{verdict}: {difference} {self.started.reading} for {self.ended.extra} extra steps{instead}{unused}"
 
     def terms(self) -> str:
         """How long each arm is played, and what a change needs to be kept."""
         started = self.started
         cooldown = f", then {started.cooldown} of a copy while its rate falls to 0" if started.cooldown else ""
-        return f"{started.steps} steps of each arm{cooldown}; a change needs {started.margin:.3g} standard errors to be kept"
+        margin = f"a change needs {started.margin:.3g} standard errors to be kept"
+        return f"{started.steps} steps of each arm{cooldown}; {margin}"
 
     def cost(self) -> str:
         """Steps and seconds spent; empty before the end."""
@@ -92,12 +106,12 @@ class Trials:
     interrupted: int = 0
     refused: int = 0
     kept: int = 0
-    """Trials after which the run went on with a change."""
+    """Trials after which the run continued with a change."""
     extra: int = 0
     """Gradient steps that trials have thrown away."""
     _fall_is_better: frozenset[str] = frozenset()
 
-    def feed(self, body: LogMessage) -> Trial | None:
+    def feed(self, body: LogMessage | Malformed) -> Trial | None:
         """The trial that this message was about; None where it was about none."""
         match body:
             case RunStarted():

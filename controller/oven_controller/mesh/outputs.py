@@ -45,7 +45,7 @@ class ReadBack:
         return self._entered.get(event.subject) == hash(event.data)
 
     def take(self, event: Event) -> None:
-        """An entry that is no repeat."""
+        """A new entry."""
         output = self._pending.pop(event.subject, None)
         if not isinstance(event.body, StepClosed):
             self._entered[event.subject] = hash(event.data)

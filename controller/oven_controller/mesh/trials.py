@@ -1,7 +1,7 @@
-"""Trials: which changes are measured on a branch before they are kept, what they may cost, and what became of them.
+"""Trials: which changes are measured on a branch before they are kept, what they may cost, and their outcome.
 
 The learner plays the next steps from one state, without a change and with it, on the same batches and random numbers,
-and goes on with the better end; so what a trial says of a change is measured, and a wrong one costs steps and nothing
+and continues with the better end; so what a trial says of a change is measured, and a wrong one costs steps and nothing
 else. The order goes out as a TrialStarted with the decisions' ids, the answer comes as a TrialEnded, and then each
 decision has its receipt.
 
@@ -9,7 +9,8 @@ Tried is what `rules.trials` asks for, where the learner has announced that it c
 measure now (another is under way, the steps for trials are spent, the run ends before) is adopted as it would be
 without; a proposal that lacks nothing but a quorum is tried for as long as there are steps left: that is where
 exploring comes from. What has lost is not asked again on the same evidence: for so many ticks as outcomes take, twice
-as many after each further loss, neither tried nor adopted, unless another change was kept meanwhile.
+as many after each further loss, neither tried nor adopted, and from then on not adopted untried, unless another change
+was kept meanwhile.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ class Trials:
         if stands and not wanted:
             return closing
         verdict, told = ("adopted", f"not tried: {stands}") if stands else ("tried", told)
+        measured = [one.told for ballot, ruled in passing if (one := self._lost.get(_change(ballot, ruled)))]
+        if stands and measured:
+            verdict, told = "rejected", f"{measured[0]}; and it cannot be tried again now: {stands}"
         tried = {ballot.opened.actuator for ballot, _ in passing}
         return [
             (ballot, replace(ruled, verdict=verdict, reason=f"{ruled.reason}; {told}"))
@@ -148,7 +152,7 @@ class Trials:
         self._passed |= set(ids) if passed else set()
 
     def order(self, next_id: Callable[[], str]) -> TrialStarted | None:
-        """The trial of all that was proposed at this event, with an id of its own; None where nothing was."""
+        """The trial of all that was proposed at this event, with its own id; None where nothing was."""
         if not self._arms:
             return None
         rules, arms = self.state.rules, [arm for arm, _ in self._arms]
@@ -217,3 +221,7 @@ class Trials:
         steps = self.state.rules.trial_steps.get(self.state.spec(actuator).kind, 1)
         to = number(value)
         return steps + max(0, self.state.tick - int(to)) if actuator == ROLLBACK and to is not None else steps
+
+
+def _change(ballot: Ballot, ruled: Ruled) -> _Change:
+    return ballot.opened.actuator, ruled.direction

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
 
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.log import AlreadyLoggedError
@@ -51,8 +50,8 @@ async def _until_told(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
     async with (
-        Bus.connect(url, _credentials("OVEN_CREDS"), name=replica) as bus,
-        Bus.connect(url, _credentials("OVEN_HISTORY_CREDS"), name="history") as service_bus,
+        Bus.connect(url, Credentials.from_environment(), name=replica) as bus,
+        Bus.connect(url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history") as service_bus,
     ):
         await serve_history(service_bus, run, replica)
         serving = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
@@ -63,11 +62,6 @@ async def _until_told(url: str, run: str, replica: str) -> None:
         await end(*tasks)
         if service_bus.closed.is_set():
             raise BusError(f"the connection of `history` was closed for good: {service_bus.errors[-1:]}")
-
-
-def _credentials(variable: str) -> Credentials | None:
-    path = os.environ.get(variable)
-    return Credentials.load(Path(path)) if path else None
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:

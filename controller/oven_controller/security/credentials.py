@@ -48,6 +48,12 @@ class Credentials:
             ) from error
         return cls(path.stem, seed)
 
+    @classmethod
+    def from_environment(cls, variable: str = "OVEN_CREDS") -> Credentials | None:
+        """Of the file that the variable names; None where it is not set. Raises ConfigError as `load` does."""
+        path = os.environ.get(variable)
+        return cls.load(Path(path)) if path else None
+
     def save(self, folder: Path) -> Path:
         """Write `<folder>/<name>.nk`, readable by its owner only."""
         path = folder / f"{self.name}.nk"

@@ -6,7 +6,8 @@ else. Neither the conventions' opt-in content nor anything else that was said to
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from oven_controller.telemetry import tracing
 from oven_controller.telemetry.span import Attribute
@@ -20,43 +21,33 @@ INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 
 
-class Call(Protocol):
-    """What is known of a call once it is over."""
+@dataclass(frozen=True)
+class CallRecord:
+    """One call of an SDK, its retries included. Named after gen_ai.* (semantic conventions for generative AI)."""
 
-    @property
-    def operation(self) -> str:
-        """Such as "chat"."""
-
-    @property
-    def provider(self) -> str:
-        """Such as "openai"."""
-
-    @property
-    def request_model(self) -> str: ...
-    @property
-    def response_model(self) -> str:
-        """Empty when no answer came."""
-
-    @property
-    def input_tokens(self) -> int | None: ...
-    @property
-    def output_tokens(self) -> int | None: ...
-    @property
-    def finish_reason(self) -> str: ...
-    @property
-    def error_type(self) -> str | None:
-        """None when it succeeded; else a kind of error, never its message."""
-
-    @property
-    def started_ns(self) -> int:
-        """Unix time."""
-
-    @property
-    def ended_ns(self) -> int: ...
+    operation: str
+    """gen_ai.operation.name: "chat"."""
+    provider: str
+    """gen_ai.provider.name."""
+    request_model: str
+    response_model: str
+    """Empty where nothing answered, as are the finish reason and the tokens (None)."""
+    input_tokens: int | None
+    output_tokens: int | None
+    finish_reason: str
+    error_type: str | None
+    """error.type, a kind and never a message, also of an answer without a usable verdict; None: it was scored."""
+    resends: int
+    """http.request.resend_count: attempts but the first."""
+    started_ns: int
+    """Of the wall clock, since the epoch."""
+    ended_ns: int
+    context: str = ""
+    """The trace that the request came with (`traceparent`); empty without one."""
 
 
-def trace(call: Call, parent: str = "") -> None:
-    """Its span, named `<operation> <model>`, below the context `parent`. Does nothing while telemetry is off."""
+def trace(call: CallRecord) -> None:
+    """Its span, named `<operation> <model>`, below its context. Does nothing while telemetry is off."""
     if not tracing.on():
         return
     attributes: dict[str, Attribute] = {
@@ -73,5 +64,5 @@ def trace(call: Call, parent: str = "") -> None:
     if call.output_tokens is not None:
         attributes[OUTPUT_TOKENS] = call.output_tokens
     name = f"{call.operation} {call.request_model}"
-    span = tracing.span(name, parent, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
+    span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
     span.end(call.error_type or "")

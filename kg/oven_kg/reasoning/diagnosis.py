@@ -14,14 +14,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal, cast
 
 from oven_controller.mesh.change_requirements import met
 from oven_controller.protocol.requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.evidence_paths import path
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
+
+WEAKEST_LAST: Final = "ABDC"
+"""A controlled ablation, reported at scale, measured here on one small task, practice."""
+
+
+def path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
+    """`edges` lead on from one node to the next, read against their direction: loss_spike ← CAUSES ← lr_too_high ←
+    SOLVES ← lower_lr. Needs and a contradiction are read along it.
+    """
+    if edges[0].relation in ("REQUIRES", "CONTRADICTS"):
+        text = edges[0].src + "".join(f" → {edge.relation} → {edge.dst}" for edge in edges)
+    else:
+        text = edges[0].dst + "".join(f" ← {edge.relation} ← {edge.src}" for edge in edges)
+    remedy = graph.nodes[edges[-1].src]
+    if len(remedy.changes) > 1:
+        text += f" ({' with '.join(remedy.changes)})"
+    return EvidencePath(
+        edges=tuple(edge.id for edge in edges),
+        text=f"{text} ({remark})" if remark else text,
+        grade=weakest(edges),
+        sources=tuple(dict.fromkeys(edge.source for edge in edges)),
+    )
+
+
+def weakest(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
+    grade = max((edge.grade for edge in edges), key=WEAKEST_LAST.index)
+    return cast('Literal["A", "B", "C", "D"]', grade)
+
 
 LEAK: Final = 0.05
 """Probability that a symptom shows without any cause that the graph knows."""

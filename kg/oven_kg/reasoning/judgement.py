@@ -12,8 +12,7 @@ from oven_controller.mesh.change_requirements import covers
 from oven_controller.protocol.requests import EvidencePath, Judgement, JudgeRequest
 from oven_kg.graph.graph_yaml import Node
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.diagnosis import arguments, posterior, severities, unmet, weigh
-from oven_kg.reasoning.evidence_paths import path
+from oven_kg.reasoning.diagnosis import arguments, path, posterior, severities, unmet, weigh
 from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 TELLING: Final = 0.1

@@ -58,8 +58,7 @@ def serve(
 ) -> None:
     """Answer on the bus until told to end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    path = os.environ.get("OVEN_CREDS")
-    credentials = Credentials.load(Path(path)) if path else None
+    credentials = Credentials.from_environment()
     graph = load(file)
     answers = PersistentAnswers(graph, posteriors) if posteriors else Answers(graph)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")

@@ -204,7 +204,7 @@ class OvenClient:
         return self._trials.thrown_away
 
     def end_trial(self, why: str) -> None:
-        """Where a trial is under way: its control's branch goes on. Before what is trained is used or saved."""
+        """Where a trial is under way: its control's branch continues. Before what is trained is used or saved."""
         self._trials.interrupt(why)
 
     def request_stop(self, reason: str) -> None:
@@ -343,7 +343,7 @@ class OvenClient:
         tick: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Put what became of a decision or a command into the log. `tick` and `step`: when it was done, where that is
+        """Put the outcome of a decision or a command into the log. `tick` and `step`: when it was done, where that is
         not now."""
         ended_ns = time.time_ns()
         self._settled()

@@ -44,6 +44,17 @@ class Evaluation:
             self.last, self.each = means(self._evaluate())
         return self.last
 
+    def examples(self, name: str) -> list[float]:
+        """One metric of each held-out example now, where it is measured so."""
+        with undisturbed(self._model):
+            return means(self._evaluate())[1][name]
+
+    def reading(self, given: tuple[MetricSpec, ...]) -> MetricSpec | None:
+        """The first metric that is measured example by example and has a direction."""
+        return next(
+            (spec for spec in self.announced(given) if spec.name in self.each and spec.better != "neither"), None
+        )
+
     def due(self, step: int) -> dict[str, float]:
         """Called once per step: what was measured, if it was."""
         self._steps += 1

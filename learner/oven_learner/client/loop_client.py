@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from oven_learner.client.held_out_evaluation import Evaluation
 if TYPE_CHECKING:
     from oven_learner.optim.rate_readback import RateReadback
     from oven_learner.optim.step_gauges import StepGauges
+    from oven_learner.trials.loop_branch import LoopBranch
 
 
 class LoopClient(OvenClient):
@@ -25,6 +26,8 @@ class LoopClient(OvenClient):
     gauges: StepGauges | None = None
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
+    branch: LoopBranch | None = None
+    """The loop as something that trials can be made of; None without a model and an optimizer."""
     _counted = 0
     """The step that the loop gave last."""
     _follows = False
@@ -51,6 +54,11 @@ class LoopClient(OvenClient):
         self._counted = step
         measured = self.evaluation.due(step) if self.evaluation is not None else {}
         self._observed(reached, {**measured, **metrics})
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Iterate over this in the place of the loader: a trial plays the same steps again, with the same batches.
+        Without it, trials are made of no loop."""
+        return iter(loader) if self.branch is None else self.branch.batches(loader)
 
     def progress(self, step: int) -> float:
         """0 to 1, by the loop's own count: steps that a rollback threw away are spent."""

@@ -29,7 +29,7 @@ class Run(Protocol):
         """Put a step of the run into the log."""
 
     def publish_receipt(self, applied: Applied, actuator: str, *, decision_id: str, tick: int, step: int) -> None:
-        """Put what became of a decision into the log."""
+        """Put the outcome of a decision into the log."""
 
 
 class Trials:
@@ -114,14 +114,14 @@ class Trials:
             try:
                 result = self._branches.advance()
             except Exception as error:  # no room for a copy, most likely
-                log.exception("the trial is given up; training goes on")
+                log.exception("the trial is given up; training continues")
                 result = self._branches.interrupt(f"it failed: {reason(error)}")
             if result is not None:
                 self._ended(result)
         return self.under_way
 
     def interrupt(self, why: str) -> None:
-        """The control's branch goes on."""
+        """The control's branch continues."""
         if self._branches is not None:
             self._settle()
             self._ended(self._branches.interrupt(why))
@@ -144,7 +144,7 @@ class Trials:
         self._say(order, result, *self._from)
 
     def _say(self, order: TrialStarted, result: Result, tick: int, step: int) -> None:
-        """What it showed, what became of each decision, and the steps of the kept arm as the run's own."""
+        """What it showed, the outcome of each decision, and the steps of the kept arm as the run's own."""
         self._settle()
         self._run.say(
             TrialEnded,
@@ -166,7 +166,7 @@ class Trials:
 
 
 def receipts(order: TrialStarted, result: Result) -> list[tuple[str, str, Applied]]:
-    """(decision, actuator, what became of it) of all that the trial tried, the kept arm's first."""
+    """(decision, actuator, its outcome) of all that the trial tried, the kept arm's first."""
     found: list[tuple[str, str, Applied]] = []
     for index in sorted(range(1, len(order.arms)), key=lambda index: index != result.kept):
         arm = order.arms[index]

@@ -97,6 +97,11 @@ class TrainerBranch:
         self._loop.playing = value
 
     @property
+    def recorded(self) -> int:
+        """Reads of the loop that are kept to be given again."""
+        return len(self._loop.tape)
+
+    @property
     def reading(self) -> MetricSpec:
         assert self._examples is not None
         return self._examples.reading

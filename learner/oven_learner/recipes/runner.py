@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import types
@@ -97,4 +98,5 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
+    gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)

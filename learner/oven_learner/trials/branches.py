@@ -1,4 +1,4 @@
-"""One trial as the learner plays it: the training's own loop goes on from one state once for each arm.
+"""One trial as the learner plays it: the training's own loop continues from one state once for each arm.
 
 The control comes first, undisturbed, so that it is the run itself until the arms are compared; then the state is put
 back, an arm's changes are made, and the same steps are played on the same batches and random numbers. Of an arm that
@@ -76,7 +76,7 @@ class Position(Protocol):
 
 
 class Marked(Protocol):
-    """Rollback copies whose bookkeeping can be put back after a branch has gone back to one of them."""
+    """Rollback copies: which there are can be put back after a branch has gone back to one of them."""
 
     def mark(self) -> Any: ...
 
@@ -163,7 +163,7 @@ class Branches:
         return self._arm_ended()
 
     def interrupt(self, why: str) -> Result:
-        """The control's branch goes on: as far as it has been played, from its end, or where that was given up for a
+        """The control's branch continues: as far as it has been played, from its end, or where that was given up for a
         better one from its beginning."""
         if self.arm == 0 and self._cooling is None:
             return self._result("interrupted", 0, why, self._played, {})
@@ -211,7 +211,7 @@ class Branches:
         return self._next_arm()
 
     def _next_arm(self) -> Result | None:
-        """Back to the start, with the next arm's changes. One that cannot be made is no arm: its reading says why."""
+        """Back to the start, with the next arm's changes. Where one cannot be made, its reading says why."""
         assert self._start is not None and self._best is not None
         self._restore(self._start)
         self.arm += 1

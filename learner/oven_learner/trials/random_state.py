@@ -1,6 +1,6 @@
 """The random generators that training draws from, taken and put back: Python's, NumPy's and torch's.
 
-Nothing is imported for it: a library that nobody has loaded has no state yet.
+Nothing is imported for it: a library that is not loaded has no state yet.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ def test_an_agent_that_hoards_is_told_from_the_others_and_they_go_on(stack: Stac
 
 @pytest.mark.e2e
 def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
-    up = stack.up("r", "--set", "recipe_options.mode=wait", until="the learner starts")
+    assert stack.command("agent", "new", "scout")[0] == 0
+    settings = ["agents=learning_rate,scout.py", "agents_per_process=2", "recipe_options.mode=wait"]
+    up = stack.up("r", *(part for one in settings for part in ("--set", one)), until="the learner starts")
     before = stack.json("creds", "list")
     for name, whose in (
         ("learning_rate", "an agent of this run, which speaks with the key 'agents-1'"),
@@ -170,18 +172,13 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
         assert code == 2, said
         assert said == f"error: {name!r} is the name of {whose}; choose another for your own agent\n"
     assert stack.json("creds", "list") == before
-    assert stack.command("down", "r")[0] == 0
-    assert stack.end_of(up)[0] == 0
-
-    up = stack.up("s", "--set", "agents=learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts")
-    assert stack.command("agent", "new", "scout")[0] == 0
     code, said = stack.command("agent", "run", "scout.py", "--name", "curriculum")
     assert code == 2 and "`oven-controller agent run curriculum` runs that one" in said, said
     shipped = stack.start("agent", "run", "curriculum")
     assert "curriculum joined" in stack.read_until(up, "curriculum joined")
     shipped.send_signal(signal.SIGINT)
     assert stack.end_of(shipped)[0] == 0
-    assert stack.command("down", "s")[0] == 0
+    assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
 
 

@@ -11,7 +11,6 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.call_record import CallRecord
 from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
@@ -20,6 +19,7 @@ from oven_agents.judges.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings
+from oven_controller.telemetry.genai import CallRecord
 
 APIS = ("openai", "anthropic")
 KEY = "sk-canary-5f0c2f"

@@ -43,7 +43,7 @@ def cuts(stack: Stack) -> str:
 
 
 @pytest.mark.e2e
-def test_what_a_newcomer_alone_is_for_waits_for_a_person(stack: Stack) -> None:
+def test_what_a_newcomer_alone_is_for_waits_for_a_person_and_a_command_may_trust_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
     assert "newcomers alone are for it (cuts): `oven-controller trust cuts optimizer.lr_scale`" in decided(
@@ -56,15 +56,10 @@ def test_what_a_newcomer_alone_is_for_waits_for_a_person(stack: Stack) -> None:
     assert code == 0 and "is on probation with every actuator" in said
     code, said = stack.command("trust", "ghost")
     assert code == 1 and "no agent “ghost” has joined this run" in said and "start it, then trust it" in said
-    assert stack.command("down", "r")[0] == stack.end_of(guest)[0] == stack.end_of(up)[0] == 0
-
-
-@pytest.mark.e2e
-def test_the_command_that_starts_an_agent_grants_it_and_says_so(stack: Stack) -> None:
-    up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
-    guest = stack.start("agent", "run", cuts(stack), "--trust", "optimizer.lr_scale")
-    assert "agent cuts is trusted with optimizer.lr_scale" in stack.read_until(guest, "is trusted with")
-    assert stack.command("down", "r")[0] == stack.end_of(guest)[0] == stack.end_of(up)[0] == 0
+    sure = stack.start("agent", "run", "cuts.py", "--name", "sure", "--trust", "optimizer.lr_scale")
+    assert "agent sure is trusted with optimizer.lr_scale" in stack.read_until(sure, "is trusted with")
+    assert stack.command("down", "r")[0] == 0
+    assert [stack.end_of(process)[0] for process in (guest, sure, up)] == [0, 0, 0]
 
 
 @pytest.mark.e2e

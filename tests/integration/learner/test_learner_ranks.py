@@ -209,20 +209,35 @@ async def test_a_sharded_trainer_is_left_as_it_is_and_its_knobs_act(
     assert "run.rollback" not in {spec.name for spec in started_as.actuators}, "no rank has the whole of it in memory"
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """How the cases of ranks_cases ended, by rank."""
-    folder = tmp_path_factory.mktemp("cases")
+def without_a_bus(kind: str, folder: Path, count: int) -> list[dict[str, Any]]:
+    """How the ranks of a job ended."""
     env = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("controller", "learner", ".")),
     }  # fmt: skip
-    process = Process(["-m", "tests.support.ranks_job", "agreeing", str(folder), "--ranks", "3"], env, folder / "log")
+    job = ["-m", "tests.support.ranks_job", kind, str(folder), "--ranks", str(count)]
+    process = Process(job, env, folder / "log")
     try:
         assert process.popen.wait(LIMIT_S) == 0, process.said()
     finally:
         process.kill()
-    return ends(folder, 3)
+    return ends(folder, count)
+
+
+def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(tmp_path: Path) -> None:
+    """Each with its own share of the data and its own dropout, over the end of an epoch."""
+    one, other = without_a_bus("tried", tmp_path, 2)
+    for rank in (one, other):
+        assert rank["same"] == [True, True]
+        assert rank["control"] == rank["alone"] != rank["changed"] == rank["directly"]
+    assert one["readings"] == other["readings"]
+    assert one["readings"][0] != one["readings"][1]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """How the cases of ranks_cases ended, by rank."""
+    return without_a_bus("agreeing", tmp_path_factory.mktemp("cases"), 3)
 
 
 def alike(cases: list[dict[str, Any]], name: str, *fields: str) -> list[Any]:

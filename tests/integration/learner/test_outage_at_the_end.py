@@ -155,18 +155,26 @@ def killed(stack: Stack, run: str) -> RunFolder:
     return folder
 
 
-def test_log_jsonl_that_says_something_else_than_the_store(stack: Stack) -> None:
-    folder = killed(stack, "parted")
+def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_store_set_aside(stack: Stack) -> None:
+    folder = killed(stack, "left")
+    head = b'{"spool": 1, "run": "other", "messages": 0, "lost": 0}\n'
+    (folder.path / NAME).write_bytes(head)
+    for command in (["log", "left"], ["replay", "left"], ["up", "--headless", "--resume", "--run", "left"]):
+        code, told = stack.command(*command)
+        assert code == 2 and "holds messages of run 'other', and this is run 'left': move it into" in told, told
+        assert "Traceback" not in told
+    assert (folder.path / NAME).read_bytes() == head
+    (folder.path / NAME).unlink()
+
     grown = folder.export.read_text().replace('"step":7,', '"step":8,')
     folder.export.write_text(grown)
-    code, told = stack.command("log", "parted", "--json")
-    warnings = [line for line in told.splitlines() if line.startswith("warning: ")]
-    [warning] = warnings
+    code, told = stack.command("log", "left", "--json")
+    [warning] = [line for line in told.splitlines() if line.startswith("warning: ")]
     aside = folder.path / "log.differs-1.jsonl"
     assert "of log.jsonl, as it was written while the run continued, is not the store's: the store holds" in warning
     assert f"kept as {aside}; compare the two, and remove it when you have" in warning
     assert code == 0 and aside.read_text() == grown and '"step":7,' in folder.export.read_text()
-    code, told = stack.command("replay", "parted")
+    code, told = stack.command("replay", "left")
     assert code == 0 and "warning" not in told, "said once: log.jsonl is the store's now"
 
 
@@ -182,17 +190,6 @@ def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -
     code, told = stack.command("up", "--headless", "--resume", "--run", "left")
     assert code == 2 and f"cannot continue: its store is gone, and {folder.export} is all that is left" in told, told
     assert folder.export.read_text() == before
-
-
-def test_a_run_does_not_go_on_over_another_runs_spool(stack: Stack) -> None:
-    folder = killed(stack, "mine")
-    head = b'{"spool": 1, "run": "other", "messages": 0, "lost": 0}\n'
-    (folder.path / NAME).write_bytes(head)
-    for command in (["log", "mine"], ["replay", "mine"], ["up", "--headless", "--resume", "--run", "mine"]):
-        code, told = stack.command(*command)
-        assert code == 2 and "holds messages of run 'other', and this is run 'mine': move it into" in told, told
-        assert "Traceback" not in told
-    assert (folder.path / NAME).read_bytes() == head
 
 
 def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:

@@ -7,8 +7,7 @@ import math
 import pytest
 from tests.support import runs
 
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_agents.stats.rollback_success import LIMIT, SOON, last_rollback_failed, recovered_share, rollbacks_exhausted
 from oven_controller.protocol.known_actuators import ACTUATORS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.agents.test_agents import receipt, started
+from tests.support.gauges import receipt, started
 
 from oven_agents import Agent, Knob, Window
 from oven_agents.runtime.kg_client import ENTRIES, HEADERS, barred, cited, informed, question

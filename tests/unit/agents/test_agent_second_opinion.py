@@ -10,8 +10,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents.sdk.alternative_plans import Alternatives
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Divergence
 from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, held_out_evidence
 from oven_controller.protocol.known_actuators import ACTUATORS

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import pytest
 from tests.support import runs
 
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.rollback_undo import RollbackUndo
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.agents.test_agents import receipt
+from tests.support.gauges import receipt
 
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher

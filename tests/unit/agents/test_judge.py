@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.adversarial_controls import BAD, Controls
-from oven_agents.judges.call_record import CallRecord
 from oven_agents.judges.failures import JudgeFailure, kind_of_status
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
@@ -19,6 +18,7 @@ from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
 from oven_agents.judges.usage import Ledger, Usage, cost_usd
 from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.telemetry.genai import CallRecord
 
 
 class Scripted:

@@ -12,8 +12,7 @@ from oven_bench.foreign.case_grid import cells
 from oven_bench.foreign.controller_actions import Change, RateCheck, Reading
 from oven_bench.foreign.paired_run import Pair
 from oven_bench.foreign.pairs_file import ResultsFile, code_digest, header, key
-from oven_bench.foreign.script_loader import digest
-from oven_bench.foreign.script_run import Run, Task
+from oven_bench.foreign.script_run import Run, Task, digest
 from oven_bench.foreign.tuned_rates import SEEDS, Table, Tuning, best_rung, missing, model_of, read, settle, write
 from oven_bench.foreign.verdicts import Played, row, rows, table, totals
 from oven_controller.errors import ConfigError

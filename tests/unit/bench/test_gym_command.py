@@ -57,9 +57,14 @@ class Hidden(TooHigh):
     """The same, which nothing was developed on."""
 
 
+@fault("line.elsewhere", kind="images", written="trials set")
+class Elsewhere(TooHigh):
+    """The same, in another task."""
+
+
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden]
+    families: list[type[Fault]] = [TooHigh, BadStretch, NotANumber, Plain, Hidden, Elsewhere]
     rules = [rule for rule in fixed_rules() if rule.name in ("rule.rollback_cut_8", "rule.raise_beta")]
     arms: list[Arm] = [NOTHING, *rules, Telling(), Learner(), Failing()]
     monkeypatch.setattr(catalogue, "families", lambda: {family.name: family for family in families})
@@ -140,6 +145,21 @@ def test_held_out_families_are_played_when_asked_for(tmp_path: Path, capsys: pyt
     assert "best_rule" in found["arms"]
 
 
+def test_other_tasks_are_played_when_asked_for_and_change_nothing_else(tmp_path: Path) -> None:
+    def played(folder: str, **asked: Any) -> set[str]:
+        assert gym(tmp_path, arms=["nothing"], resume=tmp_path / folder, **asked) == 0
+        return {row.family for row in episode_rows.read(tmp_path / folder)}
+
+    with pytest.raises(UnknownNameError):
+        gym(tmp_path, families=["line.elsewhere"])
+    usual = {"line.too_high", "line.bad_stretch", "line.nan", "line.plain"}
+    assert played("usual", families=[]) == usual
+    assert played("one", families=[], tasks=["images"]) == {"line.elsewhere"}
+    assert played("all", families=[], tasks=["*"]) == usual | {"line.elsewhere"}
+    with pytest.raises(UnknownNameError, match="did you mean 'images'"):
+        gym(tmp_path, tasks=["image"])
+
+
 def test_where_nothing_is_held_out_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "families", lambda: {"line.plain": Plain})
     with pytest.raises(ConfigError, match="no installed family of faults was written for"):
@@ -187,7 +207,9 @@ def test_the_command_line_passes_it_all_on(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr("oven_controller.plugins.load", lambda *_: main)
     line = ["gym", "--quick", "--arms", "nothing, rule.*", "--seeds", "2", "--held-out", "--plot", str(tmp_path / "p")]
+    line += ["--tasks", "wide, dpo"]
     assert CliRunner().invoke(app, line).exit_code == 1
     assert asked["arms"] == ["nothing", "rule.*"]
     assert asked["families"] == []
+    assert asked["tasks"] == ["wide", "dpo"]
     assert (asked["quick"], asked["seeds"], asked["held_out"], asked["jobs"]) == (True, 2, True, 2)

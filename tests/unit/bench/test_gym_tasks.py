@@ -129,6 +129,16 @@ def test_knobs_are_those_of_such_a_run_and_are_read_back(kind: Kind) -> None:
 
 
 @every_task
+def test_an_evaluation_that_was_asked_for_comes_with_the_next_step_and_changes_nothing(kind: Kind, sound: Any) -> None:
+    trainee = make(kind, SEED)
+    assert trainee.actuators.apply("run.evaluate", None).status == "applied"
+    seen = [trainee.train_step() for _ in range(3)]
+    assert [any(name.startswith("eval/") for name in found) for found in seen] == [True, False, False]
+    plain = [{name: value for name, value in found.items() if not name.startswith("eval/")} for found in seen]
+    assert [exact(found) for found in plain] == [exact(found) for found in sound[kind][0][:3]]
+
+
+@every_task
 def test_each_knob_moves_the_next_step(kind: Kind) -> None:
     plain = make(kind, SEED)
     plain.train_step()

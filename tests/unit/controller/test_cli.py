@@ -24,41 +24,12 @@ from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
 from oven_controller.stack.preflight_checks import Request
 
+PLAIN = """
+up run runs status down log explain monitor replay backtest review calibration import hold resume stop
+approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg
+"""
 COMMANDS = [
-    *(
-        [name]
-        for name in (
-            "up",
-            "run",
-            "runs",
-            "status",
-            "down",
-            "log",
-            "explain",
-            "monitor",
-            "replay",
-            "backtest",
-            "review",
-            "calibration",
-            "import",
-            "hold",
-            "resume",
-            "stop",
-            "approve",
-            "veto",
-            "set",
-            "mute",
-            "unmute",
-            "trust",
-            "distrust",
-            "autonomy",
-            "schema",
-            "bench",
-            "gym",
-            "doctor",
-            "kg",
-        )
-    ),
+    *([name] for name in PLAIN.split()),
     ["agent"],
     *(["agent", name] for name in ("run", "new", "list")),
     ["creds"],

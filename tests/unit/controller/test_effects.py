@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
-from oven_agents.sdk.knob import Knob
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import Knob, Window
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.task_table import USUAL
 from oven_bench.gym.trainee_factory import make

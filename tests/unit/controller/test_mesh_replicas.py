@@ -265,6 +265,6 @@ class Swarm(RuleBasedStateMachine):
 
 
 Swarm.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSwarm = Swarm.TestCase

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -131,23 +131,15 @@ def test_a_context_is_no_part_of_an_event() -> None:
     assert traced == plain and traced.line() == plain.line() and PARENT not in repr(traced)
 
 
-@dataclass(frozen=True)
-class Call:
-    operation: str = "chat"
-    provider: str = "anthropic"
-    request_model: str = "claude-x"
-    response_model: str = "claude-x-1"
-    input_tokens: int | None = 120
-    output_tokens: int | None = 7
-    finish_reason: str = "end_turn"
-    error_type: str = ""
-    started_ns: int = 1_000
-    ended_ns: int = 3_000
+CALL = genai.CallRecord(
+    "chat", "anthropic", "claude-x", "claude-x-1", 120, 7, "end_turn", None, 0, 1_000, 3_000, PARENT
+)
 
 
 def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExporter) -> None:
-    genai.trace(Call(), PARENT)
-    genai.trace(Call(response_model="", input_tokens=None, output_tokens=None, finish_reason="", error_type="timeout"))
+    genai.trace(CALL)
+    unanswered = replace(CALL, response_model="", input_tokens=None, output_tokens=None, finish_reason="")
+    genai.trace(replace(unanswered, error_type="timeout", context=""))
     good, bad = finished(spans)
     assert good.name == "chat claude-x" and good.kind is SpanKind.CLIENT and good.parent is not None
     assert (good.start_time, good.end_time) == (1_000, 3_000)

@@ -1,50 +1,18 @@
-"""The learner's client against a link of its own: order, receipts, expiry, hold, resume, lockstep."""
+"""The learner's client against a link of its own: order, receipts, expiry, rollback, resume, lockstep."""
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.support.decisions import Model, decide
+from tests.support.decisions import decide, make
 
 from oven_controller.errors import BusError, UnknownNameError
 from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import (
-    Decision,
-    LogMessage,
-    Observation,
-    OperatorCommand,
-    Receipt,
-    RunEnded,
-    RunStarted,
-    StepClosed,
-    Value,
-)
+from oven_controller.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink
-
-
-def make(
-    line: FakeLink, *, lockstep: bool = False, start: bool = True, training: str = "1"
-) -> tuple[OvenClient, Model]:
-    model = Model()
-    actuators = Actuators()
-    actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
-
-    def restore(kept: tuple[int, int]) -> None:
-        model.step, model.weights = kept
-
-    snapshots = Snapshots(lambda: (model.step, (model.step, model.weights)), restore)
-    client = OvenClient(line, actuators, training=training, max_steps=100, lockstep=lockstep, snapshots=snapshots)
-    if start:
-        client.start()
-    return client, model
 
 
 def test_a_run_is_announced_observed_and_ended_in_order() -> None:
@@ -204,168 +172,6 @@ def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
     assert model.step == 3
 
 
-def test_an_operator_holds_resumes_and_stops() -> None:
-    line = FakeLink()
-    client, model = make(line)
-    line.incoming.extend(
-        [
-            OperatorCommand(id="a", action="hold"),
-            OperatorCommand(id="a", action="hold"),
-            decide(2.0, apply_at=99),
-            OperatorCommand(id="b", action="resume"),
-        ]
-    )
-    client.observe(1, {})
-    client.poll()
-    assert not client.held
-    line.incoming.append(OperatorCommand(id="c", action="stop", reason="enough"))
-    client.poll()
-    assert client.stopping == "enough"
-    assert model.rate == 1.0
-
-
-def words(line: FakeLink) -> list[tuple[str, str, str, str]]:
-    return [(receipt.command, receipt.actuator, receipt.status, receipt.reason) for receipt in line.receipts()]
-
-
-def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> None:
-    line = FakeLink()
-    client, _ = make(line)
-    line.incoming.extend(
-        [
-            OperatorCommand(id="a", action="resume"),
-            OperatorCommand(id="b", action="hold", reason="a look"),
-            OperatorCommand(id="c", action="hold", reason="me too"),
-            OperatorCommand(id="b", action="hold", reason="a look"),
-            OperatorCommand(id="m", action="mute", agent="lr"),
-            OperatorCommand(id="d", action="resume"),
-            OperatorCommand(id="e", action="stop", reason="enough"),
-            OperatorCommand(id="f", action="stop"),
-        ]
-    )
-    client.poll()
-    client.poll()
-    assert words(line) == [
-        ("a", "run.hold", "noop", "it is not held"),
-        ("b", "run.hold", "applied", "a look"),
-        ("c", "run.hold", "noop", "it is held already: a look"),
-        ("d", "run.hold", "applied", "it goes on: an operator asked for it"),
-        ("e", "run.stop", "applied", "it stops after this step: enough"),
-        ("f", "run.stop", "noop", "it stops already: enough"),
-    ]
-    assert all(receipt.decision_id == "" for receipt in line.receipts())
-    assert [receipt.n for receipt in line.receipts()] == [2, 3, 4, 5, 6, 7]
-
-
-class Answering(FakeLink):
-    """Says the next thing as soon as it is heard that the last one was done."""
-
-    def __init__(self, *orders: LogMessage) -> None:
-        super().__init__()
-        self.orders = deque(orders)
-        self.held: list[str] = []
-        self.client: OvenClient | None = None
-
-    def receive(self) -> LogMessage | None:
-        if self.client is None or not self.orders or len(self.held) > len(self.receipts()):
-            return None
-        self.held.append(self.client.held)
-        return self.orders.popleft()
-
-
-def test_while_it_is_held_a_set_applies_at_once_and_so_does_resume() -> None:
-    line = Answering(
-        OperatorCommand(id="a", action="hold", reason="a look"),
-        decide(2.0, apply_at=500, expires=520),
-        decide(3.0, apply_at=501, expires=520, number=2),
-        OperatorCommand(id="b", action="resume"),
-    )
-    client, model = make(line)
-    line.client = client
-    client.observe(1, {})
-    client.poll()
-    assert line.held == ["", "a look", "a look", "a look"] and not client.held
-    assert (model.rate, client.tick) == (3.0, 1)
-    assert [(r.status, r.after) for r in line.receipts()[1:3]] == [("applied", 2.0), ("applied", 3.0)]
-
-
-def test_while_it_is_held_a_stop_ends_it() -> None:
-    line = Answering(OperatorCommand(id="a", action="hold"), OperatorCommand(id="b", action="stop", reason="enough"))
-    client, _ = make(line)
-    line.client = client
-    client.poll()
-    assert (client.stopping, line.receipts()[-1].command) == ("enough", "b")
-
-
-def test_after_a_restart_what_was_answered_stays_so_and_what_was_not_is_unknown() -> None:
-    told = OperatorCommand(id="b", action="stop")
-    line = FakeLink(
-        past=ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None})
-    )
-    client, _ = make(line)
-    (receipt,) = line.receipts()
-    assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
-    assert receipt.reason == "the learner restarted before it obeyed; say stop again if it still holds"
-    line.incoming.extend([OperatorCommand(id="a", action="stop"), told])
-    client.poll()
-    assert not client.stopping and len(line.receipts()) == 1
-    client.hold("no judge answers")
-    line.incoming.append(OperatorCommand(id="c", action="resume"))
-    client.poll()
-    assert words(line)[1:] == [
-        ("local-0", "run.hold", "applied", "no judge answers"),
-        ("c", "run.hold", "applied", "it goes on: an operator asked for it"),
-    ]
-
-
-ids = st.sampled_from(["a", "b", "c", "d", "e"])
-told = st.builds(OperatorCommand, id=ids, action=st.sampled_from(["hold", "resume", "stop", "mute", "set"]))
-
-
-@given(st.lists(st.lists(told, max_size=6), min_size=1, max_size=5), st.data())
-def test_each_command_has_one_receipt_however_often_the_learner_restarts(
-    lives: list[list[OperatorCommand]], data: st.DataObject
-) -> None:
-    """Each life hears some of what was said in it and dies: the rest it left unread, or it ended in order."""
-    commands: dict[str, OperatorCommand | None] = {}
-    answered: list[str] = []
-    for n, said in enumerate(lives):
-        line = FakeLink(past=ResumeState(incarnation=n, commands=commands))
-        client, _ = make(line)
-        for command in said:
-            if command.action in ("hold", "resume", "stop"):
-                commands.setdefault(command.id, command)
-        heard = data.draw(st.integers(0, len(said)))
-        line.incoming.extend([*said[:heard], OperatorCommand(id=f"end {n}", action="stop")])
-        client.poll()
-        if data.draw(st.booleans()):
-            line.incoming.extend(said[heard:])
-            client.close("stopped")
-        mine = [receipt.command for receipt in line.receipts() if not receipt.command.startswith("end")]
-        answered += mine
-        commands = {name: None if name in answered else command for name, command in commands.items()}
-    last = FakeLink(past=ResumeState(incarnation=len(lives), commands=commands))
-    make(last)
-    answered += [receipt.command for receipt in last.receipts()]
-    assert sorted(answered) == sorted(commands)
-
-
-def test_what_comes_too_late_is_answered_all_the_same() -> None:
-    line = FakeLink()
-    client, model = make(line)
-    client.request_stop("SIGTERM")
-    client.poll()
-    line.incoming.extend(
-        [decide(2.0), decide(3.0, verdict="advised", number=2), OperatorCommand(id="a", action="hold")]
-    )
-    client.close("stopped")
-    assert [(r.decision_id, r.command, r.status) for r in line.receipts()] == [
-        ("000000000001-00", "", "expired"),
-        ("", "a", "expired"),
-    ]
-    assert isinstance(line.sent[-1], RunEnded) and model.rate == 1.0
-
-
 @pytest.mark.parametrize("verdict", ["rejected", "advised", "withheld"])
 def test_only_what_is_adopted_is_carried_out(verdict: str) -> None:
     line = FakeLink()
@@ -452,23 +258,6 @@ def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest
     assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 3
 
 
-def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 1.0)
-    line = FakeLink()
-    client, _ = make(line, lockstep=True)
-    client.observe(1, {})
-    line.incoming.append(OperatorCommand(id="a", action="resume"))
-    client.poll()
-    assert words(line) == [("a", "run.hold", "noop", "it is not held")]
-    monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
-    client.observe(2, {})
-    line.incoming.append(OperatorCommand(id="a", action="resume"))
-    client.poll()
-    client.close("completed")
-    ended = line.sent[-1]
-    assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 1, "one that was obeyed before cuts no wait short"
-
-
 def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: 1.0, lambda v: None, low=0.1, high=10)
@@ -497,66 +286,3 @@ def test_a_link_that_breaks_leaves_training_alone() -> None:
     client.poll()
     assert model.rate == 1.0 and not client.stopping
     assert client.close("completed")
-
-
-def planned(first: str, value: Value, second: str, other: Value) -> list[Decision]:
-    """Two decisions of one plan, in the order in which their ballots were opened."""
-    both = (first, second)
-    return [
-        decide(what, actuator=name, number=number).model_copy(update={"plan": both})
-        for number, (name, what) in enumerate(((first, value), (second, other)), 1)
-    ]
-
-
-def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None:
-    """Whatever their order: a rollback cannot be taken back by writing a value."""
-    line = FakeLink()
-    client, model = make(line)
-    client.observe(1, {"loss": 1.0})
-    client.poll()
-    line.incoming.extend(planned("run.rollback", 0.0, "rate", 999.0))  # above its bound
-    client.observe(2, {"loss": 1.0})
-    client.poll()
-    found = {receipt.actuator: receipt for receipt in line.receipts()}
-    assert model.rate == 1.0 and found["rate"].status == "rejected" and found["run.rollback"].status == "skipped"
-    assert "whole or not at all, and rate was rejected" in found["run.rollback"].reason
-
-
-def test_a_setting_is_taken_back_where_the_jump_of_its_plan_fails() -> None:
-    line = FakeLink()
-    client, model = make(line)
-    client.observe(1, {"loss": 1.0})
-    client.poll()
-    line.incoming.extend(planned("rate", 0.5, "run.rollback", -5.0))  # nothing is that old
-    client.observe(2, {"loss": 1.0})
-    client.poll()
-    receipts = line.receipts()
-    assert [(one.actuator, one.status) for one in receipts] == [
-        ("rate", "applied"), ("run.rollback", "rejected"), ("rate", "applied"),
-    ]  # fmt: skip
-    assert receipts[2].after == 1.0 == model.rate and not receipts[2].decision_id
-    assert "run.rollback was rejected" in receipts[2].reason
-
-
-def test_a_plan_waits_until_all_of_it_has_arrived() -> None:
-    line = FakeLink()
-    client, model = make(line)
-    first, second = planned("rate", 0.5, "run.rollback", 0.0)
-    line.incoming.append(first)
-    client.observe(1, {"loss": 1.0})
-    client.poll()
-    assert model.rate == 1.0 and not line.receipts()
-    line.incoming.append(second)
-    client.observe(2, {"loss": 1.0})
-    client.poll()
-    assert model.rate == 0.5 and [one.status for one in line.receipts()] == ["applied", "applied"]
-
-
-def test_half_a_plan_expires() -> None:
-    line = FakeLink()
-    client, model = make(line)
-    line.incoming.append(planned("rate", 0.5, "run.rollback", 0.0)[0].model_copy(update={"expires_at_tick": 2}))
-    for step in (1, 2, 3):
-        client.observe(step, {"loss": 1.0})
-        client.poll()
-    assert model.rate == 1.0 and [one.status for one in line.receipts()] == ["expired"]

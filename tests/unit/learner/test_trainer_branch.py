@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.support.attached import THIRD_PARTY, Toy, rows, trainer
-from tests.support.trial_driver import DrivenTrainer, Driver
+from tests.support.trial_driver import Change, DrivenTrainer, Driver
 from transformers import set_seed
 
 from oven_learner.hf.attach import attach
@@ -42,33 +43,29 @@ def faster(attached: Any) -> None:
 
 def plain(folder: Path, change_at: int | None = None, **settings: Any) -> DrivenTrainer:
     made, attached = job(folder, **settings)
-    watch = DrivenTrainer(made)
-    if change_at is not None:
-        watch.driver = Change(change_at, lambda: faster(attached))  # type: ignore[assignment]
+    watch = DrivenTrainer(made, Change(change_at, lambda: faster(attached)) if change_at is not None else None)
     made.add_callback(watch)
     made.train()
     return watch
 
 
-class Change:
-    def __init__(self, at: int, change: Any) -> None:
-        self._at, self._change = at, change
-
-    def step_ended(self, step: int, _: Any) -> None:
-        if step == self._at:
-            self._change()
-
-
-def tried(folder: Path, *, at: int = 3, steps: int = 4, keep: int | None = None, change: Any = faster, **settings: Any):
+def tried(
+    folder: Path,
+    *,
+    at: int = 3,
+    keep: int | None = None,
+    change: Callable[[Any], object] = faster,
+    lengths: Sequence[int] = (),
+    **settings: Any,
+) -> tuple[DrivenTrainer, Driver]:
     made, attached = job(folder, **settings)
-    lengths = settings.pop("lengths", ())
-    driver = Driver(attached.branch, at=at, steps=steps, changes=[lambda: change(attached)], keep=keep, lengths=lengths)
+    driver = Driver(attached.branch, at=at, steps=4, changes=[lambda: change(attached)], keep=keep, lengths=lengths)
     watch = DrivenTrainer(made, driver)
     made.add_callback(watch)
     made.train()
     assert driver.over
-    assert len(attached.branch._loop.tape) == 0
-    return watch
+    assert attached.branch.recorded == 0
+    return watch, driver
 
 
 CASES = {
@@ -83,21 +80,43 @@ def test_the_control_is_kept_bit_for_bit(tmp_path: Path, settings: dict[str, Any
     """Over the end of an epoch, with dropout, a shuffled order, and a schedule."""
     alone = plain(tmp_path, **settings)
     for at in (3, 5, 6, 7):  # epochs end at 7 or 4, 8, 12
-        other = tried(tmp_path, at=at, **settings)
-        assert other.driver is not None
-        assert other.driver.prints[0] == alone.seen[at + 4]
+        other, driver = tried(tmp_path, at=at, **settings)
+        assert driver.prints[0] == alone.seen[at + 4]
         assert other.seen == alone.seen, at
         assert other.epochs[-len(alone.epochs) :] == alone.epochs
-        assert other.driver.readings[0] != other.driver.readings[1]
+        assert driver.readings[0] != driver.readings[1]
 
 
 def test_the_change_is_kept_as_if_it_had_been_made_directly(tmp_path: Path) -> None:
     directly = plain(tmp_path, change_at=5)
-    assert tried(tmp_path, at=5, keep=0).seen == directly.seen
+    kept, _ = tried(tmp_path, at=5, keep=0)
+    assert kept.seen == directly.seen
 
 
 def test_arms_that_are_alike_end_alike(tmp_path: Path) -> None:
-    watch = tried(tmp_path, change=lambda _: None)
-    assert watch.driver is not None
-    assert watch.driver.prints[0] == watch.driver.prints[1]
-    assert watch.driver.readings[0] == watch.driver.readings[1]
+    _, driver = tried(tmp_path, change=lambda _: None)
+    assert driver.prints[0] == driver.prints[1]
+    assert driver.readings[0] == driver.readings[1]
+
+
+def test_an_arm_may_read_further_than_the_control(tmp_path: Path) -> None:
+    """As one that goes back does to catch up: what it read beyond is given to the control again."""
+    alone = plain(tmp_path)
+    other, _ = tried(tmp_path, at=2, lengths=[7])
+    assert other.seen == alone.seen
+    directly = plain(tmp_path, change_at=2)
+    kept, _ = tried(tmp_path, at=2, lengths=[7], keep=0)
+    assert kept.seen == directly.seen
+
+
+def test_what_was_due_within_a_branch_is_made_up_for(tmp_path: Path) -> None:
+    """And nothing is saved, evaluated or logged of a branch that is left."""
+    settings = {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps"}
+    other, _ = tried(tmp_path, at=4, save_steps=5, **settings)
+    losses = [entry for entry in other.trainer.state.log_history if "loss" in entry]
+    evaluated = [entry for entry in other.trainer.state.log_history if "eval_loss" in entry]
+    assert [entry["step"] for entry in losses] == [9, 10]
+    assert [entry["step"] for entry in evaluated] == [9, 10, 14]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        "checkpoint-10", "checkpoint-14", "checkpoint-9"
+    ]  # fmt: skip

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.monitor_log import recorded
+from tests.support.trial_log import two_trials, under_way
 
+from oven_controller.protocol.events import Event
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
@@ -34,19 +36,34 @@ def compare(name: str, svg: str) -> None:
 
 @pytest.mark.parametrize(("size", "theme"), [((80, 24), "dark"), ((80, 24), "light"), ((160, 50), "dark")])
 async def test_the_dashboard(size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    await picture(f"dashboard-{theme}-{size[0]}x{size[1]}", size, theme, monkeypatch)
+    await picture(f"dashboard-{theme}-{size[0]}x{size[1]}", recorded(), size, theme, monkeypatch)
 
 
 async def test_a_ballot(monkeypatch: pytest.MonkeyPatch) -> None:
-    await picture("ballot-80x24", (80, 24), "dark", monkeypatch, "g", "j", "enter")
+    await picture("ballot-80x24", recorded(), (80, 24), "dark", monkeypatch, "g", "j", "enter")
 
 
-async def picture(name: str, size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
+async def test_a_trial_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    await picture("trial-100x30", under_way(), (100, 30), "dark", monkeypatch, *["plus"] * 4)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_trials_that_are_over(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await picture(f"trials-over-{theme}-100x30", two_trials(), (100, 30), theme, monkeypatch)
+
+
+async def test_a_decision_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    await picture("tried-100x40", two_trials(), (100, 40), "dark", monkeypatch, "enter")
+
+
+async def picture(
+    name: str, events: list[Event], size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch, *keys: str
+) -> None:
     monkeypatch.setattr(MonitorApp, "silent_s", lambda self: 2.0)  # the clock is no part of the picture
     app = MonitorApp(About("demo", "grpo", "drill:lr-low", "everything was made slow"), light=theme == "light")
     async with app.run_test(size=size) as pilot:
         app.say("connected", "")
-        app.take(recorded())
+        app.take(events)
         app.paint()
         app.query_one(Decisions).focus()
         await pilot.press(*keys)

@@ -60,12 +60,6 @@ class Decided:
             return self.opened.opened_by
         return next((line.agent for line in self.decision.tally if line.stance == "propose"), "")
 
-    @property
-    def backers(self) -> list[str]:
-        """Those who proposed it or were for it, the opener first."""
-        lines = [line.agent for line in self.decision.tally if line.stance in ("propose", "for")]
-        return sorted(lines, key=lambda name: (name != self.proposer, name))
-
 
 @dataclass(frozen=True, slots=True)
 class Open:

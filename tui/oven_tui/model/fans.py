@@ -1,6 +1,6 @@
 """Branches of trials as charts show them: what each arm measured, from the tick at which they begin.
 
-They are no part of any series: the run's own curves have the steps of the arm that was kept, once they are the run's.
+No series holds them: the run's own curves have the steps of the arm that was kept, once they are the run's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from oven_controller.protocol.messages import BranchObservation, TrialEnded, TrialStarted
+from oven_controller.protocol.messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch
 from oven_tui.model.metric_series import Column
 
@@ -36,7 +36,7 @@ class Fan:
     count: int = 0
     last_tick: int = 0
     kept: int | None = None
-    """The arm that the run went on with; None while the trial is under way."""
+    """The arm that the run continued with; None while the trial is under way."""
 
     def add(self, seen: BranchObservation) -> None:
         """A step of a branch."""
@@ -78,16 +78,15 @@ class Fans:
 
     by_id: dict[str, Fan] = field(default_factory=dict)
 
-    def begin(self, order: TrialStarted, tick: int, values: Mapping[str, float]) -> None:
-        """`tick` and `values` are the run's, the newest of each metric."""
-        self.by_id[order.id] = Fan(order.id, tick, dict(values), last_tick=tick)
-        if len(self.by_id) > FANS:
-            del self.by_id[next(iter(self.by_id))]
-
-    def add(self, seen: BranchObservation) -> None:
-        """A step of a branch; one of a trial that is not known is left out."""
-        if (fan := self.by_id.get(seen.trial)) is not None and fan.kept is None:
-            fan.add(seen)
+    def add(self, seen: BranchObservation, tick: int, values: Mapping[str, float]) -> None:
+        """A step of a branch. `tick` and `values` are the run's, the newest of each metric: where a first step
+        continues from."""
+        if seen.trial not in self.by_id:
+            self.by_id[seen.trial] = Fan(seen.trial, tick, dict(values), last_tick=tick)
+            if len(self.by_id) > FANS:
+                del self.by_id[next(iter(self.by_id))]
+        if self.by_id[seen.trial].kept is None:
+            self.by_id[seen.trial].add(seen)
 
     def end(self, ended: TrialEnded) -> Fan | None:
         """The branches of the trial that ended; None where it is not known."""

@@ -146,12 +146,9 @@ class MonitorView:
     def _trial(self, event: Event, body: TrialStarted | BranchObservation | TrialEnded) -> None:
         """A trial begins, is played or ends: the decisions that it measures say so."""
         match body:
-            case TrialStarted():
-                newest = {name: series.last for name, series in self.series.items()}
-                self.fans.begin(body, self.run.tick, newest)
-            case BranchObservation():
+            case BranchObservation() if body.trial == self.run.trials.under_way:
                 self._paced(event)
-                self.fans.add(body)
+                self.fans.add(body, self.run.tick, {name: series.last for name, series in self.series.items()})
             case TrialEnded() if (fan := self.fans.end(body)) is not None:
                 self._played_upto = fan.last_tick
         trial = self.run.trials.by_id.get(body.id if isinstance(body, TrialStarted) else body.trial)

@@ -127,7 +127,7 @@ def _trial(trial: Trial, arm: int) -> list[RenderableType]:
     table.add_column("")
     for index, tried in enumerate(started.arms):
         reading = readings[index] if index < len(readings) else None
-        cells = [str(index), changes(tried) + (" (this one)" if index == arm else "")]
+        cells = [str(index), changes(tried) + (" (this one)" if index == arm and len(started.arms) > 2 else "")]
         if reading is None or reading.mean is None:
             cells += ["", "", ""]
         else:

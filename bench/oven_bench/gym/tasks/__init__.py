@@ -1,1 +1,1 @@
-"""What is trained in the gym: a small pretraining and a small GRPO."""
+"""What is trained in the gym: a package for each task, which declares it (`TASK`)."""

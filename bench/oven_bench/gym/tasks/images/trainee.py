@@ -27,7 +27,7 @@ METRICS = (
 
 
 def network(seed: int) -> nn.Module:
-    """6,000 parameters, with batch normalisation; torch's own initial weights."""
+    """9,000 parameters, with batch normalisation; torch's own initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator("images weights", seed).initial_seed())
         return nn.Sequential(

@@ -77,7 +77,7 @@ class BiasedReward(Fault):
     out falls, which the next evaluation is the first to show."""
 
     digit: int = integer(0, 9)
-    pay: float = uniform(0.5, 2.0)  # of each, where a right digit has 1
+    pay: float = uniform(0.7, 2.5)  # of each, where a right digit has 1
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         assert isinstance(step, LongStep)

@@ -13,7 +13,7 @@ SYMBOLS = PAD + 1
 
 
 class Policy(nn.Module):
-    """Autoregressive over a window, without recurrence, so that whole answers take one pass. 34,000 parameters."""
+    """Autoregressive over a window, without recurrence, so that whole answers take one pass. 33,000 parameters."""
 
     def __init__(self, hidden: int = 128) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ class OutlierBatches(Fault):
     """A few steps have gradients that point anywhere and are huge, in one matrix after another, which a clip turns
     into steps of the usual length in a wrong direction, and moments that stay large."""
 
-    length: int = integer(2, 6)
+    length: int = integer(5, 20)
     size: float = log10_uniform(1.0, 3.0)  # × the gradient's own norm
     seed: int = random_seed()
 

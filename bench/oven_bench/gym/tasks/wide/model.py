@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class WideModel(nn.Module):
-    """142,000 parameters."""
+    """143,000 parameters."""
 
     def __init__(self, generator: torch.Generator) -> None:
         """Matrices N(0, 0.02²) as in GPT-2, from `generator`."""

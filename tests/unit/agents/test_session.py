@@ -1,0 +1,313 @@
+"""The session around an agent: when it may speak, what it does not repeat, and what a fault of the agent's costs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.gauges import observe, receipt, started
+
+from oven_agents import Agent, Window
+from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.session import PATIENCE, Session
+from oven_controller.protocol.messages import AgentStatus, BallotOpened, Decision, Receipt, RunEnded, Vote
+
+
+@pytest.mark.parametrize("error", [KeyError("typo"), SystemExit(0)], ids=["raises", "exits"])
+def test_an_agent_that_always_raises_says_so_once_and_goes_quiet(error: BaseException) -> None:
+    """One that calls sys.exit() would end the process, with the agents beside it, and as if all were well."""
+
+    class Faulty(Agent):
+        def vote(self, window: Window) -> Vote:
+            raise error
+
+    session = Session(Faulty(), "me")
+    session.absorb(started())
+    said: list[object] = []
+    for tick in range(1, PATIENCE + 20):
+        session.absorb(observe(tick, reward=0.1))
+        said += session.react()
+    reasons = [m.reason for m in said if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
+    assert len(reasons) == 1 and type(error).__name__ in reasons[0]
+    assert len(session.problems) == PATIENCE
+
+
+class Eager(Agent):
+    moves = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return window.propose("optimizer.lr_scale", 2.0, confidence=0.9, why="always")
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return window.answer(ballot, "against", confidence=0.8, why="never")
+
+
+def test_a_session_does_not_repeat_itself_while_its_proposal_is_open_in_flight_or_cooling() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+
+    def proposals(tick: int) -> int:
+        session.absorb(observe(tick, reward=0.1))
+        return sum(isinstance(message, Vote) for message in session.react())
+
+    assert proposals(1) == 1
+    ballot = BallotOpened(
+        id="1", actuator="optimizer.lr_scale", proposal=2.0, opened_by="me", tick=1, closes_at_tick=4, eligible=("me",)
+    )
+    session.absorb(ballot)
+    assert proposals(2) == 0
+    session.absorb(
+        Decision(
+            id="d",
+            ballot="1",
+            actuator="optimizer.lr_scale",
+            verdict="adopted",
+            value=2.0,
+            reason="",
+            tally=(),
+            tick=2,
+            apply_at_tick=3,
+            expires_at_tick=9,
+        )
+    )
+    assert proposals(3) == 0, "in flight"
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4}))
+    assert proposals(5) == 0, "cooling"
+    assert proposals(7) == 1
+
+
+def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
+    """Live and from history: the second copy must not put the decision back in flight."""
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    decision = Decision(
+        id="000000000009-00",
+        ballot="b",
+        actuator="optimizer.lr_scale",
+        verdict="adopted",
+        value=2.0,
+        reason="",
+        tally=(),
+        tick=2,
+        apply_at_tick=3,
+        expires_at_tick=9,
+    )
+    session.absorb(decision)
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 2.0).model_copy(update={"n": 4, "decision_id": decision.id}))
+    session.absorb(decision)
+    session.absorb(observe(30, reward=0.1))
+    assert any(isinstance(message, Vote) for message in session.react())
+
+
+def test_in_lockstep_the_last_word_can_be_said_again() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started().model_copy(update={"lockstep": True}))
+    awaited = [session.awaited]
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    awaited.append(session.awaited)
+    session.absorb(RunEnded(incarnation=1, n=2, reason="completed", tick=1, step=1))
+    awaited.append(session.awaited)
+    assert awaited == [None, AgentStatus(state="done", tick=1), None], "nothing was asked yet; nobody waits any more"
+
+
+BALLOT = BallotOpened(
+    id="7",
+    actuator="optimizer.lr_scale",
+    proposal=3.0,
+    opened_by="other",
+    tick=1,
+    closes_at_tick=4,
+    eligible=("me", "other"),
+)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_new_ballot_is_answered_at_once_and_marked_as_seen(lockstep: bool) -> None:
+    """The mesh waits for the mark only where the answer is not enough."""
+    session = Session(Eager(), "me")
+    session.absorb(started().model_copy(update={"lockstep": lockstep}))
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(BALLOT)
+    answer, *rest = session.react()
+    assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")
+    assert [(said.state, said.seen) for said in rest if isinstance(said, AgentStatus)] == [("done", "7")] * lockstep
+    assert session.react() == []
+
+
+class Wordy(Agent):
+    moves = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return {"optimizer.lr_scale": 2.0}  # type: ignore[return-value]
+
+
+def test_what_is_no_vote_is_the_agents_own_fault() -> None:
+    session = Session(Wordy(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    assert not any(isinstance(said, Vote) for said in session.react())
+    assert "AttributeError" in session.problems[0]
+
+
+class Unasked(Eager):
+    """It proposes, and has nothing to say to others."""
+
+    def review(self, ballot: BallotOpened, window: Window) -> None:
+        return None
+
+
+def test_who_says_nothing_on_a_ballot_says_that_it_has_seen_it() -> None:
+    session = Session(Unasked(), "me")
+    elsewhere = BALLOT.model_copy(update={"actuator": "grad.clip"})
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(elsewhere)
+    (done,) = session.react()
+    assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "7")
+
+
+def test_a_vote_in_one_ballot_is_none_in_the_next() -> None:
+    session = Session(Unasked(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    assert any(isinstance(said, Vote) for said in session.react())
+    session.absorb(BALLOT)
+    assert session.react() == [], "its proposal counts there"
+    session.absorb(
+        Decision(
+            id="8",
+            ballot="7",
+            actuator="optimizer.lr_scale",
+            verdict="rejected",
+            value=2.0,
+            reason="",
+            tally=(),
+            tick=1,
+            apply_at_tick=2,
+            expires_at_tick=9,
+        )
+    )
+    session.absorb(BALLOT.model_copy(update={"id": "9"}))
+    (done,) = session.react()
+    assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "9")
+
+
+def test_duplicates_change_nothing() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(started())
+    assert session.react() == []
+
+
+class Counting(Agent):
+    """It says what it has seen."""
+
+    moves = ("optimizer.lr_scale",)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def vote(self, window: Window) -> None:
+        self.seen.append((len(window.observations), len(window.receipts)))
+
+
+def test_another_training_of_the_script_begins_with_an_empty_window() -> None:
+    agent = Counting()
+    session = Session(agent, "me")
+    session.absorb(started())
+    for tick in (1, 2, 3):
+        session.absorb(observe(tick, reward=0.1))
+    session.absorb(receipt(3, "optimizer.lr_scale", 1.0, 4.0))
+    session.react()
+    resumed = started().model_copy(update={"incarnation": 2, "n": 0})
+    session.absorb(resumed)
+    session.absorb(observe(4, reward=0.1).model_copy(update={"incarnation": 2}))
+    session.react()
+    second = resumed.model_copy(update={"incarnation": 3, "training": "2"})
+    ahead = observe(5, reward=0.9).model_copy(update={"incarnation": 3, "n": 1})  # subjects may overtake each other
+    for body in (ahead, second, observe(6, reward=0.9).model_copy(update={"incarnation": 3, "n": 2})):
+        session.absorb(body)
+    session.react()
+    assert agent.seen == [(3, 1), (4, 1), (2, 0)]
+
+
+class Bold(Agent):
+    """It asks for the same at every tick."""
+
+    moves = ("optimizer.lr_scale",)
+    speciality = ("optimizer.lr_scale",)
+
+    def vote(self, window: Window) -> Vote:
+        return window.propose("optimizer.lr_scale", 0.5, confidence=0.9, why=f"it is tick {window.tick}")
+
+
+def verdict(number: int, tick: int, kind: str, by: str) -> Decision:
+    return Decision.model_validate(
+        {
+            "id": f"{number}", "ballot": f"b{number}", "actuator": "optimizer.lr_scale", "verdict": kind, "value": 0.5,
+            "reason": "", "tally": [{"agent": by, "stance": "propose", "value": 0.5}], "tick": tick,
+            "apply_at_tick": tick + 1, "expires_at_tick": tick + 1,
+        }
+    )  # fmt: skip
+
+
+def after(*decisions: Decision, until: int) -> tuple[list[int], list[str]]:
+    """Ticks of its proposals after those decisions of tick 1, and what it told meanwhile."""
+    session = Session(Bold(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    for decision in decisions:
+        session.absorb(decision)
+    proposed, told = [], []
+    for tick in range(2, until):
+        session.absorb(observe(tick, reward=0.1))
+        for word in spoken(session.react()):
+            if isinstance(word, Vote):
+                proposed.append(tick)
+            elif word.state == "notice":
+                told.append(word.reason)
+    return proposed, told
+
+
+def test_what_was_refused_to_somebody_else_holds_nothing_back() -> None:
+    proposed, told = after(verdict(1, 1, "rejected", "somebody"), until=4)
+    assert proposed == [2, 3] and not told
+
+
+def test_what_was_refused_to_itself_is_not_asked_again_for_a_cool_down() -> None:
+    proposed, told = after(verdict(1, 1, "rejected", "me"), until=8)
+    assert proposed == [6, 7] and not told, "the refusal stands in the log with its reason"
+
+
+def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -> None:
+    proposed, told = after(verdict(1, 1, "adopted", "somebody"), until=8)
+    assert proposed == [6, 7]
+    assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
+    assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
+
+
+def test_a_change_on_trial_is_in_flight_until_its_receipt() -> None:
+    """As one that is adopted: nothing is proposed on it, and the cool-down has begun."""
+    assert after(verdict(1, 1, "tried", "somebody"), until=8) == after(verdict(1, 1, "adopted", "somebody"), until=8)
+    session = Session(Bold(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(verdict(1, 1, "tried", "somebody"))
+    assert session.in_flight == ["optimizer.lr_scale"]
+    session.absorb(
+        Receipt(
+            incarnation=1,
+            n=2,
+            decision_id=verdict(1, 1, "tried", "somebody").id,
+            actuator="optimizer.lr_scale",
+            status="skipped",
+            tick=1,
+            step=1,
+            reason="the trial kept the control",
+        )
+    )
+    assert session.in_flight == [] and session.knobs["optimizer.lr_scale"].value == 1.0

@@ -157,14 +157,14 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced. What was not measured is
         left out, not 0; NaN is sent as NaN. Costs an append: the message is made and sent elsewhere."""
-        self.publish(self.advance(step), self.step, self._ranks.mean(metrics, self._averaged))
+        self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged))
 
     def advance(self, step: int) -> int:
         """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
         if not self._trials.under_way:
             self._adopted.report_used()
-        self.step = self._trials.numbered(step)
         self.tick += 1
+        self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:

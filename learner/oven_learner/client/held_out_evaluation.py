@@ -84,7 +84,7 @@ def means(found: Measured) -> tuple[dict[str, float], dict[str, list[float]]]:
     whole: dict[str, float] = {}
     for name, value in found.items():
         several: Any = value
-        if hasattr(several, "__len__") and getattr(several, "ndim", 1):
+        if hasattr(several, "__len__") and getattr(several, "ndim", 1) != 0:
             each[name] = [float(one) for one in several]
         else:
             whole[name] = float(several)

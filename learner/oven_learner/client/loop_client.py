@@ -49,6 +49,7 @@ class LoopClient(OvenClient):
         """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
         measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
         sent as NaN. After a rollback `step` may count on, or continue from `client.step`."""
+        self._trials.counted(step)
         self._follows = self._follows or step <= self._counted
         reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
         self._counted = step

@@ -54,8 +54,6 @@ class Trials:
         self._branches: Branches | None = None
         self._never = ""  # why no further trials are made
         self._astray = ""  # how the loop left the branch
-        self._ahead = 0  # of the run's steps: the loop's own count
-        self._moved = False  # the run was put back since the last step
         self._from = (0, 0)  # tick and step at which the branches began
 
     @property
@@ -110,22 +108,18 @@ class Trials:
             self._run.say(BranchObservation, metrics=dict(metrics), **told)
         return True
 
-    def numbered(self, step: int) -> int:
-        """The run's step for one that the loop calls `step`: a loop that counts by itself is ahead by the steps of
-        branches that were not kept. Where what a step does may follow from its number, such a loop plays other steps in
-        each branch, and what they show cannot be compared."""
+    def counted(self, step: int) -> None:
+        """The loop's own number of the step that it has made. Where what a step does may follow from it, a loop that
+        counts on plays other steps in each branch, and what they show cannot be compared."""
         branches = self._branches
-        if self._moved or (branches is not None and branches.moved):
-            self._moved, expected = False, self._run.step + 1
-            if branches is not None:
-                branches.moved = False
-                if step != expected + self._ahead and self._training is not None and self._training.by_steps:
-                    self._astray = (
-                        f"the loop went on to step {step}, where the branch was put back to step {expected - 1}: begin "
-                        "each step at client.step + 1, or give connect() the scheduler"
-                    )
-            self._ahead = step - expected
-        return step - self._ahead
+        if branches is None or not branches.moved or self._training is None:
+            return
+        branches.moved = False
+        if self._training.by_steps and step != self._run.step + 1:
+            self._astray = (
+                f"the loop went on to step {step}, where the branch was put back to step {self._run.step}: begin each "
+                "step at client.step + 1, or give connect() the scheduler"
+            )
 
     def advance(self) -> bool:
         """After a step: on with the branch that it was of, if it was of one. Whether a branch is played next, too."""
@@ -160,8 +154,7 @@ class Trials:
 
     def _ended(self, result: Result) -> None:
         assert self._branches is not None
-        order, slow, moved = self._branches.trial, self._branches.slow, self._branches.moved
-        self._branches, self._moved = None, self._moved or moved
+        order, slow, self._branches = self._branches.trial, self._branches.slow, None
         if slow and self._training is not None and self._training.by_clock:
             log.warning("no further trials: %s", slow)
             self._never = slow

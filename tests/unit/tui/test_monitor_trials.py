@@ -98,7 +98,7 @@ def test_a_change_is_drawn_over_the_line_a_control_under_it_and_a_trace_within_t
     branches = [Branch(line, "control"), Branch([column(4, 0.5), column(7, 0.5)], "change")]
     rows = draw(line, Bounds(0, 1), "measured", {}, 4, 1, branches)
     assert [kind for _, kind in rows[0]] == ["line", "change"]
-    outside = [Branch([column(1, 0.5), column(2, 9.0)], kind) for kind in ("trace", "change")]  # type: ignore[arg-type]
+    outside = [Branch([column(1, 0.5), column(2, 9.0)], kind) for kind in ("trace", "change")]
     assert [len(branch.columns) for branch in around(outside, Bounds(0, 1))] == [1, 2]
     for (width, height), style in product([(1, 1), (9, 3)], ["noisy", "measured", "set"]):
         drawn = draw([], Bounds(0, 1), style, {}, width, height, outside)  # type: ignore[arg-type]
@@ -146,9 +146,9 @@ def test_the_detail_has_arms_readings_steps_and_seconds() -> None:
 
 
 def shown(entry: Decided) -> str:
-    console = Console(width=140, file=StringIO())
-    console.print(Group(*content(entry)))
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    written = StringIO()
+    Console(width=140, file=written).print(Group(*content(entry)))
+    return written.getvalue()
 
 
 def test_the_header_follows_a_trial() -> None:

@@ -185,6 +185,7 @@ class Copies:
     examples_of: Callable[[], Sequence[float]]
     """What stands for the training's own examples: other ones, or a planted reading."""
     by_clock: bool = False
+    by_steps: bool = False
     live: int = 0
     most: int = 0
 

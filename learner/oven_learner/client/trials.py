@@ -117,7 +117,7 @@ class Trials:
         branches.moved = False
         if self._training.by_steps and step != self._run.step + 1:
             self._astray = (
-                f"the loop went on to step {step}, where the branch was put back to step {self._run.step}: begin each "
+                f"the loop continued with step {step}, where the branch was put back to step {self._run.step}: begin each "
                 "step at client.step + 1, or give connect() the scheduler"
             )
 

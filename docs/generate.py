@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages, requests
+from oven_controller.protocol import codec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
@@ -38,8 +38,8 @@ PARTS = (
     messages.Horizon,
     messages.TallyLine,
     messages.OutcomeLine,
-    messages.TrialArm,
-    messages.ArmReading,
+    trial_messages.TrialArm,
+    trial_messages.ArmReading,
     requests.LoggedEvent,
     requests.Completion,
     requests.Symptom,

@@ -11,7 +11,6 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
-    ArmReading,
     BallotOpened,
     CommandAnswer,
     Decision,
@@ -25,12 +24,11 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
     StepClosed,
-    TrialEnded,
-    TrialStarted,
     Value,
     Vote,
 )
 from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.trial_messages import ArmReading, TrialEnded, TrialStarted
 
 RUN = "r"
 LR = "optimizer.lr_scale"

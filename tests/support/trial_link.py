@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from oven_controller.protocol.messages import (
-    BranchObservation,
-    LearnerMessage,
-    LogMessage,
-    Observation,
-    RunStarted,
-    TrialArm,
-    TrialEnded,
-    TrialStarted,
-    Value,
-)
+from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation, RunStarted, Value
+from oven_controller.protocol.trial_messages import BranchObservation, TrialArm, TrialEnded, TrialStarted
 from oven_learner.testing import FakeLink
 
 

@@ -11,8 +11,8 @@ from oven_controller.protocol.messages import (
     OperatorCommand,
     Receipt,
     RunStarted,
-    TrialStarted,
 )
+from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
 

@@ -27,13 +27,11 @@ from oven_controller.protocol.messages import (
     OperatorCommand,
     Receipt,
     RunStarted,
-    TrialArm,
-    TrialEnded,
-    TrialStarted,
     Value,
     Vote,
 )
 from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
 
 
 class _Mesh(Mesh):

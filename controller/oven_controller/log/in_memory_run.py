@@ -22,10 +22,10 @@ from oven_controller.protocol.messages import (
     LogMessage,
     Message,
     StepClosed,
-    TrialStarted,
     Vote,
 )
 from oven_controller.protocol.subjects import learner_subject
+from oven_controller.protocol.trial_messages import TrialStarted
 
 ROUNDS = 100
 """Times that participants may answer one another before the learner's next message. Agents need two or three."""

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.change_requirements import spelt
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, TrialStarted, Vote
+from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
 from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
+from oven_controller.protocol.trial_messages import TrialStarted
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""

@@ -7,14 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import (
-    BranchObservation,
-    LogMessage,
-    RunStarted,
-    TrialArm,
-    TrialEnded,
-    TrialStarted,
-)
+from oven_controller.protocol.messages import LogMessage, RunStarted
+from oven_controller.protocol.trial_messages import BranchObservation, TrialArm, TrialEnded, TrialStarted
 
 KEPT = 64
 """Trials that are remembered; the oldest are let go."""

@@ -12,7 +12,8 @@ from oven_controller.mesh.forecast import Forecast
 from oven_controller.mesh.reputation import Baseline, beaten, earned, failed, merit, moved, success
 from oven_controller.mesh.state import State
 from oven_controller.protocol.actions import ROLLBACK
-from oven_controller.protocol.messages import Decision, Outcome, OutcomeLine, TrialEnded, TrialStarted
+from oven_controller.protocol.messages import Decision, Outcome, OutcomeLine
+from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 
 PATIENCE = 5
 CONTROLS = 32

@@ -52,9 +52,8 @@ from oven_controller.protocol.messages import (
     OutcomeLine,
     Receipt,
     TallyLine,
-    TrialEnded,
-    TrialStarted,
 )
+from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 
 
 class Outcomes:

@@ -45,10 +45,10 @@ from oven_controller.protocol.messages import (
     RunStarted,
     StepClosed,
     TallyLine,
-    TrialEnded,
     Value,
     Vote,
 )
+from oven_controller.protocol.trial_messages import TrialEnded
 
 Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender

@@ -24,7 +24,8 @@ from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.joint_proposals import Ruled
 from oven_controller.mesh.state import State
 from oven_controller.protocol.actions import ROLLBACK
-from oven_controller.protocol.messages import ActuatorSpec, TrialArm, TrialEnded, TrialStarted, Value
+from oven_controller.protocol.messages import ActuatorSpec, Value
+from oven_controller.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
 
 RECENT_TICKS = 200
 """`rules.trial_share` holds of these, too, so that a run does not spend all its trials at its beginning."""

@@ -13,7 +13,6 @@ from typing import Final, Literal, get_args
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
-    BranchObservation,
     CommandAnswer,
     Decision,
     LearnerMessage,
@@ -26,8 +25,6 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
     StepClosed,
-    TrialEnded,
-    TrialStarted,
     Vote,
 )
 from oven_controller.protocol.requests import (
@@ -50,6 +47,7 @@ from oven_controller.protocol.requests import (
     TokenPrior,
     TokenPriorRequest,
 )
+from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 
 Writer = Literal["learner", "mesh", "agent", "operator"]
 

@@ -20,9 +20,8 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
-    TrialEnded,
-    TrialStarted,
 )
+from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.settings.resolution import Resolved
 from oven_controller.terminal_text import clean
 

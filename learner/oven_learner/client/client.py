@@ -17,10 +17,10 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
-    TrialStarted,
     Value,
 )
 from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState

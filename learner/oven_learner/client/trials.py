@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from oven_controller.errors import reason
-from oven_controller.protocol.messages import ArmReading, BranchObservation, LearnerMessage, TrialEnded, TrialStarted
+from oven_controller.protocol.messages import LearnerMessage
+from oven_controller.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
 from oven_learner.trials.base import Branchable
@@ -117,8 +118,8 @@ class Trials:
         branches.moved = False
         if self._training.by_steps and step != self._run.step + 1:
             self._astray = (
-                f"the loop continued with step {step}, where the branch was put back to step {self._run.step}: begin each "
-                "step at client.step + 1, or give connect() the scheduler"
+                f"the loop continued with step {step}, where the branch was put back to step {self._run.step}: begin "
+                "each step at client.step + 1, or give connect() the scheduler"
             )
 
     def advance(self) -> bool:

@@ -15,11 +15,11 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
-    TrialEnded,
     Value,
 )
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.subjects import learner_subjects
+from oven_controller.protocol.trial_messages import TrialEnded
 from oven_controller.security.signing import LEARNER, Keyring
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from oven_controller.errors import reason
-from oven_controller.protocol.messages import ArmReading, TrialStarted, Value
+from oven_controller.protocol.messages import Value
+from oven_controller.protocol.trial_messages import ArmReading, TrialStarted
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.ranks import Ranks
 from oven_learner.trials import comparison

@@ -14,17 +14,9 @@ from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    BranchObservation,
-    Observation,
-    Outcome,
-    Receipt,
-    TrialEnded,
-    TrialStarted,
-    Vote,
-)
+from oven_controller.protocol.messages import AgentStatus, Observation, Outcome, Receipt, Vote
 from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 

@@ -8,7 +8,8 @@ import pytest
 from tests.support.mesh_log import LR, METRICS, RUN, SPECS, Log
 
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, TrialEnded, Value
+from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Value
+from oven_controller.protocol.trial_messages import TrialEnded
 
 CLIP = "grad.clip"
 READING = "eval/loss"

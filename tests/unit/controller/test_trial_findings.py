@@ -21,7 +21,8 @@ from oven_controller.log.run_summary import RunSummary
 from oven_controller.log.trial_findings import Trials
 from oven_controller.log.vote_calibration import claims
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Outcome, TrialEnded, TrialStarted
+from oven_controller.protocol.messages import Decision, Outcome
+from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.runs.folder import Home
 from oven_controller.stack.line_output import Headless
 

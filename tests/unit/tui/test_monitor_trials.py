@@ -11,7 +11,7 @@ from tests.support.mesh_log import LR
 from tests.support.trial_log import READING, begun, two_trials, under_way
 
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import BranchObservation, TrialEnded
+from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch, draw
 from oven_tui.model.decisions import Decided, matching
 from oven_tui.model.fans import POINTS, Fan, Fans, around

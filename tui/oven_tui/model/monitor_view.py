@@ -19,7 +19,6 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
-    BranchObservation,
     CommandAnswer,
     Decision,
     Observation,
@@ -28,10 +27,9 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
-    TrialEnded,
-    TrialStarted,
     Vote,
 )
+from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.fans import Fans

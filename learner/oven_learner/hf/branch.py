@@ -110,7 +110,7 @@ class TrainerBranch:
     def room(self) -> int:
         """Steps until the training's last, which ends it."""
         state = self._trainer.state
-        return max(0, state.max_steps - state.global_step)
+        return max(0, int(state.max_steps) - int(state.global_step))
 
     def problem(self) -> str:
         trainer = self._trainer

@@ -16,9 +16,9 @@ def copied(tree: Any) -> Any:
     if is_tensor(tree):
         return tree.detach().clone()
     if isinstance(tree, UserDict):  # a tokenizer's batch
-        other = copy(tree)
-        other.data = copied(tree.data)
-        return other
+        batch = copy(tree)
+        batch.data = copied(tree.data)
+        return batch
     if isinstance(tree, dict):
         other = copy(tree)  # keeps a default, and a class of its own
         for key, value in tree.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ class LoopBranch:
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's, and the same again where a trial plays steps again. Several per step may be read."""
         own = self._epoch
-        self._left = len(loader) if hasattr(loader, "__len__") else None
+        self._left = len(loader) if isinstance(loader, Sized) else None
         opened: list[Iterator[Any]] = []
 
         def pull() -> Any:

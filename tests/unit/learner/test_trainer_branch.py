@@ -111,7 +111,7 @@ def test_an_arm_may_read_further_than_the_control(tmp_path: Path) -> None:
 
 def test_what_was_due_within_a_branch_is_made_up_for(tmp_path: Path) -> None:
     """And nothing is saved, evaluated or logged of a branch that is left."""
-    settings = {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps"}
+    settings: dict[str, Any] = {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps"}
     other, _ = tried(tmp_path, at=4, save_steps=5, **settings)
     losses = [entry for entry in other.trainer.state.log_history if "loss" in entry]
     evaluated = [entry for entry in other.trainer.state.log_history if "eval_loss" in entry]

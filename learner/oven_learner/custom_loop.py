@@ -76,6 +76,9 @@ def connect(
     out. `evaluate` measures held-out metrics, at the start, every `evaluate_every` steps, at `max_steps` and whenever
     an agent asks: `run.evaluate`. `run.hold` and `run.stop` are always there.
 
+    For trials the loop iterates over `client.batches(loader)`, so that batches can be given again, and `evaluate`
+    returns the value of each held-out example in a list, always in the same order: the mean is published.
+
     `metrics` are the names that `observe` will be given: agents that need another say that they cannot fire; what
     `evaluate` returns is held out, and which way is better is known by the usual names, or said here. `step` is where a
     resumed loop continues. `training` names this training where the script has several one after another, or connects

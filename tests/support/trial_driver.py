@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import TrainerCallback
 
 from oven_learner.trials import random_state
+
+
+class StepEnd(Protocol):
+    def step_ended(self, step: int, fingerprint: Callable[[], str]) -> None: ...
 
 
 class Driver:
@@ -83,7 +87,7 @@ class Change:
 class DrivenTrainer(TrainerCallback):
     """A driver as a callback, and what each step read and reached."""
 
-    def __init__(self, trainer: Any, driver: Driver | Change | None = None) -> None:
+    def __init__(self, trainer: Any, driver: StepEnd | None = None) -> None:
         self.trainer, self.driver = trainer, driver
         self.epochs: list[float] = []
         self.seen: dict[int, str] = {}

@@ -92,6 +92,7 @@ class Branches:
     recorded. The gradient steps of branches count as those of the episode do."""
 
     by_clock = by_steps = False
+    lagging: frozenset[str] = frozenset()
 
     def __init__(self, training: Training, trainee: Trainee) -> None:
         reading = held_out(trainee.metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.trials.random_state import undisturbed
@@ -83,16 +83,12 @@ def means(found: Measured) -> tuple[dict[str, float], dict[str, list[float]]]:
     each: dict[str, list[float]] = {}
     whole: dict[str, float] = {}
     for name, value in found.items():
-        several: Any = value
-        if hasattr(several, "__len__") and getattr(several, "ndim", 1) != 0:
-            each[name] = [float(one) for one in several]
+        if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0:  # an array of no dimension is a number
+            each[name] = [float(one) for one in cast("Sequence[float]", value)]
+            whole[name] = math.fsum(each[name]) / len(each[name]) if each[name] else math.nan
         else:
-            whole[name] = float(several)
-    return {
-        name: math.fsum(each[name]) / len(each[name]) if name in each else whole[name]
-        for name in found
-        if name in whole or each[name]
-    }, {name: values for name, values in each.items() if values}
+            whole[name] = float(cast("float", value))
+    return whole, {name: values for name, values in each.items() if values}
 
 
 def better(name: str) -> Literal["up", "down", "neither"]:

@@ -16,6 +16,7 @@ class AttachedBranch:
     evaluates, saves nor ends; the gradient steps of a branch that is not kept count for nothing that goes by steps."""
 
     by_steps = False
+    lagging = frozenset({"data.mixture", "data.skip"})
 
     def __init__(
         self, trainer: TrainerBranch, hooks: Sequence[StepHook], budget: Callable[[], StepBudget], *, by_clock: bool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,8 @@ class BranchState:
     trainer: dict[str, Any]
     """What the trainer itself keeps: TRL's buffered completions, their count, sums since the last log."""
     counted: dict[str, Any]
-    callbacks: list[dict[str, Any]]
+    objects: list[dict[str, Any]]
+    """What callbacks and reward functions keep."""
     epochs: dict[str, Any]
     random: random_state.State
 
@@ -55,13 +57,15 @@ class TrainerBranch:
         epochs: EpochExtension,
         evaluation: UserEvaluation | None = None,
         stateful: Mapping[str, Stateful] | None = None,
+        moved: Callable[[], object] = lambda: None,
     ) -> None:
         """`stateful`: the user's objects that a checkpoint brings back; but for a mixture, whose place is that of the
-        data."""
+        data. `moved` is called when something else than a step has changed weights and sums."""
         self._trainer: Any = trainer
         self._loop = LoopPlace(trainer, checkpoints)
         self._epochs, self._evaluation = epochs, evaluation
         self._stateful = {name: thing for name, thing in (stateful or {}).items() if name != MIXTURE}
+        self._moved = moved
         self._examples: HeldOutExamples | None = None
 
     def begin(self) -> None:
@@ -84,7 +88,10 @@ class TrainerBranch:
             stateful=self._stateful,
         )
         self._values = PlainValues(trainer, leave=DATA)
-        self._callback_values = [PlainValues(one) for one in self._callbacks]
+        self._objects = [
+            *(PlainValues(one) for one in self._callbacks),
+            *(_counters(one) for one in getattr(trainer, "reward_funcs", ()) if _is_object(one)),
+        ]
 
     @property
     def playing(self) -> bool:
@@ -110,7 +117,7 @@ class TrainerBranch:
     def room(self) -> int:
         """Steps until the training's last, which ends it."""
         state = self._trainer.state
-        return max(0, int(state.max_steps - state.global_step))
+        return max(0, int(state.max_steps) - int(state.global_step))
 
     def problem(self) -> str:
         trainer = self._trainer
@@ -131,7 +138,7 @@ class TrainerBranch:
             training=self._training.take(),
             trainer=self._values.take(),
             counted={name: getattr(self._trainer.state, name) for name in COUNTED},
-            callbacks=[one.take() for one in self._callback_values],
+            objects=[one.take() for one in self._objects],
             epochs=PlainValues(self._epochs).take(),
             random=random_state.take(),
         )
@@ -144,24 +151,36 @@ class TrainerBranch:
         self._values.restore(state.trainer)
         for name, value in state.counted.items():
             setattr(self._trainer.state, name, value)
-        for values, then in zip(self._callback_values, state.callbacks, strict=True):
+        for values, then in zip(self._objects, state.objects, strict=True):
             values.restore(then)
         PlainValues(self._epochs).restore(state.epochs)
         random_state.restore(state.random)
+        self._moved()
 
     def examples(self) -> Sequence[float]:
         assert self._examples is not None
         model = self._trainer.model
-        held = self._values.take()
+        kept = [(values, values.take()) for values in (self._values, *self._objects)]
         try:
             with random_state.undisturbed(model), torch.no_grad():
                 model.eval()
                 return self._examples.measure()
         finally:
-            self._values.restore(held)
+            for values, then in kept:
+                values.restore(then)
 
     def finish(self) -> None:
         self._loop.tape.finish()
+
+
+def _is_object(reward: Any) -> bool:
+    """Whether a reward function may keep something: not a plain function, nor a model."""
+    return hasattr(reward, "__dict__") and not isinstance(reward, torch.nn.Module) and not inspect.isroutine(reward)
+
+
+def _counters(reward: Any) -> PlainValues:
+    """Of a committee its count of batches, which its draws depend on: what it publishes and pays stays."""
+    return PlainValues(reward, containers=not type(reward).__module__.startswith("oven_learner."))
 
 
 def _has_state(callback: Any) -> bool:

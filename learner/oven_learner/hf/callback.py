@@ -120,6 +120,7 @@ class Attachment(TrainerCallback):
             epochs=self.epochs,
             evaluation=self._user_evaluation,
             stateful=options.stateful,
+            moved=self._went_back,
         )
         """The training as something that trials can be made of."""
         self._hooks: list[StepHook] = [
@@ -325,6 +326,11 @@ class Attachment(TrainerCallback):
             options.committee.announce(actuators)
         else:
             knobs.reward_weights.announce(trainer, actuators)
+
+    def _went_back(self) -> None:
+        """A trial has put weights, and what the trainer sums up, back to an earlier step."""
+        self._step_metrics.went_back()
+        self._gauges.forget()
 
     def _hold(self, why: str) -> None:
         if self.client is not None:

@@ -95,13 +95,15 @@ class LoopPlace:
     @property
     def here(self) -> Place:
         assert self._epoch is not None
-        order = self._checkpoints.epoch_order
-        return Place(self._epoch, self._batches, self.tape.position, frozenset(self._due), order)
+        due = frozenset(self._due | set(self._asked()))  # callbacks before this one have spoken
+        return Place(self._epoch, self._batches, self.tape.position, due, self._checkpoints.epoch_order)
 
     def go_to(self, place: Place) -> None:
         """Called at a step's end; the loop is there when that is over. Raises LookupError where its reads are not
         recorded any more."""
         self.tape.go_to(place.read)
+        for name in self._asked():  # of the step that is left
+            setattr(self._trainer.control, name, False)
         self._epoch, self._batches, self._due = place.epoch, place.batches, set(place.due)
         self._checkpoints.epoch_order = place.order
         self._moved = True
@@ -186,10 +188,9 @@ class LoopPlace:
             last = self._trainer.state.global_step >= self._trainer.state.max_steps
             moved, self._moved = self._moved and not last, False  # gradient norm and rate are those of another branch
             if self.playing or moved:
-                for name in (*DUE, *(("should_training_stop",) if last else ())):
-                    if getattr(control, name):
-                        self._due.add(name)
-                        setattr(control, name, False)
+                for name in self._asked():
+                    self._due.add(name)
+                    setattr(control, name, False)
             else:
                 for name in self._due:
                     setattr(control, name, True)
@@ -201,6 +202,13 @@ class LoopPlace:
                 raise _Sent
 
         return looked
+
+    def _asked(self) -> list[str]:
+        """What the trainer is to do after this step, as far as a branch puts it off."""
+        trainer = self._trainer
+        last = trainer.state.global_step >= trainer.state.max_steps
+        names = (*DUE, *(("should_training_stop",) if last else ()))
+        return [name for name in names if getattr(trainer.control, name)]
 
 
 class _Opening:

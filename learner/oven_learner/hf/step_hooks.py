@@ -97,6 +97,10 @@ class Gauges(StepHook):
     def announced(self) -> tuple[MetricSpec, ...]:
         return self._gauges.announced()
 
+    def forget(self) -> None:
+        """Something else than a step has moved the weights."""
+        self._gauges.forget()
+
     def before_update(self) -> Mapping[str, torch.Tensor]:
         return self._gauges.before_step()
 

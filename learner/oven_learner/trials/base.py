@@ -20,6 +20,8 @@ class Branchable(Protocol):
     """Whether a reading that takes longer than an arm's steps rules out further trials. Not where runs have to be
     repeatable: there nothing may depend on the clock."""
 
+    lagging: frozenset[str]
+    """Actuators whose change shows in data that is read later than a trial plays."""
     by_steps: bool
     """Whether what a step does may follow from its number, as where a loop sets its own rate."""
 

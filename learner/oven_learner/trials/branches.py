@@ -131,6 +131,8 @@ class Branches:
         unknown = [name for arm in self.trial.arms for name in arm.changes if name not in self.actuators]
         if unknown:
             return f"there is no actuator {unknown[0]!r}"
+        if lagging := [name for arm in self.trial.arms for name in arm.changes if name in self.training.lagging]:
+            return f"a change of {lagging[0]} shows in data that is read later than a trial plays"
         if why := self.training.problem():
             return why
         try:

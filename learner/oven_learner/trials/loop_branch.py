@@ -29,6 +29,8 @@ class LoopState:
 class LoopBranch:
     """One loop's (oven_learner.trials.base.Branchable)."""
 
+    lagging: frozenset[str] = frozenset()
+
     def __init__(
         self,
         training: TrainingState,

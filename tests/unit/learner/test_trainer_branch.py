@@ -120,3 +120,42 @@ def test_what_was_due_within_a_branch_is_made_up_for(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
         "checkpoint-10", "checkpoint-14", "checkpoint-9"
     ]  # fmt: skip
+
+
+def test_a_trial_may_end_with_the_training(tmp_path: Path) -> None:
+    """A branch does not end the training at its last step, and the one that is kept does."""
+    alone = plain(tmp_path)
+    other, _ = tried(tmp_path, at=10)
+    assert other.seen == alone.seen
+    assert other.trainer.state.global_step == 14
+
+
+def test_two_trials_in_a_resumed_training(tmp_path: Path) -> None:
+    """From a checkpoint inside an epoch."""
+    plain(tmp_path, save_strategy="steps", save_steps=5, gradient_accumulation_steps=2, max_steps=5)
+
+    def resumed(trials: Sequence[int]) -> DrivenTrainer:
+        made, attached = job(tmp_path, gradient_accumulation_steps=2)
+        drivers = [
+            Driver(attached.branch, at=at, steps=2, changes=[lambda: faster(attached)] * 2, keep=None) for at in trials
+        ]
+        watch = DrivenTrainer(made, One(drivers) if drivers else None)
+        made.add_callback(watch)
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+        assert all(driver.over for driver in drivers)
+        return watch
+
+    assert resumed((6, 9)).seen == resumed(()).seen
+
+
+class One:
+    """Several drivers, one after another."""
+
+    def __init__(self, drivers: Sequence[Driver]) -> None:
+        self._drivers = drivers
+
+    def step_ended(self, step: int, fingerprint: Callable[[], str]) -> None:
+        for driver in self._drivers:
+            if not driver.over:
+                driver.step_ended(step, fingerprint)
+                return

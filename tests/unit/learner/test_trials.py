@@ -228,6 +228,18 @@ def test_nothing_is_tried_where_the_learner_cannot() -> None:
     assert (ended.status, ended.reason) == ("refused", "nothing is held out example by example")
 
 
+def test_what_shows_later_than_a_trial_plays_is_not_tried() -> None:
+    def wrapped(own: Branches) -> Branchable:
+        own.lagging = frozenset({"data.skip"})
+        return own
+
+    run = Run(TrialLink(order(6, {"data.skip": 3})), wrapped)
+    (ended,) = run.link.ended()
+    assert (ended.status, ended.steps) == ("refused", 0) and ended.reason.startswith(
+        "a change of data.skip shows in data"
+    )
+
+
 def test_a_second_order_before_the_first_has_begun_takes_its_place() -> None:
     first, second = order(6, {"grad.clip": 0.5}), order(6, {"grad.clip": 0.2}).model_copy(update={"id": "second"})
     run = Run(TrialLink(first, second))

@@ -49,6 +49,33 @@ GRPO = {
 }  # fmt: skip
 
 
+class Judge:
+    """A reward function that counts its calls, and whose reward depends on them."""
+
+    __name__ = "judge"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, completions: list[str], **_: Any) -> list[float]:
+        self.calls += 1
+        return [(len(text) * self.calls) % 3 / 3 + ("a" in text) for text in completions]
+
+
+def test_what_a_reward_function_counts_comes_back(tmp_path: Path) -> None:
+    common = {"max_steps": 6, "learning_rate": 0.05, "logging_steps": 50, "eval_dataset": HELD_OUT}
+    alone = run(grpo, tmp_path, rewards=(Judge(),), **common)
+    control = run(grpo, tmp_path, {"at": 2, "steps": 2}, rewards=(Judge(),), **common)
+    assert control.seen == alone.seen
+
+
+def test_supervised_training_keeps_its_control(tmp_path: Path) -> None:
+    held_out = Dataset.from_list([{"text": "abc"}, {"text": "bcdef"}, {"text": "cde"}])
+    alone = run(sft, tmp_path, held_out=held_out, logging_steps=50)
+    control = run(sft, tmp_path, {"at": 1, "steps": 3}, held_out=held_out, logging_steps=50)
+    assert control.seen == alone.seen
+
+
 @pytest.mark.parametrize("settings", GRPO.values(), ids=GRPO)
 def test_grpo_keeps_either_branch_bit_for_bit(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Over the end of an epoch, which comes after 8 steps or 4."""

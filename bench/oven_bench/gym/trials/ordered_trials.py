@@ -177,6 +177,7 @@ class Copies:
     """What stands for the training's own examples: other ones, or a planted reading."""
     by_clock: bool = False
     by_steps: bool = False
+    lagging: frozenset[str] = frozenset()
     live: int = 0
     most: int = 0
 

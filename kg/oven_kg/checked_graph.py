@@ -12,7 +12,7 @@ from oven_kg.graph.graph_yaml import Records, read
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import shuffled as permuted
-from oven_kg.loaders.triples import WHOLE, bounded, gather
+from oven_kg.loaders.rows import WHOLE, bounded, gather
 
 YAML: Final = (".yaml", ".yml")
 

@@ -26,7 +26,7 @@ toy = oven_standins:RECIPE
 [oven.processes]
 mesh = oven_controller.replica.service:main
 agent = oven_agents.runtime.host:main
-member = oven_agents.judges.process:main
+member = oven_agents.judges.member_process:main
 learner = oven_standins:learner
 [oven.agents]
 learning_rate = oven_agents.shipped.learning_rate:LearningRate

@@ -25,7 +25,7 @@ HEAVY = (
     "modules",
     [
         "oven_agents, oven_agents.runtime.host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
-        "oven_agents.judges.process",
+        "oven_agents.judges.member_process",
         "oven_agents.judges.providers.openai_compatible, oven_agents.judges.providers.anthropic",
         "oven_agents.shipped.reward_weights",
         "oven_controller.replica.service, oven_controller.log.replay",

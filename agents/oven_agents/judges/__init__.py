@@ -1,10 +1,10 @@
 """Remote members of the reward committee: LLM judges, each a process that answers `oven.reward.<member>`.
 
-    process.py → member.py → judge.py → providers/     NATS → deadline and counts → one group → one SDK
+    member_process.py → member.py → judge.py → providers/     NATS → deadline and counts → one group → one SDK
                                ├ prompts.py, sanitize.py  what the judge is shown
                                ├ verdict.py               what it may answer
                                ├ adversarial_controls.py  whether it can be fooled
-                               └ usage.py, cost.py        what it cost, and what went wrong on the way
+                               └ usage.py                 what it cost, and what went wrong on the way
 
 A judge that failed abstains, with the kind of its failure (failures.py); nothing here turns a failure into a score.
 """

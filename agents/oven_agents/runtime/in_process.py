@@ -10,7 +10,7 @@ from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
 from oven_controller import plugins
-from oven_controller.log.in_memory_run import Participant
+from oven_controller.log.closed_loop import Participant
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.controller import alone
-from oven_bench.gym.arms.rules import fixed_rules
+from oven_bench.gym.arms.remedy_on_alarm import fixed_rules
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from oven_controller.log.in_memory_run import MemoryLog
+from oven_controller.log.closed_loop import MemoryLog
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.triples import Row, bounded, columns, triple
+from oven_kg.loaders.rows import Row, bounded, columns, triple
 
 
 def rows(path: Path) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from typing import Final
 from xml.parsers import expat
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.triples import RELATIONS, TEXT, WEIGHTS, Named, Row, Triple, bounded
+from oven_kg.loaders.rows import RELATIONS, TEXT, WEIGHTS, Named, Row, Triple, bounded
 
 DEPTH: Final = 32
 """Elements within each other."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.triples import Row, bounded, columns, triple
+from oven_kg.loaders.rows import Row, bounded, columns, triple
 
 LINE: Final = 64 * 1024
 """Bytes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.triples import WHOLE, Named, Row, Triple, bounded, columns, triple
+from oven_kg.loaders.rows import WHOLE, Named, Row, Triple, bounded, columns, triple
 
 RELATED = "RELATED"
 """The relation of an edge that names none."""

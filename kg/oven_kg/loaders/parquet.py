@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.triples import EDGES, TEXT, Row, bounded, columns, triple
+from oven_kg.loaders.rows import EDGES, TEXT, Row, bounded, columns, triple
 
 UNPACKED: Final = 512 * 2**20
 """Bytes of all columns: a small file may hold very many rows of one value."""

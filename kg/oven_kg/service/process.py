@@ -30,7 +30,7 @@ from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.outcome_learning import follow
+from oven_kg.service.outcome_follower import follow
 from oven_kg.service.posterior_store import PersistentAnswers
 
 log = logging.getLogger("oven.kg")

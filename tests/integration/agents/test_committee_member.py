@@ -22,7 +22,7 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import KINDS
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.process import serve
+from oven_agents.judges.member_process import serve
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.process.child import Child

@@ -45,7 +45,7 @@ from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.kg_rules import ask
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.outcome_learning import follow
+from oven_kg.service.outcome_follower import follow
 from oven_kg.service.posterior_store import PersistentAnswers
 from oven_kg.service.process import NAME, serving
 

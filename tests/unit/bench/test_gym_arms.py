@@ -17,7 +17,7 @@ from oven_bench.gym.arms.not_a_number import OnNotANumber
 from oven_bench.gym.arms.plateau import EPOCH, OnPlateau
 from oven_bench.gym.arms.random_remedy import LATEST, RandomRemedy
 from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
-from oven_bench.gym.arms.rules import OnAlarm
+from oven_bench.gym.arms.remedy_on_alarm import OnAlarm
 from oven_bench.gym.arms.spike import OnSpike
 from oven_bench.gym.arms.zclip import WARM_UP, OnNorm
 from oven_controller.protocol.known_actuators import ACTUATORS

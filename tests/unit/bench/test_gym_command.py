@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from oven_bench.fixed_rules import Alone, RuleLink
 from oven_bench.gym import arm_registry, command, episode_rows, runner
 from oven_bench.gym.arm import Arm
-from oven_bench.gym.arms.rules import NOTHING, fixed_rules
+from oven_bench.gym.arms.remedy_on_alarm import NOTHING, fixed_rules
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app

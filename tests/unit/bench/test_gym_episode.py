@@ -20,7 +20,7 @@ from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.auto_rate import AUTOLRS, STAGE, TRIED, Stages
 from oven_bench.gym.arms.best_checkpoint import BEST_CHECKPOINT
 from oven_bench.gym.arms.not_a_number import NOT_A_NUMBER
-from oven_bench.gym.arms.rules import NOTHING, fixed_rules
+from oven_bench.gym.arms.remedy_on_alarm import NOTHING, fixed_rules
 from oven_bench.gym.episode import Ended, run, run_id
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground

@@ -17,7 +17,7 @@ from oven_agents.runtime.in_process import AgentParticipant, participants
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.log.in_memory_run import ROUNDS, ClosedLoop, Participant
+from oven_controller.log.closed_loop import ROUNDS, ClosedLoop, Participant
 from oven_controller.log.replay import replay
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import (

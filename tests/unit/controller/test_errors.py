@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oven_agents.judges.process import member_settings
+from oven_agents.judges.member_process import member_settings
 from oven_controller.cli.main import run
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError, OvenError, reason

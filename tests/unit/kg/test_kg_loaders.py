@@ -15,8 +15,8 @@ from oven_controller.errors import ConfigError, UnknownNameError
 from oven_kg.checked_graph import read_graph
 from oven_kg.cli.graph_commands import INFO, LINT
 from oven_kg.graph.graph_yaml import Records
-from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet, triples
-from oven_kg.loaders.triples import Triple, gather
+from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet
+from oven_kg.loaders.rows import EDGES, Triple, bounded, gather
 
 ROOT = Path(__file__).resolve().parents[3]
 LOADERS = {
@@ -147,7 +147,7 @@ def test_a_parquet_bomb_is_not_unpacked(tmp_path: Path) -> None:
     pq.write_table(pa.table({"s": long, "p": long, "o": long}), path, compression="zstd")
     with pytest.raises(ConfigError, match=r"a name of 5000000 characters|bytes unpacked"):
         read_graph(path)
-    many = pa.DictionaryArray.from_arrays(pa.array([0] * (triples.EDGES + 1), pa.int32()), pa.array(["x"]))
+    many = pa.DictionaryArray.from_arrays(pa.array([0] * (EDGES + 1), pa.int32()), pa.array(["x"]))
     pq.write_table(pa.table({"s": many, "p": many, "o": many}), path, compression="zstd")
     with pytest.raises(ConfigError, match="1000001 rows"):
         read_graph(path)
@@ -159,7 +159,7 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         gather(tmp_path / "g.csv", endless, nodes=10)
     path = written(tmp_path / "graph.csv", TRIPLES)
     with pytest.raises(ConfigError, match=r"has \d+ bytes; at most 8 are read from a \.csv file"):
-        triples.bounded(path, 8)
+        bounded(path, 8)
     with pytest.raises(ConfigError, match="cannot read the graph"):
         read_graph(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()

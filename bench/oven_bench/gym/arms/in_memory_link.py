@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from oven_controller.log.in_memory_run import ClosedLoop, Participant
+from oven_controller.log.closed_loop import ClosedLoop, Participant
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted

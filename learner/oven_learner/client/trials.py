@@ -60,7 +60,11 @@ class Trials:
     @property
     def reading(self) -> str:
         """The metric by which arms are compared; empty where no trial can be made."""
-        return "" if self._training is None or self._training.problem() else self._training.reading.name
+        try:
+            return "" if self._training is None or self._training.problem() else self._training.reading.name
+        except Exception as error:  # no trial is worth the training
+            log.warning("no trials: %s", reason(error))
+            return ""
 
     @property
     def under_way(self) -> bool:
@@ -180,7 +184,10 @@ class Trials:
             reason=result.reason,
         )
         for decision_id, actuator, applied in receipts(order, result):
-            self._run.publish_receipt(applied, actuator, decision_id=decision_id, tick=tick, step=step)
+            at = step
+            if applied.status == "applied" and self._actuators.spec(actuator).moves_weights:
+                at = int(applied.after) if isinstance(applied.after, int | float) else step  # as of any rollback
+            self._run.publish_receipt(applied, actuator, decision_id=decision_id, tick=tick, step=at)
         for played in result.played:
             self._run.publish_observation(played.tick, played.step, played.metrics)
 

@@ -133,9 +133,9 @@ class Branches:
             return f"there is no actuator {unknown[0]!r}"
         if lagging := [name for arm in self.trial.arms for name in arm.changes if name in self.training.lagging]:
             return f"a change of {lagging[0]} shows in data that is read later than a trial plays"
-        if why := self.training.problem():
-            return why
         try:
+            if why := self.training.problem():
+                return why
             self._start = self._end()
         except Exception as error:  # out of memory, most likely
             return f"the training could not be copied: {reason(error)}"

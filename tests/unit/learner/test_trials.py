@@ -196,6 +196,28 @@ def test_a_branch_that_is_not_finite_loses(broken: set[int], kept: int) -> None:
     assert ended.kept == kept
 
 
+def test_what_fails_on_the_way_gives_up_the_trial_and_never_the_training(plain: Run) -> None:
+    for broken in range(1, 4):  # at the beginning, at the control's end, and in the arm
+
+        def wrapped(own: Branches, broken: int = broken) -> Branchable:
+            take, count = own.take, 0
+
+            def failing() -> object:
+                nonlocal count
+                count += 1
+                if count == broken:
+                    raise MemoryError("no room for a copy")
+                return take()
+
+            own.take = failing  # type: ignore[method-assign]
+            return own
+
+        run = Run(TrialLink(order(6, {"optimizer.lr_scale": 50.0}, steps=5, cooldown=2)), wrapped)
+        (ended,) = run.link.ended()
+        assert ended.status in ("refused", "interrupted") and "no room for a copy" in ended.reason
+        assert run.bits() == plain.bits() and run.losses() == plain.losses()
+
+
 def test_an_arm_whose_knob_has_that_value_already_is_never_kept() -> None:
     run = Run(TrialLink(order(6, {"optimizer.lr_scale": 1.0}, margin=0.0)))
     (ended,) = run.link.ended()

@@ -98,9 +98,10 @@ def _link(
         """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
         the run's rules."""
         trusting = announced.trusting(member.name for member in members)
-        given = trusting.model_copy(
-            update={"autonomy": autonomy, "control_share": control_share, "trials": "all" if tries else "off"}
-        )
+        update: dict[str, object] = {"autonomy": autonomy, "control_share": control_share}
+        if tries:
+            update["trials"] = "all"
+        given = trusting.model_copy(update=update)
         return given if ask is None else merged(given, _known(ask))
 
     return LoopLink(run, members, rules)

@@ -86,11 +86,12 @@ class Actuators:
         unit: str = "",
         risky: bool = False,
         moves_own_metric: bool = False,
+        scales_rate: bool = False,
         proof: Proof | None = None,
     ) -> None:
         """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off. With a
         `proof` a change counts once it was used. `moves_own_metric`: a change moves the metric that would judge it, so
-        that only held-out data can."""
+        that only held-out data can. `scales_rate`: it multiplies the learning rate."""
         if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
             raise ConfigError(
                 f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
@@ -108,6 +109,7 @@ class Actuators:
             high=high,
             risky=risky,
             moves_own_metric=moves_own_metric,
+            scales_rate=scales_rate,
         )
         self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
 

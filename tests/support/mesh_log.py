@@ -35,7 +35,7 @@ LR = "optimizer.lr_scale"
 NOON = datetime(2026, 1, 1, tzinfo=UTC)
 
 SPECS = (
-    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
+    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0, scales_rate=True),
     ActuatorSpec(name="grad.clip", kind="scalar", low=0, high=10, value=1.0, risky=True),
     ActuatorSpec(name="teacher.active", kind="choice", choices=("none", "small", "big"), value="none"),
     ActuatorSpec(

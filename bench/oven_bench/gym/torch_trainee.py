@@ -66,6 +66,7 @@ class TorchTrainee(ABC, Generic[B]):
             scale="log",
             unit="× the schedule",
             risky=True,
+            scales_rate=True,
         )
         self.actuators.action(EVALUATE, self._ask, effect="measures")
 

@@ -31,9 +31,6 @@ RECENT_TICKS = 200
 """`rules.trial_share` holds of these, too, so that a run does not spend all its trials at its beginning."""
 CHANGES = 3
 """Arms beside the control, at most."""
-RATE = "optimizer.lr_scale"
-"""The actuator whose short-run effect misleads: a lower rate looks better after few steps whatever it does in the long
-run (Wu et al. 2018, arXiv:1803.02021)."""
 _Change = tuple[str, str]
 """Actuator and direction."""
 
@@ -119,7 +116,7 @@ class Trials:
         state, rules = self.state, self.state.rules
         if self.open is not None:
             return f"trial {self.open.id} is under way"
-        rate = RATE in changes or any(RATE in arm.changes for arm, _ in self._arms)
+        rate = self._rated(changes) or any(self._rated(arm.changes) for arm, _ in self._arms)
         most = 1 if rate and rules.trial_cooldown else CHANGES
         if len(self._arms) >= most:
             return f"{len(self._arms)} changes are tried already, {most} can be compared at a time"
@@ -157,7 +154,7 @@ class Trials:
         if not self._arms:
             return None
         rules, arms = self.state.rules, [arm for arm, _ in self._arms]
-        rate = any(RATE in arm.changes for arm in arms)
+        rate = any(self._rated(arm.changes) for arm in arms)
         self.open = TrialStarted(
             id=next_id(),
             tick=self.state.tick,
@@ -216,6 +213,11 @@ class Trials:
         times = self._lost[change].times + 1 if change in self._lost else 1
         wait = self.state.rules.outcome_ticks * 2 ** min(times - 1, 6)
         self._lost[change] = Lost(self.state.tick + wait, times, told)
+
+    def _rated(self, changes: Mapping[str, Value]) -> bool:
+        """Whether one of them scales the rate: a lower one looks better after few steps whatever it does in the long
+        run (Wu et al. 2018, arXiv:1803.02021)."""
+        return any(self.state.spec(name).scales_rate for name in changes)
 
     def _steps(self, actuator: str, value: Value) -> int:
         """Of one arm; a rollback has to come back to where the control begins."""

@@ -38,6 +38,11 @@ def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]
     return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
 
 
+def _is_default(value: object) -> bool:
+    """Such a field is on the wire only where it says something, so a run without trials has the bytes that it had."""
+    return not value
+
+
 Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits), _NOT_FINITE]
 Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
 Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
@@ -46,11 +51,6 @@ Value: TypeAlias = Real | str | dict[str, Real] | None
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds"]
 """What a change of an actuator is to the training: a setting of it; a measurement of it; a copy of it; another state of
 the weights; its end or a pause."""
-
-
-def _is_default(value: object) -> bool:
-    """Fields of trials stand on the wire only where there is something to say, so a run without has the same bytes."""
-    return not value
 
 
 class Message(BaseModel):
@@ -88,6 +88,13 @@ class ActuatorSpec(BaseModel):
         default=False,
         description="a change moves the metric by which it would be judged, as the reward's weights move the reward: a "
         "held-out metric judges it, and without one agents do not turn it",
+    )
+
+    scales_rate: bool = Field(
+        default=False,
+        exclude_if=_is_default,
+        description="it multiplies the learning rate: what a change shows after few steps misleads, so that a trial "
+        "reads a copy whose rate has cooled down",
     )
 
     @model_validator(mode="after")

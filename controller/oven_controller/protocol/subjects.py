@@ -110,17 +110,11 @@ SIGNERS: Final[dict[str, str]] = {
 """Kind → the role that signs there. An operator's subjects end with the name of the key."""
 
 _KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
-LEARNER_KINDS: Final = tuple(subject.kind for subject in SUBJECTS if subject.writer == "learner")
 
 
 def learner_subject(run: str, message: LearnerMessage) -> str:
     """Where what the learner says stands in the log."""
     return BY_KIND[_KIND_OF[type(message)]].pattern(run)
-
-
-def learner_subjects(run: str) -> list[str]:
-    """All that the learner writes."""
-    return [BY_KIND[kind].pattern(run) for kind in LEARNER_KINDS]
 
 
 def kinds_by(*writers: Writer) -> tuple[str, ...]:

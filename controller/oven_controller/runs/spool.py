@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.codec import decode
 from oven_controller.protocol.messages import RunEnded
-from oven_controller.protocol.subjects import learner_subjects
+from oven_controller.protocol.subjects import patterns_by
 
 if TYPE_CHECKING:
     from oven_controller.bus.connection import Bus
@@ -237,7 +237,7 @@ async def append(bus: Bus, run: str, messages: Iterable[Kept]) -> int:
     lacking = {message.message_id for message in kept}
     head = await bus.head(run)
     if head:
-        async for event in bus.read(run, until=head, subjects=learner_subjects(run)):
+        async for event in bus.read(run, until=head, subjects=patterns_by(run, "learner")):
             lacking.discard(event.message_id)
     rest = [message for message in kept if message.message_id in lacking]
     for message in rest:

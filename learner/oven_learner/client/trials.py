@@ -49,7 +49,7 @@ class Trials:
         self.thrown_away = 0
         """Gradient steps of branches that were not kept, so far."""
         self._run, self._training, self._actuators, self._ranks = run, training, actuators, ranks
-        self._snapshots: Marked | None = snapshots if hasattr(snapshots, "mark") else None  # type: ignore[assignment]
+        self._snapshots = snapshots if isinstance(snapshots, Marked) else None
         self._settle = settle
         self._ordered: TrialStarted | None = None
         self._branches: Branches | None = None
@@ -60,11 +60,16 @@ class Trials:
     @property
     def reading(self) -> str:
         """The metric by which arms are compared; empty where no trial can be made."""
-        try:
-            return "" if self._training is None or self._training.problem() else self._training.reading.name
-        except Exception as error:  # no trial is worth the training
-            log.warning("no trials: %s", reason(error))
+        if self._training is None:
             return ""
+        try:
+            why = self._training.problem()
+            if not why:
+                return self._training.reading.name
+        except Exception as error:  # no trial is worth the training
+            why = reason(error)
+        log.info("no trials: %s", why)
+        return ""
 
     @property
     def under_way(self) -> bool:

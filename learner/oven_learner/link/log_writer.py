@@ -11,7 +11,7 @@ from oven_controller.bus.streams import LOG_BYTES
 from oven_controller.errors import BusError
 from oven_controller.protocol.messages import LearnerMessage, RunEnded
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.subjects import learner_subject, learner_subjects
+from oven_controller.protocol.subjects import learner_subject, patterns_by
 from oven_controller.telemetry import tracing
 from oven_learner.link import spans
 from oven_learner.link.base import Make, message_id
@@ -121,7 +121,7 @@ class LogWriter:
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
         """This learner's messages behind the last that it knows to be in the log, which moves on with them. They are
         known by their message ids: no one else can make those, whatever says that it is of this learner."""
-        head, wanted = await bus.head(self._run), learner_subjects(self._run)
+        head, wanted = await bus.head(self._run), patterns_by(self._run, "learner")
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=wanted):
                 if isinstance(event.body, LearnerMessage) and event.message_id == self._message_id(event.body):

@@ -18,7 +18,7 @@ from oven_controller.protocol.messages import (
     Value,
 )
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.subjects import learner_subjects
+from oven_controller.protocol.subjects import patterns_by
 from oven_controller.protocol.trial_messages import TrialEnded
 from oven_controller.security.signing import LEARNER, Keyring
 
@@ -65,7 +65,7 @@ async def read_resume_state(
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
-    wanted = [*learner_subjects(run), on.decision("*"), on.operator("*")]
+    wanted = [*patterns_by(run, "learner"), on.decision("*"), on.operator("*")]
     if head:
         async for event in bus.read(run, until=head, subjects=wanted):
             progressed()

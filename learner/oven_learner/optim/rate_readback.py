@@ -69,6 +69,7 @@ class RateReadback:
             scale="log",
             unit="× the schedule",
             risky=True,
+            scales_rate=True,
             proof=self,
         )
 

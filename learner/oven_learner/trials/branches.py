@@ -11,11 +11,10 @@ began, or the arm that is cooling down, and the best end so far.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from oven_controller.errors import reason
 from oven_controller.protocol.messages import Value
@@ -25,7 +24,6 @@ from oven_learner.ranks import Ranks
 from oven_learner.trials import comparison
 from oven_learner.trials.base import Branchable
 
-RATE = "optimizer.lr_scale"
 Status = Literal["completed", "interrupted", "refused"]
 LONGEST = 4
 """× the trial's steps: the longest that a rolled-back arm may take to come back to where the control begins."""
@@ -76,6 +74,7 @@ class Position(Protocol):
     step: int
 
 
+@runtime_checkable
 class Marked(Protocol):
     """Rollback copies: which there are can be put back after a branch has gone back to one of them."""
 
@@ -167,20 +166,23 @@ class Branches:
                 return None
         return self._arm_ended()
 
-    def interrupt(self, why: str) -> Result:
+    def interrupt(self, why: str, status: Status = "interrupted") -> Result:
         """The control's branch continues: as far as it has been played, from its end, or where that was given up for a
         better one from its beginning."""
         if self.arm == 0 and self._cooling is None:
-            return self._result("interrupted", 0, why, self._played, {})
+            return self._result(status, 0, why, self._played, {})
         ends = (self._cooling, self._best, self._start)
         control = next(end for end in ends if end is not None and end.arm == 0)
         self._restore(control)
-        return self._result("interrupted", 0, why, control.played, {})
+        return self._result(status, 0, why, control.played, {})
 
     def _arm_ended(self) -> Result | None:
-        """Read the arm and keep its end if it is the best so far; begin the next."""
+        """Read the arm and keep its end if it is the best so far; begin the next. An evaluation that fails says nothing
+        of the arm: without the control's reading no trial can be made, and without the arm's this one is given up."""
         played_s, began = self.clock() - self._began - self._read_s, self.clock()
-        examples, unused = self.ranks.same((self._read(), self._unused()))
+        examples, failed, unused = self.ranks.same((*self._read(), self._unused()))
+        if failed:
+            return self.interrupt(failed, "interrupted" if self.arm else "refused")
         self._read_s += self.clock() - began
         if self.arm == 0:
             self.slow = self.ranks.same(_slow(self._read_s, played_s, len(examples)))
@@ -264,18 +266,20 @@ class Branches:
         extra, seconds = self._steps - len(played), self.clock() - self._began
         return Result(status, kept, tuple(self._readings), self._steps, extra, seconds, why, played, applied)
 
-    def _read(self) -> Sequence[float]:
+    def _read(self) -> tuple[Sequence[float], str]:
+        """The examples, and why there are none."""
         try:
-            return list(self.training.examples())
-        except Exception:  # an evaluation that fails tells nothing: the arm is not kept
-            return [math.nan] * len(self._control)
+            return list(self.training.examples()), ""
+        except Exception as error:
+            return [], f"the held-out examples could not be read: {reason(error)}"
 
     def _cool(self) -> None:
-        """The next step of the copy, on a rate that falls in a straight line."""
+        """The next step of the copy, on rates that fall in a straight line."""
         assert self._cooling is not None
-        scale = self._cooling.settings.get(RATE)
-        if isinstance(scale, int | float):
-            self.actuators.apply(RATE, scale * (1 - (self._cooled + 1) / (self.trial.cooldown + 1)))
+        left = 1 - (self._cooled + 1) / (self.trial.cooldown + 1)
+        for name, scale in self._cooling.settings.items():
+            if self.actuators.spec(name).scales_rate and isinstance(scale, int | float):
+                self.actuators.apply(name, scale * left)
 
     def _end(self) -> End:
         settings = {spec.name: spec.value for spec in self.actuators.specs() if spec.kind != "action"}

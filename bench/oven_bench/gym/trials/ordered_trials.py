@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from oven_bench.gym.arms.auto_rate import RATE
 from oven_bench.gym.episode import RULES, Branches, Training
 from oven_bench.gym.fault import NOTHING, Trainee
 from oven_controller.mesh.state import held_out
@@ -24,7 +25,6 @@ from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision
 from oven_learner.trials import comparison
 from oven_learner.trials.base import Branchable
-from oven_learner.trials.branches import RATE
 
 Changes = Mapping[str, Value]
 DEFAULT = Rules()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oven_bench.gym.arms.auto_rate import RATE
 from oven_bench.gym.fault import Trainee
 from oven_bench.gym.trials.ordered_trials import Changes
 from oven_controller.protocol.actions import ROLLBACK
-from oven_learner.trials.branches import RATE
 
 SHARES: Mapping[str, Mapping[str, float]] = {
     "pretraining": {"modules": 0.1, "packages": 0.1, "network": 0.2, "tables": 0.6},

@@ -16,6 +16,7 @@ import torch
 from typer import Option
 
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object, print_table
+from oven_bench.gym.arms.auto_rate import RATE
 from oven_bench.gym.fault import Trainee
 from oven_bench.gym.task_table import task
 from oven_bench.gym.trainee_factory import Make, make
@@ -23,7 +24,6 @@ from oven_bench.gym.trials.ordered_trials import DEFAULT, NEVER, Order, Ordering
 from oven_bench.gym.trials.planted_arms import TASKS
 from oven_bench.progress import progress
 from oven_bench.statistics import bootstrapped_mean
-from oven_learner.trials.branches import RATE
 
 FACTORS = (0.1, 0.3, 0.5, 2.0)
 """× the rate."""

@@ -211,6 +211,7 @@ class Pretraining:
             scale="log",
             unit="× the schedule",
             risky=True,
+            scales_rate=True,
         )
         knobs.scalar(
             "grad.clip",

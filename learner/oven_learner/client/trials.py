@@ -169,6 +169,9 @@ class Trials:
             log.warning("no further trials: %s", slow)
             self._never = slow
         self.thrown_away += result.extra
+        if result.status == "refused":  # the control cannot be read, and will not the next time
+            log.warning("no further trials: %s", result.reason)
+            self._never = result.reason
         log.info("trial %s: %s, arm %d is kept, %d steps extra", order.id, result.status, result.kept, result.extra)
         self._say(order, result, *self._from)
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import IterableDataset, Subset
 
-from oven_controller.errors import reason
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import better
 from oven_learner.hf.evaluations import UserEvaluation
 from oven_learner.hf.step_metrics import EVAL
 from oven_learner.trials.copies import copied
-from oven_learner.trials.random_state import undisturbed
 
 MOST = 64
 """Rows: enough for a paired comparison, few enough for every trial."""
@@ -72,25 +70,19 @@ class RowLosses:
     def __init__(self, trainer: Any, rows: Any, reading: MetricSpec) -> None:
         self._trainer, self._rows, self.reading = trainer, rows, reading
         self._batches: list[Any] | None = None
-        self._problem: str | None = None
 
     def problem(self) -> str:
-        if self._problem is None:
-            self._problem = _tried(self._trainer, lambda: self._losses(1), "the loss of a held-out row by itself")
-        return self._problem
+        return ""
 
     def measure(self) -> list[float]:
-        return self._losses(MOST)
-
-    def _losses(self, count: int) -> list[float]:
         if self._batches is None:
             self._batches = self._collated()
         trainer, losses = self._trainer, []
-        for batch in self._batches[:count]:
+        for batch in self._batches:
             loss, _, _ = trainer.prediction_step(trainer.model, copied(batch), prediction_loss_only=True)
             losses.append(loss)
         if any(loss is None for loss in losses):
-            raise ValueError("the model gives no loss for it: have the rows hold labels")
+            raise ValueError("the model gives no loss for a row: have the rows hold labels, or give an evaluate=")
         return [float(loss) for loss in torch.stack([loss.detach().float().mean() for loss in losses]).cpu()]
 
     def _collated(self) -> list[Any]:
@@ -115,21 +107,13 @@ class GreedyRewards:
         self._rows = [dict(row) for row in itertools.islice(iter(_first(rows)), MOST)]
         weights = getattr(trainer, "reward_weights", None)
         self._weights = weights.detach().clone() if weights is not None else torch.ones(len(trainer.reward_funcs))
-        self._problem: str | None = None
-
-    def problem(self) -> str:
-        if self._problem is None:
-            self._problem = self._unsuited() or _tried(
-                self._trainer, lambda: self._rewards(self._rows[:1]), "the reward of a greedy completion"
-            )
-        return self._problem
 
     def measure(self) -> list[float]:
         size = max(1, self._trainer.args.per_device_eval_batch_size)
         chunks = [self._rows[at : at + size] for at in range(0, len(self._rows), size)]
         return [reward for chunk in chunks for reward in self._rewards(chunk)]
 
-    def _unsuited(self) -> str:
+    def problem(self) -> str:
         trainer = self._trainer
         if not (hasattr(trainer, "_generate") and hasattr(trainer, "_calculate_rewards")):
             return f"{type(trainer).__name__} rewards in a way that is not known: give evaluate="
@@ -149,7 +133,9 @@ class GreedyRewards:
         ids, completions = said[1], said[3 if len(said) > 3 else 2]
         scores = trainer._calculate_rewards(rows, prompts, completions, ids)  # [ranks × rows, functions]
         own = scores[trainer.accelerator.process_index * len(rows) :][: len(rows)]
-        return [float(one) for one in (own * self._weights.to(own.device)).nansum(1).cpu()]
+        weighed = (own * self._weights.to(own.device)).nansum(1)
+        unscored = own.isnan().all(1)  # no function has scored it, which is not a reward of 0
+        return [float(one) for one in weighed.masked_fill(unscored, math.nan).cpu()]
 
 
 def _users_reading(evaluation: UserEvaluation) -> MetricSpec | None:
@@ -167,17 +153,6 @@ def _first(rows: Any) -> Any:
         return rows
     count = range(min(MOST, len(rows)))
     return rows.select(count) if hasattr(rows, "select") else Subset(rows, count)
-
-
-def _tried(trainer: Any, measure: Callable[[], Sequence[float]], what: str) -> str:
-    """Why it cannot be measured."""
-    try:
-        with undisturbed(trainer.model), torch.no_grad():
-            trainer.model.eval()
-            found = measure()
-    except Exception as error:  # a collator or a model that takes no single row, for one
-        return f"{what} cannot be measured ({reason(error)}): give an evaluate= that returns a list"
-    return "" if found and not any(map(math.isinf, found)) else f"{what} is not a number: give evaluate="
 
 
 @contextmanager

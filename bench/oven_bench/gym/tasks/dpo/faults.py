@@ -7,12 +7,12 @@ from random import Random
 from typing import Self
 
 import torch
-from torch import Tensor
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import log10_uniform, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.sorting.prompts import END, PAD
 from oven_bench.gym.tasks.dpo.preferences import Pairs
+from oven_bench.gym.usual_mistakes import DividedRate, FromTheStart, LossNotANumber, MultipliedRate, SetClip
 
 
 @fault("dpo.healthy", written="trials set", healthy=True)
@@ -21,15 +21,11 @@ class Healthy(Fault):
 
 
 @fault("dpo.small_batches", written="trials set", healthy=True)
-class SmallBatches(Fault):
+class SmallBatches(FromTheStart):
     """The user has a small machine: a few pairs a step from the start, and a rate that is lower by the root of that.
     The share of pairs in the right order jumps from step to step."""
 
     pairs: int = whole(16, 4)
-
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
 
     def settings(self, step: Step) -> None:
         step.settings["learning_rate"] *= math.sqrt(self.pairs / step.settings["batch"])
@@ -37,27 +33,17 @@ class SmallBatches(Fault):
 
 
 @fault("dpo.rate_too_high", written="trials set")
-class RateTooHigh(Fault):
+class RateTooHigh(MultipliedRate):
     """The learning rate is set too high by a power of ten or so, and stays so: the likelihood of both answers falls."""
 
     factor: float = log_uniform(5, 50)
 
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= self.factor
-
 
 @fault("dpo.rate_too_low", written="trials set")
-class RateTooLow(Fault):
+class RateTooLow(DividedRate):
     """The learning rate is too low from the start, as one that was taken from a model of billions: the run crawls."""
 
     divisor: float = log_uniform(5, 50)
-
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
-
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= 1 / self.divisor
 
 
 @fault("dpo.beta_too_small", written="trials set", source="Rafailov et al. 2023 (arXiv 2305.18290)")
@@ -123,20 +109,14 @@ class LongerIsBetter(Fault):
 
 
 @fault("dpo.clip_too_tight", written="trials set")
-class ClipTooTight(Fault):
+class ClipTooTight(SetClip):
     """The gradient is clipped far below its norm, from the onset on."""
 
     clip: float = log10_uniform(-1.5, -4.0)
 
-    def settings(self, step: Step) -> None:
-        step.settings["clip"] = self.clip
-
 
 @fault("dpo.not_a_number", written="trials set")
-class NotANumber(Fault):
+class NotANumber(LossNotANumber):
     """The loss of one step is not a number, as of an answer that was truncated to nothing."""
 
     length: int = 1
-
-    def loss(self, loss: Tensor, step: Step) -> Tensor:
-        return loss * math.nan

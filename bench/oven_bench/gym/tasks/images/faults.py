@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from random import Random
-from typing import Self
-
 import torch
-from torch import Tensor
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import chance, integer, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.tasks.images.drawing import CLASSES, Pictures
+from oven_bench.gym.usual_mistakes import (
+    DividedRate,
+    FromTheStart,
+    LossNotANumber,
+    MultipliedDecay,
+    MultipliedRate,
+)
 
 
 @fault("images.healthy", written="trials set", healthy=True)
@@ -20,14 +22,10 @@ class Healthy(Fault):
 
 
 @fault("images.small_batches", written="trials set", healthy=True, source="Goyal et al. 2017 (arXiv 1706.02677)")
-class SmallBatches(Fault):
+class SmallBatches(FromTheStart):
     """The user has a small machine: small batches from the start, and a rate that is lower in proportion."""
 
     pictures: int = whole(32, 8)
-
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
 
     def settings(self, step: Step) -> None:
         step.settings["learning_rate"] *= self.pictures / step.settings["batch"]
@@ -35,47 +33,31 @@ class SmallBatches(Fault):
 
 
 @fault("images.early_milestone", written="trials set", healthy=True)
-class EarlyMilestone(Fault):
+class EarlyMilestone(MultipliedRate):
     """The user lets the rate fall a step earlier than the schedule does: the loss drops at once, and then is flat."""
 
     factor: float = uniform(0.5, 0.2)
 
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= self.factor
-
 
 @fault("images.rate_too_high", written="trials set")
-class RateTooHigh(Fault):
+class RateTooHigh(MultipliedRate):
     """The learning rate is set too high by a power of ten or so, and stays so."""
 
     factor: float = log_uniform(8, 80)
 
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= self.factor
-
 
 @fault("images.rate_too_low", written="trials set")
-class RateTooLow(Fault):
+class RateTooLow(DividedRate):
     """The learning rate is too low from the start, as one that was tuned for Adam: the run crawls."""
 
     divisor: float = log_uniform(5, 50)
 
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
-
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= 1 / self.divisor
-
 
 @fault("images.weight_decay_too_strong", written="trials set")
-class WeightDecayTooStrong(Fault):
+class WeightDecayTooStrong(MultipliedDecay):
     """The weight decay is far too strong, and stays so. It is part of the gradient, and of the momentum."""
 
     factor: float = log_uniform(100, 1000)
-
-    def settings(self, step: Step) -> None:
-        step.settings["weight_decay"] *= self.factor
 
 
 @fault("images.flipped_labels", written="trials set", source="Zhang et al. 2017 (arXiv 1611.03530)")
@@ -125,10 +107,7 @@ class SortedClasses(Fault):
 
 
 @fault("images.not_a_number", written="trials set")
-class NotANumber(Fault):
+class NotANumber(LossNotANumber):
     """The loss of one step is not a number. Nothing in the loop skips such a step: the weights are gone."""
 
     length: int = 1
-
-    def loss(self, loss: Tensor, step: Step) -> Tensor:
-        return loss * math.nan

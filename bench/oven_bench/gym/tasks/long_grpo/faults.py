@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from random import Random
-from typing import Self
 
 import torch
-from torch import Tensor
 
 from oven_bench.gym.fault import Fault, Rewards, Step, fault
 from oven_bench.gym.seeded_draws import integer, log10_uniform, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.tasks.long_grpo.trainee import LongStep
+from oven_bench.gym.usual_mistakes import DividedRate, FromTheStart, LossNotANumber, MultipliedRate, SetClip
 
 
 @fault("long_grpo.healthy", written="trials set", healthy=True)
@@ -20,16 +18,12 @@ class Healthy(Fault):
 
 
 @fault("long_grpo.small_groups", written="trials set", healthy=True)
-class SmallGroups(Fault):
+class SmallGroups(FromTheStart):
     """The user has a small machine: fewer prompts and fewer completions of each from the start, and a rate that is
     lower by the root of that. The reward jumps from step to step, and more groups have no differences."""
 
     prompts: int = whole(12, 4)
     group: int = 4
-
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
 
     def settings(self, step: Step) -> None:
         share = self.prompts * self.group / (step.settings["prompts"] * step.settings["group"])
@@ -38,37 +32,24 @@ class SmallGroups(Fault):
 
 
 @fault("long_grpo.rate_too_high", written="trials set")
-class RateTooHigh(Fault):
+class RateTooHigh(MultipliedRate):
     """The learning rate is set too high by a power of ten or so, and stays so."""
 
     factor: float = log_uniform(5, 50)
 
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= self.factor
-
 
 @fault("long_grpo.rate_too_low", written="trials set")
-class RateTooLow(Fault):
+class RateTooLow(DividedRate):
     """The learning rate is too low from the start: the run crawls."""
 
     divisor: float = log_uniform(5, 50)
 
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
-
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= 1 / self.divisor
-
 
 @fault("long_grpo.clip_too_tight", written="trials set")
-class ClipTooTight(Fault):
+class ClipTooTight(SetClip):
     """The gradient is clipped far below its norm, from the onset on."""
 
     clip: float = log10_uniform(-1.5, -4.0)
-
-    def settings(self, step: Step) -> None:
-        step.settings["clip"] = self.clip
 
 
 @fault("long_grpo.biased_reward", written="trials set", source="Gao et al. 2023 (arXiv 2210.10760)")
@@ -122,10 +103,7 @@ class HotSampling(Fault):
 
 
 @fault("long_grpo.not_a_number", written="trials set")
-class NotANumber(Fault):
+class NotANumber(LossNotANumber):
     """The loss of one step is not a number, as of a ratio that overflowed."""
 
     length: int = 1
-
-    def loss(self, loss: Tensor, step: Step) -> Tensor:
-        return loss * math.nan

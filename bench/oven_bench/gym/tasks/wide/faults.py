@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,6 +10,14 @@ from torch import Tensor
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import integer, log10_uniform, log_uniform, random_seed, uniform, whole
 from oven_bench.gym.tasks.pretraining.model import BYTES
+from oven_bench.gym.usual_mistakes import (
+    DividedRate,
+    FromTheStart,
+    LossNotANumber,
+    MultipliedDecay,
+    MultipliedRate,
+    SetClip,
+)
 
 
 @fault("wide.healthy", written="trials set", healthy=True)
@@ -20,15 +26,11 @@ class Healthy(Fault):
 
 
 @fault("wide.small_batches", written="trials set", healthy=True, source="Malladi et al. 2022 (arXiv 2205.10287)")
-class SmallBatches(Fault):
+class SmallBatches(FromTheStart):
     """The user has a small machine: batches of a few rows from the start, and a rate that is lower by the root of that.
     All gauges are noisy."""
 
     rows: int = whole(4, 2)
-
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
 
     def settings(self, step: Step) -> None:
         step.settings["learning_rate"] *= math.sqrt(self.rows / step.settings["batch"])
@@ -46,48 +48,32 @@ class OwnCooldown(Fault):
 
 
 @fault("wide.rate_too_high", written="trials set")
-class RateTooHigh(Fault):
+class RateTooHigh(MultipliedRate):
     """The learning rate is set too high by a power of ten or so, and stays so."""
 
     factor: float = log_uniform(8, 80)
 
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= self.factor
-
 
 @fault("wide.rate_too_low", written="trials set")
-class RateTooLow(Fault):
+class RateTooLow(DividedRate):
     """The learning rate is too low from the start, as where a schedule's factor is applied twice: the run crawls."""
 
     divisor: float = log_uniform(5, 50)
 
-    @classmethod
-    def draw(cls, rng: Random, onset: int) -> Self:
-        return super().draw(rng, 0)
-
-    def settings(self, step: Step) -> None:
-        step.settings["learning_rate"] *= 1 / self.divisor
-
 
 @fault("wide.clip_too_tight", written="trials set")
-class ClipTooTight(Fault):
+class ClipTooTight(SetClip):
     """The gradient is clipped far below its norm. Adam's second moments remember larger ones, so that steps are short
     until they have forgotten them."""
 
     clip: float = log10_uniform(-1.0, -3.5)
 
-    def settings(self, step: Step) -> None:
-        step.settings["clip"] = self.clip
-
 
 @fault("wide.weight_decay_too_strong", written="trials set")
-class WeightDecayTooStrong(Fault):
+class WeightDecayTooStrong(MultipliedDecay):
     """The weight decay is far too strong, and stays so: the weights shrink faster than they learn."""
 
     factor: float = log_uniform(50, 2000)
-
-    def settings(self, step: Step) -> None:
-        step.settings["weight_decay"] *= self.factor
 
 
 @fault("wide.garbled_stretch", written="trials set", source="Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, §5.1)")
@@ -105,13 +91,10 @@ class GarbledStretch(Fault):
 
 
 @fault("wide.not_a_number", written="trials set", source="Micikevicius et al. 2018 (arXiv 1710.03740)")
-class NotANumber(Fault):
+class NotANumber(LossNotANumber):
     """The loss of one step is not a number. Nothing in the loop skips such a step: the weights are gone."""
 
     length: int = 1
-
-    def loss(self, loss: Tensor, step: Step) -> Tensor:
-        return loss * math.nan
 
 
 @fault("wide.outlier_batches", written="trials set", source="Molybog et al. 2023 (arXiv 2304.09871)")

@@ -30,7 +30,17 @@ SPECS = (
     ActuatorSpec(
         name="data.mixture", kind="simplex", choices=("len3", "len4"), value={"len3": 0.5, "len4": 0.5}, low=0, high=1
     ),
-    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0, risky=True, unit="× the schedule"),
+    ActuatorSpec(
+        name=LR,
+        kind="scalar",
+        scale="log",
+        low=0.01,
+        high=100,
+        value=1.0,
+        risky=True,
+        scales_rate=True,
+        unit="× the schedule",
+    ),
     ACTUATORS["run.hold"],
     ActuatorSpec(name="run.rollback", kind="action", unit="tick to go back to", effect="moves_weights"),
 )

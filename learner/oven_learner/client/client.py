@@ -89,6 +89,8 @@ class OvenClient:
         """Why training should stop after this step; empty while it should not."""
         self.restart = ""
         """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
+        self.began_after = 0
+        """The log's last sequence when this incarnation connected: its announcement comes after it."""
         self.out_of_time = False
         """It stops because its time budget is spent: that is a clean end."""
         self._link = link
@@ -128,7 +130,7 @@ class OvenClient:
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.at_once = self._ranks.same(self._lockstep)  # rank 0's word
-        self._incarnation = past.incarnation + 1
+        self._incarnation, self.began_after = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):
             self._adopted.another_until = past.tick

@@ -102,6 +102,10 @@ class Teachers:
         """How many are loaded."""
         return len(self._models)
 
+    def model(self, name: str) -> Any:
+        """None is the policy without its adapter. Raises as `swap` does."""
+        return self._model(name)
+
     def parameters(self, name: str) -> int:
         """Raises as `swap` does."""
         model = self._model(name)

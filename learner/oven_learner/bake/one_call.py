@@ -1,0 +1,126 @@
+"""`bake()`: a model, its prompts and its judges in, a training under the controller out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.bake.own_stack import OwnStack, Place
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.rewards.rule_members import RewardFunction
+
+if TYPE_CHECKING:
+    from oven_learner.bake.oven import Oven
+
+MODALITIES = ("text",)
+
+
+def bake(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    name: str = "",
+    modality: str = "text",
+    architecture: str = "",
+    domain: str = "",
+    description: str = "",
+    output_format: str = "",
+    scoring_guidance: str = "",
+    use_verifier: bool | None = None,
+    prompts: Sequence[str],
+    group_size: int = 8,
+    prompts_per_step: int = 4,
+    total_steps: int,
+    teacher: str | None = None,
+    teachers: Mapping[str, Any] | None = None,
+    rules: RewardFunction | Mapping[str, RewardFunction] | None = None,
+    members: Mapping[str, Mapping[str, Any]] | None = None,
+    evaluate: Callable[[], Measured] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    run: str | None = None,
+    resume: bool = False,
+    **trainer_args: Any,
+) -> Oven:
+    """One call from a model to a training under the controller: `bake(...).run_sync()`.
+
+    `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have them. `name`,
+    `domain`, `description`, `output_format` and `scoring_guidance` are what judges are told of the model. Without
+    `teacher` the first of the `teachers` is the one to begin with. What is left of the arguments is GRPOConfig's.
+
+    Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
+    `resume` continues; it ends with the script.
+
+    Raises ConfigError or UnknownNameError for what cannot be trained, before the first step.
+    """
+    if modality not in MODALITIES:
+        raise UnknownNameError("modality", modality, MODALITIES)
+    if tokenizer is None:
+        raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
+    _check_prompts(prompts)
+    _check_sizes(group_size, prompts_per_step, total_steps)
+    if not rules and not members:
+        raise ConfigError("nothing scores what the model says: give rules=, members=, or both")
+    place = _place_in_environment()
+    if place is not None and (settings or members or run or resume):
+        raise ConfigError(
+            f"a stack is there already (run {place.run!r}), and settings=, members=, run= and resume= are those of one "
+            "that is started: leave them out, or unset OVEN_URL"
+        )
+    stack = None if place is not None else OwnStack(_configured(settings, members), run, resume)
+    try:
+        from oven_learner.bake import text_training  # TRL takes its seconds while the stack gets ready
+
+        training = text_training.TextTraining(
+            model=model,
+            tokenizer=tokenizer,
+            prompts=prompts,
+            rules=_named(rules),
+            teachers=teachers or {},
+            teacher=teacher,
+            evaluate=evaluate,
+            said={"name": name, "task": description or "Answer the prompts."},
+            arguments=text_training.arguments(group_size, prompts_per_step, total_steps, trainer_args),
+            beta=trainer_args.get("beta"),
+        )
+        if stack is not None:
+            place = stack.place()
+        assert place is not None  # one of both is there
+        return training.oven(place, stack)
+    except BaseException:
+        if stack is not None:
+            stack.end()
+        raise
+
+
+def _check_prompts(prompts: Sequence[str]) -> None:
+    if isinstance(prompts, str) or not len(prompts):
+        raise ConfigError("prompts= has to be a list with at least one prompt")
+
+
+def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> None:
+    if group_size < 2:
+        raise ConfigError(f"group_size={group_size}: a completion is compared with others of its group; give 2 or more")
+    for word, number in (("prompts_per_step", prompts_per_step), ("total_steps", total_steps)):
+        if number < 1:
+            raise ConfigError(f"{word}={number} is not a number of them; give 1 or more")
+
+
+def _place_in_environment() -> Place | None:
+    url, run, folder = (os.environ.get(word) for word in ("OVEN_URL", "OVEN_RUN", "OVEN_RUN_DIR"))
+    return Place(run, Path(folder or os.devnull), {}) if url and run else None
+
+
+def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    found = dict(settings or {})
+    if members:
+        found["committee"] = {**found.get("committee", {}), "members": {key: dict(one) for key, one in members.items()}}
+    return found
+
+
+def _named(rules: RewardFunction | Mapping[str, RewardFunction] | None) -> Mapping[str, RewardFunction]:
+    if rules is None or isinstance(rules, Mapping):
+        return rules or {}
+    return {getattr(rules, "__name__", "rule"): rules}

@@ -1,0 +1,101 @@
+"""Text: TRL's GRPOTrainer for a causal language model, of a script's prompts, judges and teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.bake.oven import Oven
+from oven_learner.bake.own_stack import OwnStack, Place, within
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.hf.attach import attach
+from oven_learner.link.find_controller import Connection
+from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.teachers import Teachers
+
+BETA = 0.1
+"""Of the KL term, where there is a teacher and no `beta` is given."""
+CALLED = {"num_generations": "group_size", "max_steps": "total_steps"}
+"""Arguments of GRPOConfig that have another name in `bake`."""
+
+
+def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of GRPOConfig. Raises UnknownNameError for one that it does not have, and ConfigError for one that is called
+    otherwise here."""
+    known = {field.name for field in fields(GRPOConfig) if field.init}
+    for name in given:
+        if name in CALLED:
+            raise ConfigError(f"{name}= is called {CALLED[name]}= here")
+        if name not in known:
+            raise UnknownNameError("argument of bake() or of GRPOConfig", name, known)
+    return {
+        "max_steps": total_steps,
+        "num_generations": group_size,
+        "per_device_train_batch_size": group_size * prompts_per_step,
+        "logging_steps": 1,
+        "report_to": [],
+        **given,
+        "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTraining:
+    """What `bake` was asked for, before there is a run."""
+
+    model: Any
+    tokenizer: Any
+    prompts: Sequence[str]
+    rules: Mapping[str, RewardFunction]
+    teachers: Mapping[str, Any]
+    teacher: str | None
+    evaluate: Callable[[], Measured] | None
+    said: dict[str, str]
+    """What judges are told of the model."""
+    arguments: Mapping[str, Any]
+    beta: float | None
+
+    def oven(self, place: Place, stack: OwnStack | None) -> Oven:
+        """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+        with within(place):
+            committee, members = self._committee(), Connection.find().committee.members
+            trainer = self._trainer(committee, place.folder)
+            teachers = self._taught(trainer)
+            attachment = attach(trainer, recipe="bake", evaluate=self.evaluate, teachers=teachers, committee=committee)
+        return Oven(attachment, place, stack, committee, teachers, members)
+
+    def _committee(self) -> Committee:
+        described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
+        return convene(self.rules, policy=described.to_agent_prompt(), seed=self.arguments.get("seed", 42))
+
+    def _trainer(self, committee: Committee, folder: Path) -> Any:
+        out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
+        return GRPOTrainer(
+            model=self.model,
+            processing_class=self.tokenizer,
+            reward_funcs=[committee],
+            args=GRPOConfig(**{**out, **self.arguments}),
+            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in self.prompts]),
+        )
+
+    def _taught(self, trainer: Any) -> Teachers | None:
+        if not self.teachers:
+            if self.teacher is not None:
+                raise UnknownNameError("teacher", self.teacher, ())
+            if self.beta:
+                raise ConfigError(f"beta={self.beta:g} needs a teacher to be held to: give teachers=, or leave it out")
+            return None
+        found = Teachers(trainer)
+        for name, model in self.teachers.items():
+            found.add(name, model, self.tokenizer)
+        found.swap(self.teacher or next(iter(self.teachers)))
+        trainer.beta = trainer.args.beta = BETA if self.beta is None else self.beta
+        return found

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators as Actuators
-    from oven_learner.bake.one_call import bake as bake
-    from oven_learner.bake.oven import Oven as Oven
+    from oven_learner.baking.one_call import bake as bake
+    from oven_learner.baking.oven import Oven as Oven
     from oven_learner.client.client import OvenClient as OvenClient
     from oven_learner.custom_loop import connect as connect
     from oven_learner.hf.attach import attach as attach
@@ -27,10 +27,10 @@ _HOMES = {
     "Committee": "rewards",
     "Mixture": "hf.knobs",
     "ModelDescription": "rewards",
-    "Oven": "bake.oven",
+    "Oven": "baking.oven",
     "OvenClient": "client.client",
     "attach": "hf.attach",
-    "bake": "bake.one_call",
+    "bake": "baking.one_call",
     "connect": "custom_loop",
     "convene": "rewards",
 }

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_learner.bake.own_stack import OwnStack, Place
+from oven_learner.baking.own_stack import OwnStack, Place
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.rewards.rule_members import RewardFunction
 
 if TYPE_CHECKING:
-    from oven_learner.bake.oven import Oven
+    from oven_learner.baking.oven import Oven
 
 MODALITIES = ("text",)
 
@@ -63,6 +63,7 @@ def bake(
     _check_sizes(group_size, prompts_per_step, total_steps)
     if not rules and not members:
         raise ConfigError("nothing scores what the model says: give rules=, members=, or both")
+    _check_teachers(teacher, teachers or {}, trainer_args.get("beta"))
     place = _place_in_environment()
     if place is not None and (settings or members or run or resume):
         raise ConfigError(
@@ -71,7 +72,7 @@ def bake(
         )
     stack = None if place is not None else OwnStack(_configured(settings, members), run, resume)
     try:
-        from oven_learner.bake import text_training  # TRL takes its seconds while the stack gets ready
+        from oven_learner.baking import text_training  # TRL takes its seconds while the stack gets ready
 
         training = text_training.TextTraining(
             model=model,
@@ -106,6 +107,13 @@ def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> No
     for word, number in (("prompts_per_step", prompts_per_step), ("total_steps", total_steps)):
         if number < 1:
             raise ConfigError(f"{word}={number} is not a number of them; give 1 or more")
+
+
+def _check_teachers(first: str | None, teachers: Mapping[str, Any], beta: float | None) -> None:
+    if first is not None and first not in teachers:
+        raise UnknownNameError("teacher", first, teachers)
+    if beta and not teachers:
+        raise ConfigError(f"beta={beta:g} needs a teacher to be held to: give teachers=, or leave it out")
 
 
 def _place_in_environment() -> Place | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -71,7 +72,10 @@ class OwnStack:
         return self._process.pid
 
     def end(self) -> str:
-        """Let it end in order, and wait for that. What it said at the end: the run's summary."""
+        """Let it end in order, and wait for that. What it said at the end: the run's summary; nothing the second
+        time."""
+        if self._errors.closed:
+            return ""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -81,23 +85,23 @@ class OwnStack:
         except subprocess.TimeoutExpired:
             self._process.kill()  # its own children follow it
             self._process.wait()
-        return "" if self._errors.closed else self._said()
+        said = self._said()
+        self._errors.close()
+        return said
 
     def _first_line(self) -> str:
-        import select
-
         out = self._process.stdout
         assert out is not None
         ready, _, _ = select.select([out], [], [], READY_S)
         line = out.readline() if ready else ""
         if line:
             return line
+        said = self.end()
         if not ready:
-            self.end()
-            raise ProcessError(f"the stack was not ready within {READY_S:g} s; it said:\n{self._said()}")
-        code = self._process.wait()
+            raise ProcessError(f"the stack was not ready within {READY_S:g} s; it said:\n{said}")
+        code = self._process.returncode
         wrong = ConfigError if code == ConfigError.exit_code else ProcessError
-        raise wrong(f"the stack did not start (exit code {code}):\n{self._said()}")
+        raise wrong(f"the stack did not start (exit code {code}):\n{said}")
 
     def _said(self) -> str:
         self._errors.seek(0)

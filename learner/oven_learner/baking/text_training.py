@@ -12,8 +12,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_learner.bake.oven import Oven
-from oven_learner.bake.own_stack import OwnStack, Place, within
+from oven_learner.baking.oven import Oven
+from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
 from oven_learner.link.find_controller import Connection
@@ -88,10 +88,6 @@ class TextTraining:
 
     def _taught(self, trainer: Any) -> Teachers | None:
         if not self.teachers:
-            if self.teacher is not None:
-                raise UnknownNameError("teacher", self.teacher, ())
-            if self.beta:
-                raise ConfigError(f"beta={self.beta:g} needs a teacher to be held to: give teachers=, or leave it out")
             return None
         found = Teachers(trainer)
         for name, model in self.teachers.items():

@@ -12,9 +12,9 @@ from transformers import TrainerCallback
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import Receipt
 from oven_controller.settings.model import MemberSettings
-from oven_learner.bake import operator_commands, own_stack
-from oven_learner.bake.member_choice import chosen, moved
-from oven_learner.bake.operator_commands import ANSWER_S, CommandRefusedError
+from oven_learner.baking import operator_commands, own_stack
+from oven_learner.baking.member_choice import chosen, moved
+from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.hf.callback import Attachment
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS
@@ -47,8 +47,10 @@ class Oven:
         self.summary = ""
         """What a stack of its own said at its end."""
         self._stack, self._members = stack, dict(members)
-        self._begun, self._announced = threading.Event(), threading.Event()
-        self.trainer.add_callback(_Announced(self._announced))
+        self.began = threading.Event()
+        """Set when training is announced: from here on swaps are commands."""
+        self._asked = False
+        self.trainer.add_callback(_Announced(self.began))
 
     def run_sync(self) -> Any:
         """Train to the end, and return what the trainer does. Raises ConfigError in a running event loop, which it
@@ -79,7 +81,7 @@ class Oven:
         known = self.teachers.names if self.teachers is not None else ()
         if self.teachers is None or name not in known:
             raise UnknownNameError("teacher", name, known)
-        if not self._begun.is_set():
+        if not self._asked:
             self.teachers.swap(name)
             return None
         return self._command(action="set", actuator=TEACHER, value=name)
@@ -120,7 +122,7 @@ class Oven:
         self.close()
 
     def _trained(self) -> Any:
-        self._begun.set()
+        self._asked = True
         try:
             return self.trainer.train()
         finally:
@@ -128,16 +130,16 @@ class Oven:
 
     def _weigh(self, fitting: Mapping[str, str]) -> Receipt | None:
         weights = moved(self.committee.weights, self._members, fitting)
-        if not self._begun.is_set():
+        if not self._asked:
             self.committee.set_weights(weights)
             return None
         return self._command(action="set", actuator=WEIGHTS, value=weights)
 
     def _command(self, **command: Any) -> Receipt | None:
         """What came too early would be of no run: it waits until training has been announced."""
-        if not self._begun.is_set():
+        if not self._asked:
             raise ConfigError(f"training has not begun: {command['action']} has nothing to act on yet")
-        if not self._announced.wait(ANSWER_S):
+        if not self.began.wait(ANSWER_S):
             raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so nothing is said to it")
         client = self.attachment.client
         assert client is not None  # it has announced the training

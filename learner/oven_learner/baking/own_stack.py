@@ -1,7 +1,7 @@
 """A stack of a script's own: `up --no-learner` as a child, which ends when the script does, however that ends.
 
 The child holds the read end of a pipe as its standard input. Where the script is killed the kernel closes the other
-end, and the stack ends in order; where the stack is killed the script trains on.
+end, and the stack ends as it does at Ctrl-C; where the stack is killed the script trains on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oven_controller.errors import ConfigError, ProcessError
 READY_S = 60.0
 """So long a stack may take until it waits for its learner."""
 GRACE_S = 30.0
-"""So long it may take to end in order: the log is brought home in it."""
+"""So long it may take to end: its log is brought home in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class OwnStack:
         return self._process.pid
 
     def end(self) -> str:
-        """Let it end in order, and wait for that. What it said at the end: the run's summary; nothing the second
+        """Let it end as at Ctrl-C, and wait for that. What it said at the end: the run's summary; nothing the second
         time."""
         if self._errors.closed:
             return ""

@@ -12,7 +12,7 @@ def chosen(
     members: Mapping[str, MemberSettings], role: str, provider: str | None, model: str | None, name: str | None
 ) -> str:
     """The first member in this role that is called so, speaks this API or is at this provider's address, and asks this
-    model. Raises UnknownNameError for a role that nobody has, and where nobody in it fits."""
+    model. Raises UnknownNameError for a role that no member has, and where no member in it fits."""
     roles = {member.role for member in members.values()}
     if role not in roles:
         raise UnknownNameError("role", role, roles)

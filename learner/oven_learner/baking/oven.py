@@ -24,7 +24,7 @@ TEACHER = "teacher.active"
 
 
 class Oven:
-    """From `bake`. Use it in a `with`, or train to the end, or say `close()`: a stack of its own ends then.
+    """From `bake`. Use it in a `with`, or train to the end, or say `close()`: its own stack ends then.
 
     Swaps are an operator's commands: signed, logged and answered. Each returns the learner's Receipt, or raises
     CommandRefusedError with the reason. Before training begins a swap says what training begins with, and there is no
@@ -45,7 +45,7 @@ class Oven:
         self.attachment, self.committee, self.teachers = attachment, committee, teachers
         self.run_name, self.folder = place.run, place.folder
         self.summary = ""
-        """What a stack of its own said at its end."""
+        """What its own stack said at the end."""
         self._stack, self._members = stack, dict(members)
         self.began = threading.Event()
         """Set when training is announced: from here on swaps are commands."""
@@ -111,7 +111,7 @@ class Oven:
         model.teacher = self.teachers.model(self.teachers.active) if self.teachers is not None else None
 
     def close(self) -> None:
-        """End a stack of its own. A second call does nothing."""
+        """End its own stack. A second call does nothing."""
         if self._stack is not None:
             self.summary, self._stack = self._stack.end(), None
 

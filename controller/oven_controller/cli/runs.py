@@ -130,6 +130,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             "summary": view.trials.counts(view.tick),
         },
         "outcomes": view.outcomes,
+        "prompts": {"injected": view.injected, "evicted": view.evicted},
         "held": view.held if state == "running" else "",
         "autonomy": _autonomy(view),
         "receipts": view.receipts,
@@ -209,6 +210,8 @@ def _show(found: dict[str, Any]) -> None:
         if value is not None:
             say(f"  {name} = {text(value)}")
     _show_decisions(found["decisions"], found["trials"])
+    if (prompts := found["prompts"])["injected"]:
+        say(f"prompts: {prompts['injected']} injected, {prompts['evicted']} made room")
     for actuator, level in found["autonomy"].items():
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:

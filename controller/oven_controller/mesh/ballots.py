@@ -9,6 +9,9 @@ from oven_controller.mesh.actuator_values import Fault, clip, outside, shaped, s
 from oven_controller.mesh.state import Agent, State
 from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
+_FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
+"""What an actuator may announce anew without its open ballot meaning something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cast:
@@ -33,6 +36,19 @@ class Ballot:
             value = self.opened.proposal
         self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None)
         return True
+
+    def misfit(self, old: ActuatorSpec, spec: ActuatorSpec) -> str:
+        """Why the ballot cannot stay open now that the learner has announced its actuator as `spec`: something other
+        than choices and bounds has changed, or a value that was proposed does not fit any more. Empty if it can."""
+        if spec.model_copy(update=_FREE) != old.model_copy(update=_FREE):
+            return f"what a change of {spec.name} means is not what it was"
+        wanted = [cast.value for cast in self.casts.values() if cast.vote.stance in ("propose", "for")]
+        for value in (self.opened.proposal, *wanted):
+            found = shaped(spec, value)
+            fault = found if isinstance(found, Fault) else outside(spec, found)
+            if fault is not None:
+                return f"{show(value)} was proposed, {fault.why}"
+        return ""
 
     def due(self, tick: int) -> bool:
         return tick >= self.opened.closes_at_tick

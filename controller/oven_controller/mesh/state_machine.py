@@ -27,6 +27,7 @@ from oven_controller.mesh.state import State
 from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -134,6 +135,8 @@ class Mesh:
             self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
+        elif isinstance(body, ActuatorAnnounced):
+            self._announced(body.actuator)
         elif isinstance(body, RunEnded):
             state.ended = True
             for ballot in list(self.ballots.values()):
@@ -151,6 +154,15 @@ class Mesh:
                 self._abandon(ballot, f"training {body.training} began before the ballot closed")
             elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
+
+    def _announced(self, spec: ActuatorSpec) -> None:
+        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them. A trial
+        under way continues: the learner announces nothing while it plays one, and checks each arm again before."""
+        old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
+        if not self.state.announce(spec) or old is None or ballot is None:
+            return
+        if why := ballot.misfit(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} anew: {why}")
 
     def _on_vote(self, author: str, vote: Vote) -> None:
         state, agent = self.state, self.state.hear(author)

@@ -30,6 +30,7 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
@@ -183,6 +184,8 @@ class Attachment(TrainerCallback):
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
         self.client.start(state.global_step, saved.actuators if saved else {})
+        if isinstance(options.mixture, PromptSource):
+            options.mixture.log_to(self.client)
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:

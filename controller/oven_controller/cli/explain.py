@@ -14,7 +14,7 @@ from oven_controller.cli.options import RunOption as Run
 if TYPE_CHECKING:
     from oven_controller.log.explanation import Explanation
     from oven_controller.log.trial_findings import Trial
-    from oven_controller.protocol.messages import TallyLine
+    from oven_controller.protocol.messages import LogMessage, TallyLine
 
 
 def register(app: typer.Typer) -> None:
@@ -62,8 +62,8 @@ def explain(
 
 def plain(found: Explanation) -> dict[str, Any]:
     """The messages as they are in the log, None where there is none, and the trial's finding in words."""
-    parts = {"decision": found.decision, "receipt": found.receipt, "outcome": found.outcome}
-    parts |= {"announced": found.announced}
+    parts: dict[str, LogMessage | None] = {"decision": found.decision, "receipt": found.receipt}
+    parts |= {"outcome": found.outcome, "announced": found.announced}
     told: dict[str, Any] = {name: part and part.model_dump(mode="json") for name, part in parts.items()}
     told["injected"] = [one.model_dump(mode="json") for one in found.injected]
     trial = found.trial

@@ -123,7 +123,8 @@ def test_a_trial_under_way_continues_and_its_answer_counts() -> None:
     log.vote("bob", "for", confidence=0.9)
     assert log.verdict == "tried"
     announce(log, anew(LR, low=0.6))
-    assert log.mesh.trials.open is not None
+    under_way = log.mesh.trials.open
+    assert under_way is not None
     log.trial_ended(gain=None)
     assert log.mesh.trials.open is None and replay(log.events, log.mesh.run).same
 

@@ -80,7 +80,7 @@ def test_remote_members_of_the_settings_join_with_an_equal_share(
     judge = {"api": "openai", "model": "m"}
     configured(monkeypatch, tmp_path, {"members": {"one": judge, "two": judge}, "deadline_s": 3, "hold_after": 4})
     made = convene(RULES, weights=WEIGHTS)
-    told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")  # type: ignore[arg-type]
+    told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")
     assert convene(RULES, description=told).description == told.to_agent_prompt()
     assert made.weights == pytest.approx({"exact": 1 / 3, "format": 0, "length": 0, "one": 1 / 3, "two": 1 / 3})
     assert made.remote is not None and made.remote.deadline_s == 3 and made.hold_after == 4 and made.quorum == 2

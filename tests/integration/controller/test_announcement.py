@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.learner_side import Server, serving
+from tests.support.learner_side import RUN, Server, serving
 from tests.support.swarm import swarming
 
 from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import Decision
+from oven_controller.security.signing import Keyring
 from oven_learner.client.client import OvenClient
+from oven_learner.link.resume_state import read_resume_state
 
 # Wants the last of the choices, and the first again; nothing while there is one.
 CHOOSER = '''
@@ -74,6 +76,9 @@ async def test_an_announcement_is_followed_by_every_replica(server: Server, tmp_
         assert await swarm.ended() >= 5
         announced = [event.body.actuator for event in swarm.events if isinstance(event.body, ActuatorAnnounced)]
         assert [spec.choices for spec in announced] == [("small", "big"), ("small", "big", "huge")]
+        async with server.bus() as bus:
+            past = await read_resume_state(bus, RUN, Keyring())
+        assert past.announced == {"1": {TEACHER: announced[-1]}} and past.values["1"][TEACHER] == active[0]
 
 
 def chosen(body: object, name: str) -> bool:

@@ -23,6 +23,8 @@ from oven_controller.stack.kg_rules import merged
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""
 
+Tries: TypeAlias = Literal["", "risky", "unsure", "all"]
+
 SHUFFLES = 8
 """Permuted graphs that the control draws from: one alone may be lucky."""
 WITHHELD = 0.1
@@ -38,8 +40,8 @@ class MeshArm:
     prior: Literal["none", "graph", "shuffled"] = "none"
     control_share: float = 0.0
     autonomy: Autonomy = "auto"
-    tries: bool = False
-    """Whether every change is tried on a branch first (rules.trials)."""
+    tries: Tries = ""
+    """Which changes are tried on a branch first (rules.trials). Empty: the learner makes no trials."""
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
@@ -73,9 +75,11 @@ class LearntArm:
 MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
-MESH_TRIALS = MeshArm("mesh+trials", tries=True)
-MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries=True)
-MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries=True)
+MESH_TRIALS = MeshArm("mesh+trials", tries="all")
+MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries="all")
+MESH_KG_RISKY_TRIALS = MeshArm("mesh+kg+trials.risky", prior="graph", tries="risky")
+"""The product's default for a run that can make trials."""
+MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries="all")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
 
 
@@ -90,7 +94,7 @@ def _link(
     ask: Ask | None,
     control_share: float = 0.0,
     autonomy: Autonomy = "auto",
-    tries: bool = False,
+    tries: Tries = "",
 ) -> LoopLink:
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
 
@@ -100,7 +104,7 @@ def _link(
         trusting = announced.trusting(member.name for member in members)
         update: dict[str, object] = {"autonomy": autonomy, "control_share": control_share}
         if tries:
-            update["trials"] = "all"
+            update["trials"] = tries
         given = trusting.model_copy(update=update)
         return given if ask is None else merged(given, _known(ask))
 

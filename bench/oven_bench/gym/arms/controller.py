@@ -47,7 +47,7 @@ class MeshArm:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
         shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
         ask = None if self.prior == "none" else prior(shuffled)
-        return _link(run, self.agents, ask, self.control_share, self.autonomy, tries=self.tries)
+        return controller_link(run, self.agents, ask, self.control_share, self.autonomy, self.tries)
 
 
 class LearntArm:
@@ -69,7 +69,7 @@ class LearntArm:
             raise ConfigError(
                 f"{self.name} has learnt nothing yet; run {self.learns_from} first and give it to learn()"
             )
-        return _link(run, None, prior(None, self._posteriors))
+        return controller_link(run, None, prior(None, self._posteriors))
 
 
 MESH = MeshArm("mesh")
@@ -88,14 +88,15 @@ def alone(agent: str) -> MeshArm:
     return MeshArm(f"agent.{agent}", (agent,))
 
 
-def _link(
+def controller_link(
     run: str,
     agents: tuple[str, ...] | None,
     ask: Ask | None,
     control_share: float = 0.0,
     autonomy: Autonomy = "auto",
-    tries: Tries = "",
+    trials: Tries | Literal["off"] = "",
 ) -> LoopLink:
+    """A mesh with these installed agents, None: all; `trials`: the rule, empty: as the client announces it."""
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
 
     def rules(announced: Rules) -> Rules:
@@ -103,8 +104,8 @@ def _link(
         the run's rules."""
         trusting = announced.trusting(member.name for member in members)
         update: dict[str, object] = {"autonomy": autonomy, "control_share": control_share}
-        if tries:
-            update["trials"] = tries
+        if trials:
+            update["trials"] = trials
         given = trusting.model_copy(update=update)
         return given if ask is None else merged(given, _known(ask))
 

@@ -51,7 +51,8 @@ class MeshArm:
 
 
 class LearntArm:
-    """With a prior that knows how the same controller's changes went in the episodes of other families."""
+    """With a prior that knows how the same controller's changes went in the episodes of other families, of other tasks
+    where several were played."""
 
     name: ClassVar[str] = "mesh+kg.learnt"
     learns_from: ClassVar[str] = "mesh+kg"

@@ -36,6 +36,7 @@ ARMS: tuple[Arm, ...] = ("alone", "off", "risky", "all")
 """No controller, and the controller with `rules.trials`."""
 RATES: Mapping[str, float] = {"good": 1.0, "high": 8.0}
 """Times the good rate."""
+COMPARED: tuple[tuple[Arm, Arm], ...] = (("off", "alone"), ("risky", "off"), ("all", "off"))
 BLOCK = 5
 """Steps of one turn, when time is measured."""
 QUICK = Size(steps=40, warmup=4, micro_batches=1, rows=2)
@@ -126,9 +127,9 @@ def figures(ended: Sequence[Ended], blocks: Sequence[Block]) -> dict[str, Any]:
     found: dict[str, Any] = {"seeds": len({one.run.seed for one in ended})}
     for rate in RATES:
         of = {arm: _of(ended, arm, rate) for arm in ARMS}
-        for arm, runs in of.items():
-            found |= {f"{name}_{rate}_{arm}": value for name, value in _summary(runs).items()}
-        for arm, other in (("off", "alone"), ("risky", "off"), ("all", "off")):
+        for each, runs in of.items():
+            found |= {f"{name}_{rate}_{each}": value for name, value in _summary(runs).items()}
+        for arm, other in COMPARED:
             difference = paired([run.loss for run in of[arm]], [run.loss for run in of[other]])
             name = f"loss_difference_{rate}_{arm}_{other}"
             found |= {name: round(difference.mean, 4)}

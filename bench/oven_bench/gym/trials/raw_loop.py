@@ -9,7 +9,7 @@ rate that a function of the step sets: a linear warm-up, then half a cosine down
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +68,7 @@ class RawLoop:
         along = (step - size.warmup) / max(1, size.steps - size.warmup)
         return self._peak * (LOWEST + (1 - LOWEST) * 0.5 * (1 + math.cos(math.pi * min(1.0, along))))
 
-    def train(self, link: Link, *, tries: bool = True) -> Iterator[bool]:
+    def train(self, link: Link, *, tries: bool = True) -> Generator[bool]:
         """Whether a trial was under way, after each gradient step, to the end of the run. `tries`: whether the loop is
         written so that trials can be made; without it, it reads and evaluates as loops usually do."""
         size = self._size

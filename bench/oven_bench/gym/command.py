@@ -25,6 +25,7 @@ from oven_bench.gym.score import ArmScore, Healthy
 from oven_bench.gym.task_report import TaskReport
 from oven_bench.gym.task_table import TASKS, USUAL
 from oven_bench.progress import progress
+from oven_bench.statistics import Interval
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 
 SUBJECT = "mesh+kg"
@@ -196,6 +197,8 @@ def _show_tasks(of: TaskReport, subject: str, console: Console) -> None:
         console.print("\ntasks the agents were not developed on, the rule chosen on other tasks:", highlight=False)
         console.print(f"{', '.join(new.tasks)}", highlight=False)
         console.print(_table(new.arms, new.healthy))
+        if new.difference is not None:
+            console.print(f"{subject} to {BEST}: {_shown(new.difference)}", highlight=False, markup=False)
     console.print("\nleave one task out: nothing was chosen on the task it is judged on", highlight=False)
     table = Table("task", "rule of the others", subject, "best rule", "difference", box=None, padding=(0, 1, 0, 0))
     for kind, left in of.left_out.items():
@@ -205,12 +208,14 @@ def _show_tasks(of: TaskReport, subject: str, console: Console) -> None:
             left.rule.removeprefix(RULE),
             f"{mine.score.mean:+.3f}" if mine else "",
             f"{rule.score.mean:+.3f}" if rule else "",
-            f"{left.difference.mean:+.2f} [{left.difference.low:+.2f}, {left.difference.high:+.2f}]"
-            if left.difference
-            else "",
+            _shown(left.difference) if left.difference else "",
         )
     console.print(table)
     console.print()
+
+
+def _shown(of: Interval) -> str:
+    return f"{of.mean:+.2f} [{of.low:+.2f}, {of.high:+.2f}]"
 
 
 def _table(arms: Mapping[str, ArmScore], healthy: Mapping[str, Healthy]) -> Table:

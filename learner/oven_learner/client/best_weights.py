@@ -112,7 +112,7 @@ class BestWeights:
         self.ends_with = value
 
     def _said(self, status: Any, why: str) -> Applied:
-        """The knob keeps its value; what became of it is in the words."""
+        """The knob keeps its value; the outcome is in the words."""
         return Applied(status, self.ends_with, self.ends_with, why)
 
     def _at(self, reading: float) -> str:

@@ -1,6 +1,7 @@
 """The run in lines and in `status`: advice, withheld controls, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
+from typing import Any
 
 from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
 
@@ -217,9 +218,9 @@ BEST = ActuatorSpec(name="run.best", kind="choice", choices=("last", "best"), va
 WHY = "the weights of step 180 are put back: eval/loss 1.92, 2.31 at step 240"
 
 
-def ended_with_its_best(**rules: float) -> Log:
+def ended_with_its_best(**rules: Any) -> Log:
     log = Log()
-    log.start(specs=(*SPECS, BEST), **rules)
+    log.start(specs=(*SPECS, BEST), reading="eval/loss", **rules)
     log.join("amy", moves=("run.best",), speciality=("run.best",))
     log.tick(3)
     log.propose("amy", "best", "run.best")
@@ -247,7 +248,7 @@ def test_which_weights_a_run_ended_with_is_a_sentence_everywhere() -> None:
     assert f"later: applied at step 240: {WHY}" in explained(found)
 
 
-def test_a_choice_for_the_end_is_no_intervention_is_never_withheld_and_has_no_outcome() -> None:
-    log = ended_with_its_best(control_share=1.0, max_interventions=0)
+def test_a_choice_for_the_end_is_no_intervention_and_is_neither_withheld_nor_tried_nor_scored() -> None:
+    log = ended_with_its_best(control_share=1.0, max_interventions=0, trials="all")
     assert (log.last.verdict, log.last.target, log.last.snapshot_first) == ("adopted", "", False)
-    assert log.outcomes == [] and log.mesh.state.effective["run.best"] == "best"
+    assert log.outcomes == [] and not log.trials and log.mesh.state.effective["run.best"] == "best"

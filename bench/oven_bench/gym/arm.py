@@ -56,15 +56,7 @@ class KeepingBest(Protocol):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether it does; to the others no actuator goes back to it."""
-
-
-@runtime_checkable
-class Ending(Protocol):
-    """A link that decides once more when the episode's last step is done."""
-
-    def last_decision(self) -> None:
-        """Put it where `receive` finds it; no step follows it."""
+        """Whether it does; to the others no `run.best` is announced."""
 
 
 @runtime_checkable

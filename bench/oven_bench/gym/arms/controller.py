@@ -42,6 +42,7 @@ class MeshArm:
     autonomy: Autonomy = "auto"
     tries: Tries = ""
     """Which changes are tried on a branch first (rules.trials). Empty: the learner makes no trials."""
+    keeps_best: ClassVar[bool] = True
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
@@ -56,6 +57,7 @@ class LearntArm:
 
     name: ClassVar[str] = "mesh+kg.learnt"
     learns_from: ClassVar[str] = "mesh+kg"
+    keeps_best: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._posteriors: bytes | None = None

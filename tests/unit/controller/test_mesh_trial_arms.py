@@ -6,16 +6,17 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.log.replay import replay
+from oven_controller.mesh.actuator_values import outside, shaped
 from oven_controller.mesh.trial_arms import differ
 from oven_controller.protocol.messages import ActuatorSpec, NextPlan, Value
-from oven_controller.protocol.trial_messages import ArmReading
+from oven_controller.protocol.trial_messages import ArmReading, TrialStarted
 
 CLIP, TEACHER, SKIP, BACK = "grad.clip", "teacher.active", "data.skip", "run.rollback"
 READING = "eval/loss"
@@ -307,3 +308,71 @@ def test_how_far_apart() -> None:
     assert differ(simplex, simplex.value, simplex.value, far) and not differ(
         simplex, simplex.value, simplex.value, near
     )
+
+
+odd = st.sampled_from([None, "big", 0.0, -1.0, float("nan"), float("inf"), 1e308])
+fit = st.sampled_from([0.5, 2.0, 3.0, 5.0, 9.0]) | st.floats(0.01, 10)
+numbers = st.one_of(fit, fit, fit, fit, odd)
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        CLIP: numbers, LR: numbers, SKIP: numbers, BACK: numbers, "no.such": numbers, "run.hold": odd,
+        TEACHER: st.sampled_from(["none", "small", "big"]) | odd,
+        "data.mixture": st.just({"web": 0.2, "code": 0.2, "math": 0.6}) | odd,
+    },
+)  # fmt: skip
+plans = st.builds(
+    NextPlan, changes=changes.filter(lambda found: 0 < len(found) < 4), confidence=st.sampled_from([0.0, 0.5, 1.0])
+)
+steps = st.one_of(
+    st.tuples(
+        st.just("propose"), st.lists(st.tuples(st.sampled_from("abcd"), numbers), min_size=1, max_size=3),
+        st.sampled_from([CLIP, CLIP, SKIP, LR]), st.sampled_from([0.3, 0.6, 0.9]),
+        st.lists(plans, min_size=1, max_size=2),
+    ),
+    st.tuples(st.just("tick"), st.integers(1, 8)),
+    st.tuples(st.just("end"), st.integers(0, 3), st.sampled_from([None, -1.0, 1.0])),
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, min_size=3, max_size=16), st.sampled_from([0.05, 0.2, 1.0]))
+def test_whatever_agents_offer_arms_are_what_the_rules_allow(said: list[tuple[Any, ...]], share: float) -> None:
+    log = running("a", "b", "c", "d", shadows=("d",), trials="all", trial_share=share, trial_cooldown=2)
+    checked = 0
+    for step in said:
+        effective = dict(log.mesh.state.effective)
+        match step:
+            case ("propose", proposals, actuator, confidence, otherwise):
+                for agent, value in proposals:
+                    log.propose(agent, value, actuator, confidence, otherwise=tuple(otherwise))
+                for agent in sorted({*"abc"} - {agent for agent, _ in proposals}):
+                    log.vote(agent, "abstain", actuator=actuator)
+            case ("tick", count):
+                log.tick(count)
+            case ("end", kept, gain) if log.mesh.trials.open is not None:
+                trial = log.mesh.trials.open
+                log.trial_ended(kept=min(kept, len(trial.arms) - 1) if gain == 1.0 else 0, gain=gain)
+                for flight in list(log.mesh.state.in_flight.values()):
+                    if flight.decision.verdict == "tried":
+                        log.receipt(flight.decision, "skipped")
+        for trial in log.trials[checked:]:
+            checked += 1
+            _check(log, trial, effective, share)
+    assert replay(log.events, RUN).same
+
+
+def _check(log: Log, trial: TrialStarted, effective: dict[str, Value], share: float) -> None:
+    specs, decided = {spec.name: spec for spec in RISKY}, {decision.id: decision for decision in log.decisions}
+    ids = [id_ for arm in trial.arms for id_ in arm.decisions]
+    assert len(trial.arms) <= 4 and len(ids) == len(set(ids)) and not trial.arms[0].changes
+    assert len(trial.arms) == 2 or trial.cooldown == 0
+    back = [max(0.0, trial.tick - float(arm.changes.get(BACK, trial.tick) or 0)) for arm in trial.arms[1:]]  # type: ignore[arg-type]
+    assert len(back) * trial.steps + sum(back) + trial.cooldown * len(trial.arms) <= share * 200
+    for arm in trial.arms[1:]:
+        assert [decided[id_].actuator for id_ in arm.decisions] == list(arm.changes)
+        assert all(decided[id_].verdict == "tried" for id_ in arm.decisions)
+        assert "d" not in {line.agent for id_ in arm.decisions for line in decided[id_].tally if line.weight > 0}
+        for name, value in arm.changes.items():
+            assert shaped(specs[name], value) == value and outside(specs[name], value) is None
+            assert specs[name].has_outcome and (value != effective[name] or specs[name].kind == "action")

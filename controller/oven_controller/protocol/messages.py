@@ -253,6 +253,18 @@ class AgentStatus(LogMessage):
     reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
 
 
+class NextPlan(BaseModel):
+    """Another plan for what the agent saw, which a trial may measure beside the one that it proposes. Part of Vote."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    remedy: str = Field(default="", max_length=64, description="its node in the knowledge graph")
+    changes: dict[Annotated[str, Field(max_length=120)], Value] = Field(
+        min_length=1, max_length=8, description="actuator → what to set, in the order in which it is carried out"
+    )
+    confidence: Confidence = Field(description="probability that it beats doing nothing")
+
+
 class Vote(LogMessage):
     """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
 
@@ -272,6 +284,13 @@ class Vote(LogMessage):
         default=(),
         max_length=8,
         description="actuators that the agent wants to change together, this one among them: all are adopted or none",
+    )
+    otherwise: tuple[NextPlan, ...] = Field(
+        default=(),
+        max_length=2,
+        exclude_if=_is_default,
+        description="what the agent would try next, the best first: further arms where a trial measures the proposal, "
+        "else without effect; on the first vote of a plan",
     )
 
 

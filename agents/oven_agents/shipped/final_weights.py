@@ -17,9 +17,9 @@ WITH_BEST = "best"
 
 class FinalWeights(Agent):
     """Signals: in the last part of a run, from LATE on, two held-out readings in a row plainly below the best one,
-    whatever the cause: by more than SIGMAS deviations of the readings' noise beyond what the best of as many owes to
-    luck, and by LEAST of the best reading's size. Readings that a rollback threw away count, too: their weights are
-    kept.
+    whatever the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond what the best
+    of as many owes to luck, and by LEAST of the best reading's size. Readings that a rollback threw away count, too:
+    their weights are kept.
 
     Actions: `run.best` to "best", once. Nothing changes before the end; there the learner compares both on the same
     held-out examples and keeps the better ones. That is early stopping with the best weights restored (Prechelt 1998,
@@ -67,10 +67,9 @@ class FinalWeights(Agent):
         if window.knobs[BEST].value == WITH_BEST or window.applied(BEST):
             return None
         values = [signed(metric, value) for value in window.series(metric.name)]
-        lost = self.lost(values)
-        if lost is None:
+        if self.lost(values) is None:
             return None
-        best, now = signed(metric, max(values)), signed(metric, values[-1])
+        best, now = signed(metric, max(filter(math.isfinite, values))), signed(metric, values[-1])
         why = (
             f"{metric.name} was {best:.4g} at its best and is {now:.4g} now: the run should end with the better of the "
             "two, compared at the end"
@@ -81,9 +80,12 @@ class FinalWeights(Agent):
         """By how much the better one of the newest two readings is below the best before them, where that is plain;
         else None. Oldest first, higher ones better."""
         before = [value for value in values[:-2] if math.isfinite(value)]
+        now = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
+        if before and now == -math.inf:
+            return math.inf  # that is no noise
         if len(before) <= self.LEARNT:
             return None
-        best, now = max(before), max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
+        best = max(before)
         luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
         least = max((luck + self.SIGMAS) * bending_noise(before), self.LEAST * abs(best))
         return best - now if best - now > least else None

@@ -77,7 +77,9 @@ def test_it_is_silent(values: Sequence[float], last: int) -> None:
 
 
 def test_weights_without_a_number_are_below_any() -> None:
-    assert len(votes(read([*LEARNT, math.nan, math.nan]))) == 1
+    [vote] = votes(read([math.nan, *LEARNT[:3], math.nan, math.nan]))
+    assert vote.rationale.startswith("eval/accuracy was 0.61 at its best and is nan now")
+    assert votes(read([*LEARNT, math.nan])) == votes(read([math.nan, math.nan])) == []
 
 
 def test_a_reading_that_a_rollback_threw_away_counts() -> None:

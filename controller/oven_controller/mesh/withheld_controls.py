@@ -2,7 +2,8 @@
 
 Which ones is drawn by the hash of the decision's id: the same on every replica, checkable by everybody, and nothing
 that a state has to remember. Actions are never withheld: they answer something that is wrong now (a rollback, a hold, a
-stop), and the harm of leaving one undone is not what anybody wants to measure. Nor is what an operator asked for.
+stop), and the harm of leaving one undone is not what anybody wants to measure. Nor is what an operator asked for, or
+what no metric judges.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def drawn(decision_id: str, share: float) -> bool:
 
 def withheld(decision: Decision, share: float, spec: ActuatorSpec | None) -> Decision:
     """The decision itself, or if it is drawn the same one left undone. Its target is measured all the same."""
-    if decision.verdict != "adopted" or decision.command or spec is None or spec.kind == "action":
+    if decision.verdict != "adopted" or decision.command or spec is None:
+        return decision
+    if spec.kind == "action" or not spec.has_outcome:
         return decision
     if not drawn(decision.id, share):
         return decision

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-
 LEAST = 1e-9
 """Of a Beta distribution's two counts: below it draws are 0 or 1 to the last digit."""
 

@@ -92,7 +92,7 @@ class TrialArms:
         if not tried:
             return
         arms: list[Mapping[str, Value]] = [{ballot.opened.actuator: ruled.value for ballot, ruled in tried}]
-        self._found = []
+        self._found.clear()
         for arm in (*(self._rivals(*tried[0]) if len(closing) == 1 else ()), *self._plans(tried, busy)):
             if all(self._differ(arm.changes, other) for other in arms):
                 self._found.append(arm)

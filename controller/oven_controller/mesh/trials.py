@@ -194,8 +194,8 @@ class Trials:
             self._lost.clear()
             over |= {ways.get(id) for id in trial.arms[min(ended.kept, len(trial.arms) - 1)].decisions}
         for arm, reading in list(zip(trial.arms, ended.arms, strict=False))[1:]:
-            if reading.gain is None:
-                continue
+            if reading.gain is None or (ended.kept and reading.gain > max(0.0, trial.margin * (reading.noise or 0.0))):
+                continue  # not measured, or better than the control as well
             found = f"{reading.gain:.3g} ± {reading.noise or 0.0:.2g}"
             changes = ", ".join(f"{name} {show(value)}" for name, value in arm.changes.items())
             told = f"a trial at tick {ended.tick} measured {changes}: a gain of {found} in {trial.reading}"

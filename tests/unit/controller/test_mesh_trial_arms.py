@@ -91,6 +91,16 @@ def test_one_direction_that_lost_in_two_arms_has_lost_once() -> None:
     assert log.mesh.trials.lost(CLIP, "up").endswith("asked again from tick 20 on")
 
 
+def test_what_beat_the_control_and_not_the_best_has_not_lost() -> None:
+    log = running()
+    offered(log, plan(skip=10), plan(teacher="big"))
+    read = {"mean": 2.0, "error": 0.1, "examples": 64}
+    gains = [ArmReading(**read, gain=gain, noise=0.1) for gain in (0.3, 0.5, 0.1)]
+    log.trial_ended(kept=2, arms=(ArmReading(**read), *gains))
+    lost = log.mesh.trials.lost
+    assert not lost(CLIP, "up") and not lost(SKIP, "set") and lost(TEACHER, "set"), "0.1 is within its noise"
+
+
 @pytest.mark.parametrize("second", [3.0, 3.5])
 def test_values_that_hardly_differ_are_one_arm(second: float) -> None:
     log = running()

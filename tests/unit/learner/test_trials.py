@@ -211,6 +211,9 @@ def test_a_branch_that_is_not_finite_loses(broken: set[int], kept: int) -> None:
     run = Run(TrialLink(order(6, {"optimizer.lr_scale": 0.5})), wrapped)
     (ended,) = run.link.ended()
     assert ended.kept == kept
+    arm = ended.arms[1]
+    measured = None if broken == {0, 1} else math.inf if kept else -math.inf
+    assert arm.gain == measured and bool(arm.reason) == (measured is None)
 
 
 def test_what_fails_on_the_way_gives_up_the_trial_and_never_the_training(plain: Run) -> None:

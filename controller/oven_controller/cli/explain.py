@@ -63,7 +63,7 @@ def explain(
 def plain(found: Explanation) -> dict[str, Any]:
     """The messages as they are in the log, None where there is none, and the trial's finding in words."""
     parts: dict[str, LogMessage | None] = {"decision": found.decision, "receipt": found.receipt}
-    parts |= {"outcome": found.outcome, "announced": found.announced}
+    parts |= {"outcome": found.outcome, "later": found.later, "announced": found.announced}
     told: dict[str, Any] = {name: part and part.model_dump(mode="json") for name, part in parts.items()}
     told["injected"] = [one.model_dump(mode="json") for one in found.injected]
     trial = found.trial
@@ -101,6 +101,8 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
     elif decision.verdict in ("adopted", "tried"):
         out.append("receipt: none yet")
+    if found.later is not None:
+        out.append(f"later: {found.later.status} at step {found.later.step}: {found.later.reason}")
     if found.outcome is not None:
         out.append(f"outcome: {outcome(found.outcome)}")
     out += [f"beside it: {injected(one)}" for one in found.injected]

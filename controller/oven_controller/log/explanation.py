@@ -20,10 +20,13 @@ class Explanation:
     trial: Trial | None
     arm: int
     """Of the trial."""
-    announced: ActuatorAnnounced | None
+    announced: ActuatorAnnounced | None = None
     """Its actuator, where the learner had announced it anew before."""
-    injected: tuple[PromptsInjected, ...]
+    injected: tuple[PromptsInjected, ...] = ()
     """Prompts that were added from its tick on until it was judged: a change of the data beside its own."""
+    later: Receipt | None = None
+    """What the learner said of the actuator by itself after the decision was carried out: which weights the run ended
+    with (run.best), or that a loop undid its change."""
 
 
 @dataclass
@@ -32,6 +35,8 @@ class Explanations:
 
     decisions: dict[str, Decision] = field(default_factory=dict)
     _receipts: dict[str, Receipt] = field(default_factory=dict)
+    _newest: dict[str, str] = field(default_factory=dict)  # actuator → the decision that was carried out last
+    _later: dict[str, Receipt] = field(default_factory=dict)
     _outcomes: dict[str, Outcome] = field(default_factory=dict)
     _trials: Trials = field(default_factory=Trials)
     _of: dict[str, tuple[str, int]] = field(default_factory=dict)  # decision → its trial and arm
@@ -53,6 +58,11 @@ class Explanations:
                 self._injected.append(injected)
             case Receipt() as receipt if receipt.decision_id:
                 self._receipts[receipt.decision_id] = receipt
+                if receipt.status == "applied":
+                    self._newest[receipt.actuator] = receipt.decision_id
+            case Receipt() as receipt:
+                if not receipt.command and (made := self._newest.get(receipt.actuator)) is not None:
+                    self._later[made] = receipt
             case Outcome() as outcome:
                 self._outcomes[outcome.decision_id] = outcome
             case body:
@@ -81,4 +91,5 @@ class Explanations:
             arm,
             self._before.get(found.id),
             tuple(one for one in self._injected if found.tick <= one.tick <= judged),
+            self._later.get(found.id),
         )

@@ -112,6 +112,24 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
     return value
 
 
+def closed_to(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vote) -> Refusal | None:
+    """Why this proposal opens no ballot, although it could stand on one."""
+    rules = state.rules
+    asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
+    if vote.confidence < rules.least_confidence:
+        limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
+        why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
+        return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
+    opened = sum(ballot.opened.opened_by == author for ballot in ballots.values())
+    if opened >= rules.open_ballots:
+        why = f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
+        return Refusal((author, "", "open_ballots"), f"{asked} {why}")
+    newcomer = not state.trust.holds(author, vote.actuator)
+    if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
+        return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
+    return None
+
+
 def request_text(actuator: str, value: Value) -> str:
     name = clip(actuator, 120) or "an actuator without a name"
     return f"proposed {name}" if value is None else f"proposed {show(value)} for {name}"

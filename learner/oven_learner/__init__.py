@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oven_learner.hf.attach import attach as attach
     from oven_learner.hf.callback import Attachment as Attachment
     from oven_learner.hf.knobs import Mixture as Mixture
+    from oven_learner.hf.prompts import PromptSource as PromptSource
     from oven_learner.rewards import Committee as Committee
     from oven_learner.rewards import ModelDescription as ModelDescription
     from oven_learner.rewards import convene as convene
@@ -29,6 +30,7 @@ _HOMES = {
     "ModelDescription": "rewards",
     "Oven": "baking.oven",
     "OvenClient": "client.client",
+    "PromptSource": "hf.prompts",
     "attach": "hf.attach",
     "bake": "baking.one_call",
     "connect": "custom_loop",

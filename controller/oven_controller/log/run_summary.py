@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from oven_controller.log.trial_findings import Trials
+from oven_controller.protocol.actions import BEST
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -88,8 +90,14 @@ class RunSummary:
     outcomes: int = 0
     """Those that say something."""
     receipts: dict[str, int] = field(default_factory=dict)
+    injected: int = 0
+    """Prompts that were added to those that training draws."""
+    evicted: int = 0
+    """Of those: prompts that had to make room."""
     held: str = ""
     """Why the run is held; empty while it is not."""
+    ended_with: str = ""
+    """Which weights it ended with, in words; empty where those are the last and nothing else was asked for."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
@@ -118,12 +126,12 @@ class RunSummary:
                 self._take_receipt(body)
             case Outcome() as body:
                 self.outcomes += body.scored
-            case OperatorCommand() as body:
-                self.commands.setdefault(body.id, (event.author, body))
-            case CommandAnswer() as body:
-                self._take_answer(body)
+            case OperatorCommand() | CommandAnswer() as body:
+                self._take_command(event.author, body)
             case Malformed():
                 self.malformed += 1
+            case ActuatorAnnounced() | PromptsInjected() as body:
+                self._announced(body)
             case body:
                 self.trials.feed(body)
 
@@ -134,11 +142,22 @@ class RunSummary:
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
             self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
-        self.started, self.ended, self.held = started, None, ""
+        self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.trials.feed(started)
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._shadows()
+
+    def _announced(self, said: ActuatorAnnounced | PromptsInjected) -> None:
+        if isinstance(said, PromptsInjected):
+            self.injected += len(said.hashes)
+            self.evicted += said.evicted
+            return
+        if self.started is None:
+            return
+        started = with_announced(self.started, said)
+        if started is not self.started:
+            self.started, self.knobs = started, {**self.knobs, said.actuator.name: said.actuator.value}
 
     def _take_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
@@ -188,7 +207,10 @@ class RunSummary:
             self.held = "a decision holds the run"
 
     def _answered(self, receipt: Receipt) -> None:
-        """The learner's word on a hold, a resume or a stop; its own holds have no operator behind them."""
+        """The learner's word on a hold, a resume, a stop, or the weights that it ended with; its own have no operator
+        behind them."""
+        if receipt.actuator == BEST:
+            self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))
         if receipt.actuator != "run.hold" or receipt.status != "applied":
             return
@@ -196,6 +218,12 @@ class RunSummary:
             self.held = ""
         else:
             self.held = f"{name}: {receipt.reason}" if name else receipt.reason
+
+    def _take_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
+        if isinstance(body, CommandAnswer):
+            self._take_answer(body)
+        else:
+            self.commands.setdefault(body.id, (author, body))
 
     def _take_answer(self, answer: CommandAnswer) -> None:
         _, command = self.commands.pop(answer.command, ("", None))

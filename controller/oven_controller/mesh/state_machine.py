@@ -18,15 +18,17 @@ from typing import Any, Literal, cast
 
 from oven_controller.mesh import guardrails, joint_proposals, operator_commands, tally
 from oven_controller.mesh.actuator_values import clip, direction
-from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, proposed_value, request_text
+from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, closed_to, proposed_value
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_controller.mesh.state import State
+from oven_controller.mesh.trial_arms import TrialArms
 from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -63,6 +65,7 @@ class Mesh:
         self.state = State()
         self.outcomes = Outcomes(self.state)
         self.trials = Trials(self.state)
+        self.trial_arms = TrialArms(self.state, self.outcomes, self.trials)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
         self._read_back = ReadBack(self.pending)
@@ -93,7 +96,6 @@ class Mesh:
         else:
             self._on_message(event.body, event.author)
             self._settle()
-            self._order_trial()
         return self._emitted
 
     def _on_message(self, body: Message, author: str) -> None:
@@ -134,6 +136,8 @@ class Mesh:
             self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
+        elif isinstance(body, ActuatorAnnounced):
+            self._announced(body.actuator)
         elif isinstance(body, RunEnded):
             state.ended = True
             for ballot in list(self.ballots.values()):
@@ -151,6 +155,15 @@ class Mesh:
                 self._abandon(ballot, f"training {body.training} began before the ballot closed")
             elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
+
+    def _announced(self, spec: ActuatorSpec) -> None:
+        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them. A trial
+        under way continues: the learner announces nothing while it plays one, and checks each arm again before."""
+        old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
+        if not self.state.announce(spec) or old is None or ballot is None:
+            return
+        if why := ballot.misfit(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} anew: {why}")
 
     def _on_vote(self, author: str, vote: Vote) -> None:
         state, agent = self.state, self.state.hear(author)
@@ -176,7 +189,7 @@ class Mesh:
             state.counters["vote.late"] += 1
         elif ballot is None and state.shadowed(author):
             state.counters["shadow.proposed"] += 1
-        elif ballot is None and (refusal := self._closed_to(author, vote)):
+        elif ballot is None and (refusal := closed_to(state, self.ballots, author, vote)):
             self._refuse(vote, refusal)
         elif state.rate_limits.crowds(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
@@ -184,25 +197,6 @@ class Mesh:
             ballot = ballot or self._open(author, vote, value)
             if not ballot.take(author, vote, value, state.shadowed(author)):
                 state.counters["vote.not_eligible"] += 1
-
-    def _closed_to(self, author: str, vote: Vote) -> Refusal | None:
-        """Why this proposal opens no ballot, although it could stand on one."""
-        state, rules = self.state, self.state.rules
-        asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
-        if vote.confidence < rules.least_confidence:
-            limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
-            why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
-            return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
-        opened = sum(ballot.opened.opened_by == author for ballot in self.ballots.values())
-        if opened >= rules.open_ballots:
-            why = (
-                f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
-            )
-            return Refusal((author, "", "open_ballots"), f"{asked} {why}")
-        newcomer = not state.trust.holds(author, vote.actuator)
-        if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
-            return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
-        return None
 
     def _on_command(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""
@@ -257,6 +251,8 @@ class Mesh:
         """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
         state = self.state
         self._close_ready()
+        if (trial := self.trial_arms.order(self._emitted, self._decide, self._next_id)) is not None:
+            self._emit(self.subjects.trial(trial.id), trial)
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
         if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
@@ -290,6 +286,7 @@ class Mesh:
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
         closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
+        self.trial_arms.collect(closing, self.ballots.keys() - {ballot.opened.actuator for ballot in ballots})
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
         tried: list[tuple[str, ActuatorSpec, str, Value]] = []
         for ballot, ruled in closing:
@@ -320,10 +317,6 @@ class Mesh:
                 staked = self.outcomes.staked(old.id)
                 self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
         self._publish(self.outcomes.measured(trial, ended))
-
-    def _order_trial(self) -> None:
-        if (trial := self.trials.order(self._next_id)) is not None:
-            self._emit(self.subjects.trial(trial.id), trial)
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator

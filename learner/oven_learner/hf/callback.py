@@ -29,7 +29,9 @@ from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.final_weights import choose_best
 from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
@@ -159,12 +161,13 @@ class Attachment(TrainerCallback):
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
+        announced = self._announced()
         self.client = OvenClient(
             self._link or (connection.link() if connection else SilentLink()),
             self.actuators,
             recipe=options.recipe,
             training=self.checkpoints.training,
-            metrics=self._announced(),
+            metrics=announced,
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=options.seconds,
             charge_rollbacks=self._charge,
@@ -179,14 +182,19 @@ class Attachment(TrainerCallback):
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
             trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
+            best=choose_best(trainer, announced, self._user_evaluation, self.branch, self._ranks),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
         self.client.start(state.global_step, saved.actuators if saved else {})
+        if isinstance(options.mixture, PromptSource):
+            options.mixture.log_to(self.client)
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:
-            self.client.observe(state.global_step, self._user_evaluation.first())
+            first = self._user_evaluation.first()
+            self.client.observe(state.global_step, first)
+            self.client.evaluated(first)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -214,6 +222,8 @@ class Attachment(TrainerCallback):
         for hook in self._hooks:
             hook.end_step(step)
         self.readback.end_step(self.client.advance(state.global_step), state.global_step, step.known, step.wanted)
+        if self._user_evaluation is not None and self._user_evaluation.newest is not None:
+            self.client.evaluated(self._user_evaluation.newest)
         if self._lockstep:
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
@@ -254,11 +264,14 @@ class Attachment(TrainerCallback):
         **_: Any,
     ) -> None:
         """The trainer has evaluated; the next step publishes it."""
-        self._evaluation.evaluated(metrics or {})
+        measured = self._evaluation.evaluated(metrics or {})
+        if self.client is not None:
+            self.client.evaluated(measured)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Announce the end, and send what is left."""
+        """Settle which weights the run ends with, announce the end, and send what is left."""
         assert self.client is not None
+        self.client.finish()
         self._close_hooks()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
@@ -314,7 +327,7 @@ class Attachment(TrainerCallback):
         knobs.check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
         knobs.announce(trainer, actuators, self._users, options.beta_bounds)
-        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds)
+        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, self._announce)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
@@ -326,6 +339,10 @@ class Attachment(TrainerCallback):
             options.committee.announce(actuators)
         else:
             knobs.reward_weights.announce(trainer, actuators)
+
+    def _announce(self, actuator: str) -> None:
+        if self.client is not None and actuator in self.client.actuators:
+            self.client.announce(actuator)
 
     def _went_back(self) -> None:
         """A trial has put weights, and what the trainer sums up, back to an earlier step."""

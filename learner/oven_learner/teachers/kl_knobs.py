@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from oven_learner.actuators import Actuators
@@ -17,7 +18,11 @@ FROM_ZERO = 0.04
 
 
 def announce_anchor(
-    actuators: Actuators, trainer: Any, teachers: Teachers | None, beta_bounds: tuple[float, float]
+    actuators: Actuators,
+    trainer: Any,
+    teachers: Teachers | None,
+    beta_bounds: tuple[float, float],
+    announce: Callable[[str], object] = lambda name: None,
 ) -> None:
     """Registers both where there is a reference model to pull towards, and nothing where there is none.
 
@@ -25,7 +30,8 @@ def announce_anchor(
     a β of 0 it may be raised to the upper of them times FROM_ZERO. A change of β acts on the next step's loss; the
     reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
     are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
-    one is answered with its reason.
+    one is answered with its reason. A teacher that is added later becomes a choice, and `announce` is called with the
+    actuator's name.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
@@ -40,8 +46,20 @@ def announce_anchor(
             unit="× KL per token, in the loss",
             moves_own_metric=True,
         )
-    if teachers is not None and len(teachers) > 1 and (not grpo or has_reference(trainer)):
-        actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+    if teachers is None:
+        return
+
+    def offer() -> None:
+        if TEACHER in actuators:
+            actuators.update(TEACHER, choices=teachers.names)
+        elif len(teachers) > 1 and (not grpo or has_reference(trainer)):
+            actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+        else:
+            return
+        announce(TEACHER)
+
+    offer()
+    teachers.added = offer
 
 
 def _set_beta(trainer: Any, value: float) -> None:

@@ -6,7 +6,7 @@ adapter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +66,8 @@ class Teachers:
         self._limit = limit_bytes
         self._models: dict[str, Any] = {}
         """None is TRL's sign for the policy without its adapter."""
+        self.added: Callable[[], object] = lambda: None
+        """Called after each that was added: what is attached offers it then. To add one is not to choose it."""
         self._refused: dict[str, str] = {}
         self._order: list[str] = []
         if self._present is not None or (has_adapter(trainer) and not self._distils):
@@ -73,7 +75,8 @@ class Teachers:
             self._order.append(own)
 
     def add(self, name: str, model: Any, tokenizer: Any = None) -> None:
-        """Check `model` against the policy, freeze it, and put it on the trainer's device, ready to be swapped to.
+        """Check `model` against the policy, freeze it, and put it on the trainer's device, ready to be swapped to. In a
+        running training, between two steps and on all ranks, it becomes a choice of `teacher.active` at the next step.
 
         Raises TeacherRefusedError when it is too large, has another vocabulary or cannot score the policy's tokens. The
         name is then known with the reason, and asking for it later is turned down with that. `tokenizer` lets the
@@ -87,6 +90,7 @@ class Teachers:
         except TeacherRefusedError as error:
             self._refused[name] = f"teacher {name!r} is refused: {error}"
             raise TeacherRefusedError(self._refused[name]) from error
+        self.added()
 
     @property
     def names(self) -> tuple[str, ...]:

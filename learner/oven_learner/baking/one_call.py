@@ -14,6 +14,7 @@ from oven_learner.rewards.rule_members import RewardFunction
 
 if TYPE_CHECKING:
     from oven_learner.baking.oven import Oven
+    from oven_learner.hf.prompts import PromptSource
 
 MODALITIES = ("text",)
 
@@ -30,7 +31,7 @@ def bake(
     output_format: str = "",
     scoring_guidance: str = "",
     use_verifier: bool | None = None,
-    prompts: Sequence[str],
+    prompts: Sequence[str] | PromptSource,
     group_size: int = 8,
     prompts_per_step: int = 4,
     total_steps: int,
@@ -46,9 +47,11 @@ def bake(
 ) -> Oven:
     """One call from a model to a training under the controller: `bake(...).run_sync()`.
 
-    `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have them. `name`,
-    `domain`, `description`, `output_format` and `scoring_guidance` are what judges are told of the model. Without
-    `teacher` the first of the `teachers` is the one to begin with. What is left of the arguments is GRPOConfig's.
+    `prompts` are a list, or a PromptSource with topics, whose weights are then a knob and which takes more prompts
+    while training. `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have
+    them. `name`, `architecture`, `domain`, `description`, `output_format` and `scoring_guidance` are what judges are
+    told of the model. Without `teacher` the first of the `teachers` is the one to begin with. What is left of the
+    arguments is GRPOConfig's.
 
     Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
     `resume` continues; it ends with the script.
@@ -82,7 +85,9 @@ def bake(
             teachers=teachers or {},
             teacher=teacher,
             evaluate=evaluate,
-            said={"name": name, "task": description or "Answer the prompts."},
+            said=_described(
+                name, modality, architecture, domain, description, output_format, scoring_guidance, use_verifier
+            ),
             arguments=text_training.arguments(group_size, prompts_per_step, total_steps, trainer_args),
             beta=trainer_args.get("beta"),
         )
@@ -96,9 +101,10 @@ def bake(
         raise
 
 
-def _check_prompts(prompts: Sequence[str]) -> None:
-    if isinstance(prompts, str) or not len(prompts):
-        raise ConfigError("prompts= has to be a list with at least one prompt")
+def _check_prompts(prompts: Sequence[str] | PromptSource) -> None:
+    """A source has checked its own."""
+    if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
+        raise ConfigError("prompts= has to be a list with at least one prompt, or a PromptSource")
 
 
 def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> None:
@@ -126,6 +132,30 @@ def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mappin
     if members:
         found["committee"] = {**found.get("committee", {}), "members": {key: dict(one) for key, one in members.items()}}
     return found
+
+
+def _described(
+    name: str,
+    modality: str,
+    architecture: str,
+    domain: str,
+    description: str,
+    output_format: str,
+    scoring_guidance: str,
+    use_verifier: bool | None,
+) -> dict[str, Any]:
+    """Fields of ModelDescription; what is not said is read off the model, or has its default."""
+    said = {
+        "name": name,
+        "modality": modality,
+        "architecture": architecture,
+        "domain": domain,
+        "description": description,
+        "output_format": output_format,
+        "scoring_guidance": scoring_guidance,
+        "use_verifier": use_verifier,
+    }
+    return {"description": "Answers the prompts."} | {field: value for field, value in said.items() if value}
 
 
 def _named(rules: RewardFunction | Mapping[str, RewardFunction] | None) -> Mapping[str, RewardFunction]:

@@ -16,6 +16,7 @@ from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
+from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
@@ -53,13 +54,13 @@ class TextTraining:
 
     model: Any
     tokenizer: Any
-    prompts: Sequence[str]
+    prompts: Sequence[str] | PromptSource
     rules: Mapping[str, RewardFunction]
     teachers: Mapping[str, Any]
     teacher: str | None
     evaluate: Callable[[], Measured] | None
-    said: dict[str, str]
-    """What judges are told of the model."""
+    said: Mapping[str, Any]
+    """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
     beta: float | None
 
@@ -74,7 +75,7 @@ class TextTraining:
 
     def _committee(self) -> Committee:
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
-        return convene(self.rules, policy=described.to_agent_prompt(), seed=self.arguments.get("seed", 42))
+        return convene(self.rules, description=described, seed=self.arguments.get("seed", 42))
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
@@ -83,8 +84,13 @@ class TextTraining:
             processing_class=self.tokenizer,
             reward_funcs=[committee],
             args=GRPOConfig(**{**out, **self.arguments}),
-            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in self.prompts]),
+            train_dataset=self._rows(),
         )
+
+    def _rows(self) -> Any:
+        if isinstance(self.prompts, PromptSource):
+            return self.prompts.dataset
+        return Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
 
     def _taught(self, trainer: Any) -> Teachers | None:
         if not self.teachers:

@@ -36,7 +36,7 @@ class ModelDescription(BaseModel):
         return cls(
             name=said.pop("name", "") or getattr(config, "name_or_path", "").rsplit("/", 1)[-1] or architecture,
             parameters=sum(int(parameter.numel()) for parameter in model.parameters()),
-            architecture=architecture,
+            architecture=said.pop("architecture", "") or architecture,
             vocabulary=len(tokenizer) if tokenizer is not None else int(getattr(config, "vocab_size", 0) or 0),
             description=description,
             **said,

@@ -7,6 +7,11 @@ from typing import Any
 import torch
 
 from oven_controller.errors import TeacherRefusedError, reason
+from oven_learner.teachers.memory import Form, own_bytes
+from oven_learner.teachers.quantization import footprint
+
+ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
+"""What to do with one that cannot be GRPO's reference."""
 
 
 def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
@@ -17,19 +22,20 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 
 def size_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the model's parameters."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Bytes of the model's parameters that are in memory."""
+    return own_bytes(model, buffers=False)
 
 
-def check_size(model: torch.nn.Module, held: int, limit: int) -> None:
-    """All teachers stay loaded, so their sum counts: `held` bytes are taken already, `limit` is for all together."""
-    needed = size_bytes(model)
+def check_size(model: torch.nn.Module, held: int, limit: int, form: Form = "resident") -> None:
+    """All teachers stay loaded, so their sum counts: `held` bytes are taken already, `limit` is for all together. What
+    counts is what the model will hold in its form, and nothing for one that is offloaded."""
+    needed = footprint(model).bytes_as(form)
     if held + needed > limit:
         count = sum(parameter.numel() for parameter in model.parameters())
         raise TeacherRefusedError(
             f"it has {count:,} parameters in {needed:,} bytes, which makes {held + needed:,} with the teachers that "
-            f"are loaded, and the limit is {limit:,}; give a smaller model, load it in a shorter dtype, or raise "
-            "limit_bytes"
+            f"are loaded, and the limit is {limit:,}; give a smaller model, load it in a shorter dtype, register it "
+            "with the strategy 'quantized' or 'offload', or raise limit_bytes"
         )
 
 
@@ -44,6 +50,7 @@ def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None
         raise TeacherRefusedError(
             f"its vocabulary has {have:,} rows and the policy's {need:,}; give a teacher of the policy's own family"
             + ("" if equal_rows or have < need else ", or its tokenizer if only the padding differs")
+            + ("" if equal_rows else f"; {ALTERNATIVE}")
         )
     if other is None:
         return
@@ -54,6 +61,7 @@ def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None
         raise TeacherRefusedError(
             f"its tokenizer maps {len(differing):,} tokens to other ids than the policy's, {token!r} to "
             f"{theirs.get(token)} instead of {ours.get(token)}; give a teacher with the policy's tokenizer"
+            + ("" if equal_rows else f"; {ALTERNATIVE}")
         )
 
 

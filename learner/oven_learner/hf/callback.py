@@ -29,6 +29,7 @@ from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
@@ -132,6 +133,7 @@ class Attachment(TrainerCallback):
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
             ChannelMetrics(self._channels),
+            *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]

@@ -43,7 +43,8 @@ class Teacher(Agent):
     held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order
     of 1. An anchor that does not bind lets the KL grow for as long as the reward does. The other way: a KL between half
     a nat and FAR grows by half, the reward does not, and held-out quality fell. And a teacher is absorbed when the KL
-    to it has fallen far below its past and stays there, while the reward is flat: it has nothing left to teach.
+    to it has fallen far below what it was at first and stays there, while the reward is flat: it has nothing left to
+    teach.
 
     Actions: for an anchor that binds the next stronger teacher (`choices` are in order, weakest first), and where there
     is none a third of β. For a teacher that is absorbed the next stronger one, unless the KL to that is no larger. For
@@ -55,7 +56,8 @@ class Teacher(Agent):
     False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
     policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
     (oven_agents.stats.policy_shift). A KL that is low because the policy began at its reference is not absorbed: it was
-    never high. Of six starts with a β that did little, one was swapped needlessly (docs/experiments.md).
+    never high; nor one that leapt and came back. Of six starts with a β that did little, one was swapped needlessly
+    (docs/experiments.md).
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
     another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL
@@ -86,8 +88,8 @@ class Teacher(Agent):
     """Nats per token from which a KL that grows is too far; below, it may still be the way from the teacher to the
     task."""
     ABSORBED = 0.25
-    """KL of the window over the highest median that HALF ticks before it had under the same teacher and β, up to which
-    the teacher is absorbed (docs/experiments.md)."""
+    """KL of the window over that of the first HALF ticks under the same teacher and β, up to which the teacher is
+    absorbed (docs/experiments.md)."""
     APART = 2.0
     """How many times the KL to the active teacher the KL to a stronger one must be for that to have more to teach."""
     SAMPLES = 2
@@ -199,9 +201,12 @@ class Teacher(Agent):
         if not stronger or seen.growth > self.FLAT[1] or abs(seen.rise) > self.STALLED * seen.headroom:
             return None
         since = window.last_change_tick(*ANCHORED)
-        past = _highest_median(window.series("kl", after=since), self.HALF)
+        kls = window.series("kl", after=since)
+        if len(kls) < 3 * self.HALF:
+            return None
+        past = median(kls[: self.HALF])  # not the highest: that may be a fault's
         now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # the higher half's
-        if past is None or not 0 <= now <= self.ABSORBED * past:
+        if not (math.isfinite(past) and 0 <= now <= self.ABSORBED * past):
             return None
         more = ""
         if any(spec.name == KL_TO + stronger for spec in window.run.metrics):
@@ -269,13 +274,6 @@ def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | N
             found.append(fmean(values))
     found.reverse()
     return found
-
-
-def _highest_median(kls: list[float], half: int) -> float | None:
-    """Of the whole blocks of `half` ticks before the newest two; None where there is none that is finite."""
-    end = len(kls) - 2 * half
-    blocks = [kls[start : start + half] for start in range(end - half, -1, -half)]
-    return max((median(block) for block in blocks if all(map(math.isfinite, block))), default=None)
 
 
 def _stronger(window: Window) -> str:

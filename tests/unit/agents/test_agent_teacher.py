@@ -150,7 +150,7 @@ def test_a_kl_that_no_policy_moves_by_is_no_anchors_to_mend(kls: list[float]) ->
 def absorbed(*, reward: float = 0.5, rise: float = 0.0, past: float = 0.2, now: float = 0.01) -> list[Observation]:
     """The KL to the teacher falls, and then stays where it fell to; at β = 1 it counts for little there."""
     fall = steps(24, reward, past, growth=(now - past) / 24, rise=rise)
-    return [*fall, *steps(60, min(1.0, reward + 24 * rise), now, rise=rise, after=24)]
+    return [*fall, *steps(60, reward + 24 * rise, now, rise=rise, after=24)]
 
 
 def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None:
@@ -169,10 +169,20 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
         (absorbed(reward=0.92), started()),
         (absorbed(), started("strong", beta=0.01)),
         (steps(120, 0.5, 0.01), started()),
+        ([*steps(30, 0.5, 0.03), *steps(15, 0.5, 9.0, after=30), *steps(60, 0.5, 0.03, after=45)], started()),
         ([seen(t, 0.5, 0.3 if t == 1 else 0.01, 0.6) for t in range(1, 100)], started()),
         ([seen(t, 0.5, 0.3 if t < 60 else 0.001, 0.6) for t in range(1, 72)], started(beta=0.01)),
     ],
-    ids=["it learns", "little fell", "no headroom", "none is stronger", "never high", "one step", "a short dip"],
+    ids=[
+        "it learns",
+        "little fell",
+        "no headroom",
+        "none is stronger",
+        "never high",
+        "it leapt",
+        "one step",
+        "a short dip",
+    ],
 )
 def test_what_is_not_absorbed(observations: list[Observation], run: RunStarted) -> None:
     assert not [vote for _, vote in votes(observations, run) if "absorbed" in vote.rationale]

@@ -104,7 +104,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
                 stalls.append(swap_s + max(0.0, first_s - taken[-1]))
     teachers.swap("measured")
     errors = (score() - exact).abs()
-    active = _most_bytes(teacher, score)
+    active = most_bytes(teacher, score)
     ratio = median(times["measured"]) / median(times["control"])
     return {
         "float32_bytes": whole,
@@ -125,7 +125,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     }
 
 
-def _most_bytes(model: Any, act: Callable[[], object]) -> int:
+def most_bytes(model: Any, act: Callable[[], object]) -> int:
     """The most that the model holds while it is run: whenever a hook has brought a layer's weights, and afterwards."""
     from oven_learner.teachers.memory import own_bytes
 

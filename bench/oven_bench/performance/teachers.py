@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -44,7 +45,7 @@ def made(megabytes: float) -> Any:
     per_layer = 4 * (4 * hidden * hidden + 3 * hidden * 3 * hidden) / 1e6
     layers = max(1, round(-(-(megabytes - 8 * VOCABULARY * hidden / 1e6) // per_layer)))
     set_seed(0)
-    return LlamaForCausalLM(
+    return LlamaForCausalLM(  # type: ignore[no-untyped-call]
         LlamaConfig(
             vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
             num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=256,
@@ -96,7 +97,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     times: dict[str, list[float]] = {"control": [], "measured": []}
     for _ in range(batches):
         for name, taken in times.items():
-            swap_s = _timed(lambda name=name: teachers.swap(name), device)
+            swap_s = _timed(partial(teachers.swap, name), device)
             first_s = _timed(score, device)
             taken.append(_timed(score, device))
             if name == "measured":
@@ -149,7 +150,8 @@ def _trainer(folder: Path) -> Any:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     words = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}
     policy = LlamaForCausalLM(
@@ -161,9 +163,15 @@ def _trainer(folder: Path) -> Any:
     return GRPOTrainer(
         model=policy,
         reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
-        args=GRPOConfig(output_dir=str(folder), per_device_train_batch_size=8, report_to=[], bf16=False),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            per_device_train_batch_size=8,
+            report_to=[],
+            bf16=False,
+            gradient_checkpointing=False,
+        ),  # fmt: skip
         train_dataset=Dataset.from_list([{"prompt": "a"}] * 8),
-        processing_class=PreTrainedTokenizerFast(
+        processing_class=PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), pad_token="<pad>", eos_token="</s>"
         ),
     )

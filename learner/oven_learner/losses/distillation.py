@@ -120,7 +120,7 @@ class Distillation(Channel):
             temperature=temperature,
             device=trainer.accelerator.device,
         )
-        first = next(iter(trainer.train_dataset.take(1)), {})
+        first: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
         if not isinstance(first.get("prompt"), str) and not self._across.teacher.chat_template:
             raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
 

@@ -40,7 +40,7 @@ def letters(order: str = LETTERS) -> Any:
     made = Tokenizer(WordLevel({word: n for n, word in enumerate([*SPECIAL.values(), *order])}, unk_token="<pad>"))
     made.pre_tokenizer = Split("", "isolated")
     made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def pairs() -> Any:
@@ -50,14 +50,14 @@ def pairs() -> Any:
         BPE({word: n for n, word in enumerate(words)}, [(one, other) for one in "abcdefgh" for other in "abcdefgh"])
     )
     made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def byte_level() -> Any:
     """A byte-level tokenizer: characters beyond ASCII are several tokens."""
     made = Tokenizer(BPE({word: n for n, word in enumerate([*SPECIAL.values(), *sorted(ByteLevel.alphabet())])}, []))
     made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def renamed(model: Any, old: Any, new: Any) -> Any:

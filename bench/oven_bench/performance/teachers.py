@@ -169,7 +169,7 @@ def _trainer(folder: Path) -> Any:
             report_to=[],
             bf16=False,
             gradient_checkpointing=False,
-        ),  # fmt: skip
+        ),
         train_dataset=Dataset.from_list([{"prompt": "a"}] * 8),
         processing_class=PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), pad_token="<pad>", eos_token="</s>"

@@ -10,7 +10,7 @@ import torch
 from tests.support.attached import THIRD_PARTY
 from tests.unit.learner.test_teachers import teacher
 
-from oven_bench.performance.teachers import FORMS, most_bytes, made, verdicts
+from oven_bench.performance.teachers import FORMS, made, most_bytes, verdicts
 from oven_learner.teachers.memory import own_bytes
 from oven_learner.teachers.offload import offload
 

@@ -34,7 +34,7 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
     if last >= rows:
         raise TeacherRefusedError(f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; give its own one")
     if form in ("8 bits", "4 bits"):
-        quantization.quantize(model, 8 if form == "8 bits" else 4)
+        quantization.quantize(model, 8 if form == "8 bits" else 4, accelerator.device)
     ready = place(model, accelerator, form, None)
     try:
         found = ready(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits

@@ -41,8 +41,9 @@ def settings(bits: Bits, dtype: torch.dtype) -> Any:
     )
 
 
-def quantize(model: Any, bits: Bits) -> None:
-    """Quantize a model that is in memory, in place, layer by layer. One that was loaded quantized keeps its layers.
+def quantize(model: Any, bits: Bits, device: torch.device) -> None:
+    """Quantize a model that is in memory, in place, layer by layer, and put those layers on `device`. One that was
+    loaded quantized keeps its layers.
 
     Raises ConfigError where bitsandbytes is not installed, and TeacherRefusedError when there is no linear layer.
     """
@@ -57,7 +58,6 @@ def quantize(model: Any, bits: Bits) -> None:
         for name in list(dense):
             old, new = dense.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
-            device = weight.device
             options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}
             new.weight = made(weight.cpu(), requires_grad=False, **options).to(device)
             new.bias = old.bias

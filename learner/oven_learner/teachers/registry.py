@@ -118,6 +118,9 @@ class Teachers:
         except TeacherRefusedError as error:
             self._refused[name] = f"teacher {name!r} is refused: {error}"
             raise TeacherRefusedError(self._refused[name]) from error
+        except Exception:
+            self._order.remove(name)  # nothing is known of it: not even that it does not fit
+            raise
 
     def register(self, config: TeacherConfig) -> None:
         """Load what `config` describes, and add it, kept in memory as its strategy says. Raises as `add` does."""
@@ -219,7 +222,7 @@ class Teachers:
         checks.check_size(model, held, self._limit, form)
         checks.check_vocabulary(policy, model, trainer.processing_class, tokenizer, equal_rows=self._distils)
         if form in ("8 bits", "4 bits"):
-            quantization.quantize(model, 8 if form == "8 bits" else 4)
+            quantization.quantize(model, 8 if form == "8 bits" else 4, trainer.accelerator.device)
         if not self._distils:
             from trl.trainer.utils import add_fused_lm_head
 

@@ -58,6 +58,14 @@ def beside(folder: Path, **settings: Any) -> tuple[Any, Teachers]:
     return job, teachers
 
 
+def with_one_nan() -> Any:
+    """In a layer that is quantized."""
+    model = wide(1)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3, 5] = float("nan")
+    return model
+
+
 def config(name: str = "big", **values: Any) -> TeacherConfig:
     return TeacherConfig(**({"name": name, "kind": "big", "tokenizer": tokenizer()} | values))
 
@@ -199,13 +207,24 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
         (lambda folder, job: {"model": wide(1), "tokenizer": str(folder / "words")}, "tokenizer cannot be loaded"),
         (lambda folder, job: {"model": wide(1), "tokenizer": shuffled()}, "Distillation(teacher=…, tokenizer=…)"),
         (lambda folder, job: {"model": teacher(1, vocabulary=31)}, "31 rows and the policy's 32"),
-        (lambda folder, job: {"model": teacher(1, width=256)}, "the limit is 300,000"),
+        (lambda folder, job: {"model": teacher(1, width=512)}, "the limit is 300,000"),
         (lambda folder, job: {"model": poisoned()}, "log-probability nan"),
+        (lambda folder, job: {"model": with_one_nan()}, "log-probability nan"),
         (lambda folder, job: {"model": job.model}, "shares parameters"),
     ],
-    ids=["no folder", "no model", "no tokenizer", "other tokenizer", "vocabulary", "too large", "NaN", "shares"],
+    ids=[
+        "no folder",
+        "no model",
+        "no tokenizer",
+        "other tokenizer",
+        "vocabulary",
+        "too large",
+        "NaN",
+        "one NaN",
+        "shares",
+    ],
 )
-@pytest.mark.parametrize("form", ["8 bits", "offload"])
+@pytest.mark.parametrize("form", ["8 bits", "4 bits", "offload"])
 def test_what_is_refused_however_it_is_kept(
     tmp_path: Path, form: str, make: Callable[[Path, Any], dict[str, Any]], said: str
 ) -> None:
@@ -244,6 +263,7 @@ def test_without_bitsandbytes_the_pip_line_is_named_and_a_hybrid_teacher_goes_to
     with pytest.raises(ConfigError, match=r'pip install "oven-controller\[quantized\]"'):
         teachers.register(config(model=one, strategy="quantized"))
     assert type(one.model.layers[0].mlp.up_proj) is torch.nn.Linear, "untouched"
+    assert teachers.names == ("small",), "the name is free again"
     monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
     teachers.register(config("other", model=wide(2), strategy="hybrid"))
     assert teachers.strategy("other") == "offload"

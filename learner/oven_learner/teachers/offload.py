@@ -14,24 +14,28 @@ from typing import Any
 
 import torch
 from accelerate import cpu_offload, disk_offload
-from accelerate.hooks import ModelHook, add_hook_to_module
+from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.utils.offload import save_offload_index
 
 from oven_controller.errors import TeacherRefusedError, reason
 
 
-def offload(model: Any, device: torch.device, folder: Path | None = None) -> None:
+def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
     """Take the weights of `model` off `device`, on which it continues to be run.
 
     From a CPU they go to a new folder inside `folder` (None: the system's for temporary files), which is removed with
-    the model, or at the latest when the process exits. Raises TeacherRefusedError where that cannot hold them;
+    the model, or at the latest when the process exits. `head_stays`: the output head's stay, for a loss that reads
+    them outside a pass. Raises TeacherRefusedError where that cannot hold them;
     the model is as before then.
     """
     if device.type == "cpu":
         disk_offload(model, str(_written(model, folder)), execution_device=device, offload_buffers=True)
     else:
         cpu_offload(model, execution_device=device, offload_buffers=True)
-    add_hook_to_module(model, _HeadInPlace(), append=True)
+    if head_stays:
+        remove_hook_from_module(model.get_output_embeddings())
+    else:
+        add_hook_to_module(model, _HeadInPlace(), append=True)
 
 
 class _HeadInPlace(ModelHook):  # type: ignore[misc]

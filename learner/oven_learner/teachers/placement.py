@@ -28,15 +28,15 @@ def chosen_form(config: TeacherConfig, device: torch.device, left: int) -> Form:
     return memory.cheapest_needed(footprint, room, quantizable=quantization.available())
 
 
-def place(model: Any, accelerator: Any, form: Form, folder: Path | None) -> Any:
-    """`model` in that form, frozen and ready to be asked. `folder`: see `offload`."""
+def place(model: Any, accelerator: Any, form: Form, folder: Path | None, *, head_stays: bool = False) -> Any:
+    """`model` in that form, frozen and ready to be asked. `folder` and `head_stays`: see `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form == "resident":
         return accelerator.prepare_model(model, evaluation_mode=True)
     # accelerate refuses to prepare some quantized models on a CPU, and whoever asks a teacher has entered its autocast.
     if form == "offload":
-        offload(model, accelerator.device, folder)
+        offload(model, accelerator.device, folder, head_stays=head_stays)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(accelerator.device)
     return model

@@ -229,6 +229,6 @@ class Teachers:
             add_fused_lm_head(
                 model, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
             )
-        ready = place(model, trainer.accelerator, form, self._offload_folder)
+        ready = place(model, trainer.accelerator, form, self._offload_folder, head_stays=self._distils)
         checks.check_scores(trainer, ready)
         return ready

@@ -164,8 +164,8 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
 @pytest.mark.parametrize(
     ("observations", "run"),
     [
-        (absorbed(rise=0.003), started()),
-        (absorbed(past=0.03), started()),
+        (absorbed(rise=0.006, reward=0.2), started()),
+        (absorbed(past=0.015), started()),
         (absorbed(reward=0.92), started()),
         (absorbed(), started("strong", beta=0.01)),
         (steps(120, 0.5, 0.01), started()),
@@ -186,6 +186,14 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
 )
 def test_what_is_not_absorbed(observations: list[Observation], run: RunStarted) -> None:
     assert not [vote for _, vote in votes(observations, run) if "absorbed" in vote.rationale]
+
+
+@pytest.mark.parametrize("what", [BETA, "run.rollback"])
+def test_what_a_fault_did_before_a_rollback_or_a_higher_beta_is_not_its_past(what: str) -> None:
+    """As recorded: a fault throws the KL far out, and it comes back to what it was."""
+    fault = [*steps(30, 0.5, 0.03), *steps(15, 0.5, 3.0, after=30)]
+    mended = [changed(45, what, 0.3, 1.0), *steps(12, 0.5, 0.8, after=45), *steps(60, 0.5, 0.03, after=57)]
+    assert not [vote for _, vote in votes([*fault, *mended]) if "absorbed" in vote.rationale]
 
 
 def test_the_past_of_another_teacher_does_not_count() -> None:

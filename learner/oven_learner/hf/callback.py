@@ -30,6 +30,7 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.repeated_rows import Repeated
@@ -134,6 +135,7 @@ class Attachment(TrainerCallback):
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
             ChannelMetrics(self._channels),
+            *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]

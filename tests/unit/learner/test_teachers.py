@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,8 @@ def test_what_cannot_be_asked_of_it(tmp_path: Path) -> None:
     job, teachers = anchored(tmp_path)
     with pytest.raises(TeacherRefusedError, match="shares parameters"):
         teachers.add("self", job.model)
+    with pytest.raises(TeacherRefusedError, match="forward runs another model"):
+        teachers.add("copy", copy.deepcopy(job.model))
     assert all(parameter.requires_grad for parameter in job.model.parameters())
     with pytest.raises(ConfigError, match="is there already"):
         teachers.add("one", teacher(1))

@@ -67,7 +67,7 @@ class CausalPolicy(Policy):
         return Samples(tensors, counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Of each token at the sampling temperature, in float32. The prompts are those that were sampled for."""
+        """Of each token at the sampling temperature, in float32 or better. The prompts are those that were sampled for."""
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)
@@ -76,7 +76,8 @@ class CausalPolicy(Policy):
             given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         if "logits_to_keep" in self._takes:
             given["logits_to_keep"] = completions.shape[1] + 1
-        logits = self.model(**given).logits[:, -completions.shape[1] - 1 : -1].float() / self.temperature
+        logits = self.model(**given).logits[:, -completions.shape[1] - 1 : -1] / self.temperature
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         said: Tensor = logits.log_softmax(-1).gather(-1, completions.unsqueeze(-1)).squeeze(-1)
         return said
 

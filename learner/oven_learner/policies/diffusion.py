@@ -67,7 +67,7 @@ class DiffusionPolicy(Policy):
         """Trajectories as outputs, (F, D) float32 each; the whole chain is kept, to score it again."""
         with torch.no_grad():
             intents = self._intents(conditions).repeat_interleave(n, dim=0)
-            x = torch.randn(len(intents), self.frames, self.dims, device=intents.device)
+            x = torch.randn(len(intents), self.frames, self.dims).to(intents)
             chain = [x]
             for step, deviation in enumerate(self._deviations):
                 x = self._mean(step, x, self._predict(step, x, intents))
@@ -136,7 +136,7 @@ class DiffusionPolicy(Policy):
         return math.sqrt(max(0.0, (1 - then) / (1 - alpha) * (1 - alpha / then)))
 
     def _intents(self, conditions: Sequence[Any]) -> Tensor:
-        return self.encode(conditions).to(next(self.network.parameters()).device)
+        return self.encode(conditions).to(next(self.network.parameters()))
 
 
 class TemporalUNet(torch.nn.Module):

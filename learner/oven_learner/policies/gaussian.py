@@ -40,7 +40,7 @@ class GaussianTrajectory(Policy):
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations, (B, F, D) each."""
-        intents = self.encode(conditions).to(next(self.network.parameters()).device)
+        intents = self.encode(conditions).to(next(self.network.parameters()))
         try:
             both = self.network(intents)
         except RuntimeError as error:

@@ -13,6 +13,9 @@ from torch import Tensor
 
 STD_FLOOR = 1e-4
 """Added to a group's standard deviation: TRL's."""
+FURTHEST = 20.0
+"""Nats between two log-probabilities of a step beyond which their ratio is held, without a gradient. Tokens stay far
+within; a narrow Gaussian may move by thousands in one update, and inf × 0 is NaN."""
 
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
@@ -47,13 +50,13 @@ def objective(
     """The part of the loss that some of a batch's rows bring. `now`, `old`, `reference`: (R, T) log-probabilities of
     the policy, of the one that sampled, and of the teacher; with a β of 0 the teacher is not read. `advantage`: (R,).
     `row_weight`: (R, 1), by which each step counts; summed over steps it is 1 over the batch."""
-    ratio = torch.exp(now - old)
+    ratio = torch.exp((now - old).clamp(-FURTHEST, FURTHEST))
     clipped = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     gain = advantage[:, None]
     per_step = -torch.min(ratio * gain, clipped * gain)
     kl = torch.zeros_like(per_step)
     if beta and reference is not None:
-        away = reference - now
+        away = (reference - now).clamp(-FURTHEST, FURTHEST)
         kl = (torch.exp(away) - away - 1) * ratio
         per_step = per_step + beta * kl
     outside = ((ratio < 1 - epsilon[0]) & (gain < 0)) | ((ratio > 1 + epsilon[1]) & (gain > 0))

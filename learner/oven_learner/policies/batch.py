@@ -37,7 +37,7 @@ class Batch:
     def parts(self, rows: int | None) -> Iterator[Tensor]:
         """The rows, (R,) int64, in pieces of at most `rows`."""
         everything = torch.arange(len(self.samples), device=self.samples.mask.device)
-        return iter(everything.split(rows or max(1, len(everything))))
+        return iter(torch.split(everything, rows or max(1, len(everything))))
 
     def conditions_of(self, part: Tensor) -> list[Any]:
         return [self.conditions[place] for place in part.tolist()]

@@ -67,7 +67,7 @@ class CausalPolicy(Policy):
         return Samples(tensors, counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Of each token at the sampling temperature, in float32 or better. The prompts are those that were sampled for."""
+        """Of each token at the sampling temperature, in float32 or better. Prompts are those of the samples."""
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)

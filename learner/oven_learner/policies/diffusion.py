@@ -4,7 +4,7 @@ The chain from noise to sample is a decision process: given x_t and the intent, 
 the scheduler's own step and the deviation η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16), so each denoising step
 has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent;
 each is a step of the objective here, with its own ratio, as in policies/gaussian.py. DDPO takes one ratio per
-denoising step, of the mean over coordinates, which is no density. The last denoising step of a schedule that ends in
+denoising step, of the mean over coordinates and not of the density. The last denoising step of a schedule that ends in
 the sample itself has no noise, and does not count. Needs the extra `diffusion`.
 """
 
@@ -172,7 +172,7 @@ class TemporalUNet(torch.nn.Module):
 
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
-    """A scheduler of its own for the policy. Raises ConfigError."""
+    """The policy's own DDIM scheduler, from the user's. Raises ConfigError."""
     library = diffusers()
     if isinstance(scheduler, library.DDPMScheduler):
         kind = scheduler.config.variance_type

@@ -73,7 +73,8 @@ class PolicyTrainer:
         output_dir: Path | str | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """`optimizer`: AdamW without weight decay where there is none. `metrics`: what `evaluate` and rewards add."""
+        """`optimizer`: AdamW without weight decay where there is none. `metrics`: what `evaluate` and rewards add, and
+        what more is known of others, such as the best reward that there is."""
         self.accelerator = accelerator or Accelerator()
         if (ranks := self.accelerator.num_processes) > 1:
             raise ConfigError(
@@ -138,7 +139,9 @@ class PolicyTrainer:
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics of each step."""
         kl = (KL,) if len(self.teachers) else ()
-        return (*METRICS, *kl, *self.scoring.announced(), *self._metrics)
+        own = {spec.name for spec in self._metrics}
+        found = (*METRICS, *kl, *self.scoring.announced())
+        return (*(spec for spec in found if spec.name not in own), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """One update of the weights with batch `number`, which is sampled for `conditions` unless it is there already.

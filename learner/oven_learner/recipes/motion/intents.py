@@ -14,17 +14,21 @@ import torch
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
-from oven_learner.recipes.motion.skeleton import ARM_M, PLACE, positions
+from oven_learner.recipes.motion.skeleton import ARM_M, DIMS, PLACE, positions
 
 SIDES = {"left": 1.0, "right": -1.0}
-HEIGHTS = {"high": 1.0, "straight": 0.0, "low": -1.0}
-WAYS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "across": (-0.6, 0.8)}
+HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
+WAYS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
 """Sideways, away from the body, and forward."""
 HELD_OUT = (
-    ("left", "high", "forward"),
-    ("right", "low", "outward"),
+    ("left", "up", "forward"),
     ("left", "straight", "across"),
-    ("right", "high", "across"),
+    ("left", "low", "outward"),
+    ("left", "high", "sideways"),
+    ("right", "high", "forward"),
+    ("right", "down", "outward"),
+    ("right", "up", "across"),
+    ("right", "straight", "sideways"),
 )
 """Each of their words is trained on in others."""
 WORD_DIM = 64
@@ -42,8 +46,13 @@ class Intent:
 
     def target(self) -> Tensor:
         """(3,): where the hand should be, in metres."""
-        rest = positions(torch.zeros(3 * len(PLACE)))
-        return rest[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
+        return _rest()[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
+
+
+@lru_cache
+def _rest() -> Tensor:
+    """(24, 3): the joints of a body at rest."""
+    return positions(torch.zeros(DIMS))
 
 
 def _intent(side: str, height: str, way: str) -> Intent:

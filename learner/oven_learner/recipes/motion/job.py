@@ -67,7 +67,7 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
         teacher=start.teacher,
         evaluate=held_out(policy, seed),
         evaluate_every=settings.eval_every,
-        metrics=(HELD_OUT,),
+        metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT),
         output_dir=output,
     )
 

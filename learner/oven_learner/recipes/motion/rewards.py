@@ -14,7 +14,7 @@ from oven_learner.rewards.rule_members import RewardFunction
 
 LAST = 4
 """A clip's share that has to be at the target: the last quarter."""
-REACH_M, JERK_M, EXCESS = 0.25, 0.04, 0.1
+REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
 """Where each score has fallen to 1/e: metres from the target; metres of second difference per frame; radians beyond the
 limit, in the mean over joints."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,24 +21,29 @@ TREMOR = 0.03
 def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
     """(B, F, 72): the arm turns at its shoulder from rest towards where the intent says, slowly at both ends, and stops
     at the share `reached`, (B,), of the way."""
-    made = TREMOR * torch.randn(len(texts), frames, DIMS)
-    time = torch.linspace(0, 1, frames)
-    eased = (time.clamp(max=0.75) / 0.75).pow(2) * (3 - 2 * time.clamp(max=0.75) / 0.75)
-    for row, text in enumerate(texts):
-        intent = INTENTS[text]
-        rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
-        goal = torch.tensor(intent.direction)
-        axis = torch.linalg.cross(rest, goal)
-        turn = axis / axis.norm() * math.acos(float(rest @ goal))
-        at = 3 * PLACE[f"{intent.side}_shoulder"]
-        made[row, :, at : at + 3] += (eased * reached[row])[:, None] * turn
-    return made
+    time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
+    eased = time.pow(2) * (3 - 2 * time)  # (F,)
+    turns = torch.stack([_turn(text) for text in texts])  # (B, 72)
+    made = eased[None, :, None] * (reached[:, None] * turns)[:, None]
+    return made + TREMOR * torch.randn_like(made)
+
+
+@lru_cache
+def _turn(text: str) -> Tensor:
+    """(72,): the shoulder's turn that points the arm where the intent says."""
+    intent = INTENTS[text]
+    rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
+    goal = torch.tensor(intent.direction)
+    axis = torch.linalg.cross(rest, goal)
+    turn, at = torch.zeros(DIMS), 3 * PLACE[f"{intent.side}_shoulder"]
+    turn[at : at + 3] = axis / axis.norm() * math.acos(float(rest @ goal))
+    return turn
 
 
 def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
     """Train `policy` on clips that reach between the two shares of the way. torch's global generator is left as it
     was. Returns the policy."""
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for step in range(settings.warm_steps):

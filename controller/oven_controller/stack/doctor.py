@@ -21,6 +21,7 @@ COLUMNS, ROWS = 80, 24
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 NEEDED_FOR = {
     "learner": "training here",
+    "diffusion": "policies and teachers that are diffusion models",
     "tui": "the monitor",
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate.utils import set_seed
 from torch import Tensor
 
 from oven_learner.policies.base import Samples
+from oven_learner.trials import random_state
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Batch:
         return iter(torch.split(everything, rows or max(1, len(everything))))
 
     def conditions_of(self, part: Tensor) -> list[Any]:
+        """One per row of `part`."""
         return [self.conditions[place] for place in part.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,3 +65,14 @@ def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
     old = state["old"].to(device) if state["old"] is not None else None
     samples = Samples(tensors, state["mask"].to(device), [])
     return Batch(state["number"], samples, list(state["conditions"]), state["advantages"].to(device), old)
+
+
+@contextmanager
+def drawn(seed: int, number: int) -> Iterator[None]:
+    """Every random generator begins anew, from the seed and the number alone, and is put back after it."""
+    state = random_state.take()
+    set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
+    try:
+        yield
+    finally:
+        random_state.restore(state)

@@ -46,7 +46,7 @@ class CausalPolicy(Policy):
         ids, mask = self._prompts(conditions)
         ids, mask = ids.repeat_interleave(n, dim=0), mask.repeat_interleave(n, dim=0)
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        plain = GenerationConfig(
+        plain = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=True,
             temperature=self.temperature,
             top_k=0,

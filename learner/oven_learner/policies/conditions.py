@@ -27,12 +27,15 @@ class Shuffled:
         self._conditions, self._seed, self._given = list(conditions), seed, 0
 
     def next_batch(self, n: int) -> list[Any]:
+        """The next n, over the list's end into its next order."""
         return [self._conditions[self._place()] for _ in range(n)]
 
     def state_dict(self) -> dict[str, Any]:
+        """How many were given."""
         return {"given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after as many."""
         self._given = int(state["given"])
 
     def _place(self) -> int:

@@ -19,6 +19,16 @@ from oven_learner.policies.base import repeated
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
 
+OF_SAMPLES = (
+    MetricSpec(name="loss", better="down"),
+    MetricSpec(name="reward", better="up"),
+    MetricSpec(name="reward_std"),
+    MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
+    MetricSpec(name="entropy", unit="nats per step, estimated on the samples"),
+    MetricSpec(name="completions/mean_length", unit="steps"),
+    MetricSpec(name="clip_ratio/region_mean", unit="share of steps"),
+)
+KL = MetricSpec(name="kl", unit="nats per step, to the active teacher")
 SKIPPED_GROUPS = MetricSpec(
     name="committee/skipped_groups", better="down", unit="groups of this batch without a reward"
 )
@@ -57,6 +67,7 @@ class Scoring:
             self.committee.announce(actuators)
 
     def announced(self) -> tuple[MetricSpec, ...]:
+        """The metrics of each batch, and whether its step was skipped."""
         if self.committee is not None:
             return (UNSCORED, INFINITE, *self.committee.announced())
         own = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
@@ -23,26 +20,14 @@ from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.policies import checkpoint, knobs
 from oven_learner.policies.base import Policy, check_policy, repeated
-from oven_learner.policies.batch import Batch
+from oven_learner.policies.batch import Batch, drawn
 from oven_learner.policies.conditions import ConditionSource, source_of
 from oven_learner.policies.objective import advantages, objective, row_weights
-from oven_learner.policies.scoring import SKIPPED_STEPS, Scoring, prompt_of
+from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
 from oven_learner.policies.teachers import PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
-from oven_learner.trials import random_state
-
-METRICS = (
-    MetricSpec(name="loss", better="down"),
-    MetricSpec(name="reward", better="up"),
-    MetricSpec(name="reward_std"),
-    MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
-    MetricSpec(name="entropy", unit="nats per step, estimated on the samples"),
-    MetricSpec(name="completions/mean_length", unit="steps"),
-    MetricSpec(name="clip_ratio/region_mean", unit="share of steps"),
-)
-KL = MetricSpec(name="kl", unit="nats per step, to the active teacher")
 
 
 class PolicyTrainer:
@@ -140,7 +125,7 @@ class PolicyTrainer:
         """The metrics of each step."""
         kl = (KL,) if len(self.teachers) else ()
         own = {spec.name for spec in self._metrics}
-        found = (*METRICS, *kl, *self.scoring.announced())
+        found = (*OF_SAMPLES, *kl, *self.scoring.announced())
         return (*(spec for spec in found if spec.name not in own), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
@@ -266,14 +251,3 @@ class PolicyTrainer:
         with self.accelerator.autocast():
             said = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]
         return torch.cat(said)
-
-
-@contextmanager
-def drawn(seed: int, number: int) -> Iterator[None]:
-    """Every random generator begins anew, from the seed and the number alone, and is put back after it."""
-    state = random_state.take()
-    set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
-    try:
-        yield
-    finally:
-        random_state.restore(state)

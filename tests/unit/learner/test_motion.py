@@ -12,6 +12,7 @@ import torch
 from tests.support.attached import THIRD_PARTY
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import RunStarted
 from oven_learner.policies import checkpoint
 from oven_learner.recipes.motion import intents, job, pictures
 from oven_learner.recipes.motion.intents import EVALUATED, INTENTS, TRAINED
@@ -121,6 +122,7 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     assert kept["start"].shape == kept["end"].shape == kept["teacher"].shape == (32, 24, 3)
     assert kept["reward"].shape == (3,) and not numpy.allclose(kept["start"], kept["end"])
     assert (tmp_path / "motion.png").read_bytes().startswith(b"\x89PNG")
+    assert isinstance(line.sent[0], RunStarted) and line.sent[0].trials == "eval/reward"
     assert {"eval/reward", "rewards/reach/mean", "kl"} <= line.observed()[2].metrics.keys()
     resumed = job.build(settings, start, 5, tmp_path)
     checkpoint.load(resumed, tmp_path / "checkpoint-2")

@@ -67,7 +67,7 @@ def test_a_trajectory_has_the_density_of_its_gaussians() -> None:
     policy: Any = made("gaussian")
     samples, rows = sampled(policy, "gaussian")
     mean, log_deviation = policy.distribution(rows)
-    wanted = Normal(mean, log_deviation.exp()).log_prob(samples.tensors["trajectory"]).sum((1, 2))
+    wanted = Normal(mean, log_deviation.exp()).log_prob(samples.tensors["trajectory"]).sum((1, 2))  # type: ignore[no-untyped-call]
     torch.testing.assert_close(policy.log_prob(samples, rows), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -97,7 +97,7 @@ def test_a_chain_is_the_schedulers_own(library_scheduler: str, clip: bool) -> No
             deviation = policy._deviations[step]  # noqa: SLF001
             torch.testing.assert_close(drawn[0], mean + deviation * noise, rtol=1e-4, atol=1e-4)
             if deviation:
-                density += Normal(mean, deviation).log_prob(chain[:, step + 1]).sum((1, 2))
+                density += Normal(mean, deviation).log_prob(chain[:, step + 1]).sum((1, 2))  # type: ignore[no-untyped-call]
             else:
                 torch.testing.assert_close(chain[:, step + 1], mean)
     torch.testing.assert_close(policy.log_prob(samples, rows).detach(), density, rtol=1e-5, atol=1e-4)
@@ -114,7 +114,7 @@ def test_its_gradient_is_what_finite_differences_say(kind: str, h: float) -> Non
         with torch.no_grad():
             for parameter in policy.parameters():
                 if parameter.grad is not None:
-                    parameter += sign * h / slope * parameter.grad
+                    parameter.add_(sign * h / slope * parameter.grad)
             found.append(float(policy.log_prob(samples, rows).sum()))
     assert (found[0] - found[1]) / (2 * h) == pytest.approx(slope, rel=1e-3)
 
@@ -158,7 +158,7 @@ def test_a_scheduler_without_a_density_is_refused(options: dict[str, Any], said:
 
 
 def test_an_unfit_tokenizer_or_network_is_refused() -> None:
-    model = made("causal").model  # type: ignore[attr-defined]
+    model = made("causal").model
     with pytest.raises(ConfigError, match="needs its tokenizer"):
         CausalPolicy(model, None)
     words = tokenizer()

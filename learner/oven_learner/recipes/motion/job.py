@@ -20,11 +20,11 @@ from oven_learner.policies import (
     checkpoint,
 )
 from oven_learner.policies.diffusion import diffusers
-from oven_learner.recipes.base import Order, Recipe
+from oven_learner.recipes.base import Order
 from oven_learner.recipes.motion import pictures
 from oven_learner.recipes.motion.intents import EVALUATED, TRAINED, embedding
 from oven_learner.recipes.motion.rewards import RULES, WEIGHTS, worth
-from oven_learner.recipes.motion.settings import MotionSettings, Start
+from oven_learner.recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_learner.recipes.motion.skeleton import DIMS
 from oven_learner.recipes.motion.warmup import warm
 from oven_learner.recipes.runner import end_on_sigterm
@@ -104,19 +104,19 @@ def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
     return evaluate
 
 
-def train(recipe: Recipe, order: Order) -> None:
+def train(order: Order) -> None:
     """Train to the end; SIGTERM ends it cleanly. Leaves `motion.png` and `motion.npz` in the run's folder."""
     torch.set_num_threads(1)  # a step is too small for more to help
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
-    settings = recipe.settings_model.model_validate(options)
+    settings = MotionSettings.model_validate(options)
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
-    trainer = build(settings, recipe.parse_start(order.start, order.seed, settings), order.seed, checkpoints)
+    trainer = build(settings, parse_start(order.start, settings), order.seed, checkpoints)
     record = pictures.Record(trainer, EVALUATED[0], order.seed)
     resumed = checkpoint.newest(checkpoints) if order.resume else None
     if resumed is not None:
         checkpoint.load(trainer, resumed)
-    trainer.train(seconds=order.seconds, recipe=recipe.name)
+    trainer.train(seconds=order.seconds, recipe="motion")
     record.write(order.folder)

@@ -42,9 +42,15 @@ class Record:
         """Both files. Without Pillow there is no picture, and a line in the log says so."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         clips = {"start": self._start, "end": self._joints(self._trainer.policy), "teacher": self._joints(teacher)}
-        arrays = {name: clip.numpy() for name, clip in clips.items()}
-        target = INTENTS[self._intent].target().numpy()
-        numpy.savez(folder / "motion.npz", target=target, reward=numpy.array(self._rewards), **arrays)
+        target = INTENTS[self._intent].target()
+        numpy.savez(
+            folder / "motion.npz",
+            start=self._start.numpy(),
+            end=clips["end"].numpy(),
+            teacher=clips["teacher"].numpy(),
+            target=target.numpy(),
+            reward=numpy.array(self._rewards),
+        )
         try:
             from PIL import Image, ImageDraw
         except ImportError:
@@ -58,7 +64,7 @@ class Record:
                 at = _pixels(clip[frame], column, row)
                 for joint, parent in enumerate(PARENTS[1:], start=1):
                     pen.line([at[parent], at[joint]], fill=COLOURS[name], width=3)
-                x, y = _pixels(torch.as_tensor(target)[None], column, row)[0]
+                x, y = _pixels(target[None], column, row)[0]
                 pen.ellipse([x - 4, y - 4, x + 4, y + 4], outline=(200, 0, 0), width=2)
         top = len(clips) * HIGH
         pen.text((6, top + 4), "mean reward of each step, 0 to 1", fill="black")

@@ -19,7 +19,7 @@ class MotionRecipe:
     def train(self, order: Order) -> None:
         from oven_learner.recipes.motion.job import train
 
-        train(self, order)
+        train(order)
 
 
 RECIPE = MotionRecipe()

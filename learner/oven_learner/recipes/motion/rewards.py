@@ -37,7 +37,7 @@ def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
 
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """1 for joints within their limits in every frame."""
-    turned = torch.stack(list(completions)).unflatten(-1, (-1, 3)).norm(dim=-1)  # (B, F, 24)
+    turned = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
     return [*torch.exp(-(turned - limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
 
 

@@ -31,7 +31,7 @@ class MotionSettings(BaseModel):
     warm_steps: int = Field(default=300, ge=0, description="on generated clips, before any reward")
     warm_batch: int = Field(default=32, ge=1)
     warm_learning_rate: float = Field(default=1e-2, gt=0)
-    habit: tuple[float, float] = Field(default=(0.3, 0.8), description="how far warm-up clips reach; 1: all the way")
+    habit: tuple[float, float] = Field(default=(0.1, 0.6), description="how far warm-up clips reach; 1: all the way")
 
     max_steps: int = Field(default=120, ge=1, le=10**9)
     intents_per_step: int = Field(default=8, ge=1)

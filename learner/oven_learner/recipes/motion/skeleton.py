@@ -49,17 +49,18 @@ def limits() -> Tensor:
 
 def rotations(turns: Tensor) -> Tensor:
     """(…, 3) axis-angles in radians → (…, 3, 3) matrices, by Rodrigues' formula."""
-    angle = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
+    angle: Tensor = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
     x, y, z = (turns / angle).unbind(-1)
     none = torch.zeros_like(x)
-    cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], -1).unflatten(-1, (3, 3))
+    cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], -1).reshape(*x.shape, 3, 3)
     sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
-    return torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
+    found: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
+    return found
 
 
 def positions(turns: Tensor) -> Tensor:
     """(…, 72) axis-angles → (…, 24, 3) joints in metres, the pelvis at the origin."""
-    each = rotations(turns.unflatten(-1, (len(JOINTS), 3)))
+    each = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
     offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(turns)
     turned, placed = [each[..., 0, :, :]], [torch.zeros_like(each[..., 0, :, 0])]
     for joint in range(1, len(JOINTS)):

@@ -43,7 +43,9 @@ def _turn(text: str) -> Tensor:
 def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
     """Train `policy` on clips that reach between the two shares of the way. torch's global generator is left as it
     was. Returns the policy."""
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for step in range(settings.warm_steps):

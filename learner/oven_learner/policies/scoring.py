@@ -79,7 +79,7 @@ class Scoring:
         if self.committee is not None:
             metrics: dict[str, float] = {}
             given = self.committee(**asked, log_metric=metrics.__setitem__)
-            rewards = torch.tensor([math.nan if value is None else value for value in given])
+            rewards = torch.tensor([math.nan if value is None else float(value) for value in given])
             why = dict(self.committee.last.abstained)
         else:
             rewards, metrics, why = self._summed(asked, len(outputs))

@@ -15,7 +15,7 @@ from torch import Tensor
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.policies import checkpoint, knobs
@@ -62,9 +62,7 @@ class PolicyTrainer:
         what more is known of others, such as the best reward that there is."""
         self.accelerator = accelerator or Accelerator()
         if (ranks := self.accelerator.num_processes) > 1:
-            raise ConfigError(
-                f"PolicyTrainer trains in one process, and these are {ranks}; start it without a launcher"
-            )
+            raise ConfigError(f"PolicyTrainer trains in one process, not in {ranks}; start it without a launcher")
         self.config, self.scoring = config, Scoring(rewards, config.group_size)
         self.source = source_of(conditions, config.seed)
         self.conditions = self._next_conditions()
@@ -77,19 +75,19 @@ class PolicyTrainer:
         self.optimizer, self.scheduler = self.accelerator.prepare(optimizer), scheduler
         self.beta, self.epsilon = config.beta, (config.epsilon, config.epsilon_high or config.epsilon)
         self.teachers = PolicyTeachers(self.policy, [prompt_of(self.conditions[0])])
-        own = {"initial": copy.deepcopy(self.policy)} if config.beta and not teachers else {}
-        for name, model in (teachers or own).items():
+        for name, model in (teachers or ({"initial": copy.deepcopy(self.policy)} if config.beta else {})).items():
             self.teachers.add(name, model)
         if teacher:
             self.teachers.swap(teacher)
-        if config.beta and not len(self.teachers):
-            raise ConfigError(f"beta={config.beta:g} needs a teacher")
         self.output = Path(output_dir) if output_dir is not None else None
         self.batch: Batch | None = None
         self.step, self.skipped = 0, 0
         self.client: LoopClient | None = None
         self._why: Counter[str] = Counter()
         self._given: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
+        if evaluate is not None and config.updates_per_batch > 1:
+            # A trial compares by example; it would put back weights within a batch, and not the batch.
+            self._given["evaluate"] = lambda: means(evaluate())[0]
         self._metrics = metrics
 
     def train(self, **options: Any) -> None:
@@ -123,9 +121,8 @@ class PolicyTrainer:
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics of each step."""
-        kl = (KL,) if len(self.teachers) else ()
         own = {spec.name for spec in self._metrics}
-        found = (*OF_SAMPLES, *kl, *self.scoring.announced())
+        found = (*OF_SAMPLES, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
         return (*(spec for spec in found if spec.name not in own), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:

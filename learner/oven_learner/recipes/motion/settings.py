@@ -20,7 +20,9 @@ class MotionSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy: Literal["gaussian", "diffusion"] = Field(default="gaussian", description="diffusion needs that extra")
+    policy: Literal["gaussian", "diffusion"] = Field(
+        default="gaussian", description="diffusion needs that extra, and warm_steps of some thousands"
+    )
     frames: int = Field(default=32, ge=8, multiple_of=4)
     hidden: int = Field(default=128, ge=8, description="width of the policy; the small teacher has half")
     denoising_steps: int = Field(default=5, ge=2, description="of a diffusion policy")

@@ -39,5 +39,4 @@ def place(model: Any, accelerator: Any, form: Form, folder: Path | None, *, head
         offload(model, accelerator.device, folder, head_stays=head_stays)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(accelerator.device)
-    memory.return_freed()
     return model

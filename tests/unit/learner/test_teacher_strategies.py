@@ -138,10 +138,11 @@ def test_bytes_are_counted_where_they_are(tmp_path: Path) -> None:
 
 def test_the_process_gives_back_what_it_no_longer_needs(tmp_path: Path) -> None:
     _, teachers = beside(tmp_path)
-    big = teacher(1, width=1024)
+    big = teacher(1, width=2048)
     whole, before = own_bytes(big), psutil.Process().memory_info().rss
     teachers.register(config(model=big, strategy="offload"))
-    assert whole > 15e6 and psutil.Process().memory_info().rss < before - whole / 2
+    assert whole > 6e7
+    assert psutil.Process().memory_info().rss < before - whole / 2
 
 
 def test_tied_weights_are_kept_in_each_form(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from oven_controller.errors import TeacherRefusedError, reason
-from oven_learner.teachers import checks, loading, quantization
+from oven_learner.teachers import checks, loading, memory, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.placement import chosen_form, place
 
@@ -42,4 +42,5 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
         raise TeacherRefusedError(f"it cannot score a probe: {reason(error)}") from error
     if not bool(torch.isfinite(found).all()):
         raise TeacherRefusedError("it gives a probe logits that are not finite; check its weights")
+    memory.return_freed()
     return ready, words

@@ -90,7 +90,9 @@ def footprint(model: nn.Module) -> Footprint:
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the output head, whatever it is called."""
+    """Names of the output head, whatever it is called; none of a model that has no vocabulary."""
+    if not hasattr(model, "get_output_embeddings"):
+        return []
     head = model.get_output_embeddings()
     return [name for name, module in model.named_modules() if module is head]
 

@@ -239,4 +239,5 @@ class Teachers:
             )
         ready = place(model, trainer.accelerator, form, self._offload_folder, head_stays=self._distils)
         checks.check_scores(trainer, ready)
+        memory.return_freed()
         return ready

@@ -148,7 +148,7 @@ def test_a_run_that_resumes_within_a_batch_is_the_run(kind: str, tmp_path: Path)
     def job() -> PolicyTrainer:
         teachers = {"small": made(kind, 1), "strong": made(kind, 2)}
         settings = {"max_steps": 7, "updates_per_batch": 2, "rows_per_pass": 3}
-        return trainer(kind, teachers=teachers, beta=0.05, output_dir=tmp_path, save_steps=3, **settings)
+        return trainer(kind, teachers=teachers, beta=0.05, output_dir=tmp_path, save_steps=5, **settings)
 
     straight = job()
     line = FakeLink({2: ("teacher.active", "strong"), 1: ("optimizer.lr_scale", 0.5), 3: ("grpo.beta", 0.1)})

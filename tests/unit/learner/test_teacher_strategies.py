@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -133,6 +134,15 @@ def test_bytes_are_counted_where_they_are(tmp_path: Path) -> None:
             offloaded(input_ids=torch.arange(8)[None]).logits, one.eval()(input_ids=torch.arange(8)[None]).logits
         )
     assert own_bytes(offloaded) == held["offload"], "after a pass, too"
+
+
+def test_the_process_gives_back_what_it_no_longer_needs(tmp_path: Path) -> None:
+    _, teachers = beside(tmp_path)
+    big = teacher(1, width=2048)
+    whole, before = own_bytes(big), psutil.Process().memory_info().rss
+    teachers.register(config(model=big, strategy="offload"))
+    assert whole > 6e7
+    assert psutil.Process().memory_info().rss < before - whole / 2
 
 
 def test_tied_weights_are_kept_in_each_form(tmp_path: Path) -> None:

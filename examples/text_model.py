@@ -1,5 +1,5 @@
 """One call from a model to a steered run: `python examples/text_model.py`. A stack is started for it, and ends with it.
-While it trains its teacher is swapped, as an operator would: signed, logged and answered.
+While it trains its teacher is swapped, as an operator would: signed, logged and answered; and another is registered.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 import oven_learner as oven
+from oven_learner.teachers import TeacherConfig
 
-STEPS = int(os.environ.get("STEPS", "60"))
+STEPS = int(os.environ.get("STEPS", "120"))
 
 
 class Bytes(ByT5Tokenizer):
@@ -45,6 +46,10 @@ async def main() -> None:
     await asyncio.to_thread(baked.began.wait)
     receipt = await asyncio.to_thread(baked.swap_teacher, "big")
     print(f"run {baked.run_name}: teacher {receipt.before} → {receipt.after} at step {receipt.step}" if receipt else "")
+    late = TeacherConfig(name="late", kind="big", model=model(64), tokenizer=Bytes(extra_ids=0))
+    await asyncio.to_thread(baked.register_teacher, late)
+    receipt = await asyncio.to_thread(baked.swap_teacher, "late")
+    print(f"registered while training: {receipt.before} → {receipt.after} at step {receipt.step}" if receipt else "")
     await training
     print(baked.summary)
 

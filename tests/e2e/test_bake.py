@@ -13,18 +13,19 @@ import pytest
 from tests.e2e.conftest import Oven
 
 from oven_controller.log.replay import replay
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import Decision, OperatorCommand, Receipt, RunEnded, RunStarted
 from oven_controller.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "text_model.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def script(oven: Oven, **env: str) -> subprocess.Popen[str]:
+def script(oven: Oven, name: str = "text_model.py", **env: str) -> subprocess.Popen[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
     return subprocess.Popen(
-        [sys.executable, str(EXAMPLE)],
+        [sys.executable, str(EXAMPLES / name)],
         env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | env,
         text=True,
         stdout=subprocess.PIPE,
@@ -37,17 +38,29 @@ def test_a_model_is_baked_and_its_teacher_swapped(oven: Oven) -> None:
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     run = said.partition("run ")[2].partition(":")[0]
-    assert f"run {run}: teacher small → big at step" in said and "completed at step 60" in said
+    assert f"run {run}: teacher small → big at step" in said and "completed at step 120" in said
+    assert "registered while training: big → late at step" in said
     events = oven.events(run)
     bodies = [event.body for event in events]
     started = next(body for body in bodies if isinstance(body, RunStarted))
-    assert (started.recipe, started.horizon.max_steps) == ("bake", 60)
+    assert (started.recipe, started.horizon.max_steps) == ("bake", 120)
     command = next(body for body in bodies if isinstance(body, OperatorCommand))
     decision = next(body for body in bodies if isinstance(body, Decision) and body.command == command.id)
     receipt = next(body for body in bodies if isinstance(body, Receipt) and body.decision_id == decision.id)
     assert (receipt.status, receipt.before, receipt.after) == ("applied", "small", "big")
-    assert bodies[-1] is not None and any(isinstance(body, RunEnded) and body.reason == "completed" for body in bodies)
+    announced = next(body for body in bodies if isinstance(body, ActuatorAnnounced))
+    assert announced.actuator.choices == ("small", "big", "late"), "registering is no decision"
+    assert any(isinstance(body, RunEnded) and body.reason == "completed" for body in bodies)
     assert Home(oven.home).find(run).status() == "completed" and replay(events, run).same
+
+
+def test_a_model_of_motion_is_baked(oven: Oven) -> None:
+    process = script(oven, "motion_model.py", STEPS="24")
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    run = said.partition("run ")[2].partition(":")[0]
+    assert f"run {run}: teacher small → strong at step" in said and "completed at step 24" in said
+    assert replay(oven.events(run), run).same
 
 
 def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_training(oven: Oven) -> None:

@@ -14,9 +14,13 @@ from oven_learner.rewards.rule_members import RewardFunction
 
 if TYPE_CHECKING:
     from oven_learner.baking.oven import Oven
+    from oven_learner.baking.policy_training import PolicyTraining
+    from oven_learner.baking.text_training import TextTraining
     from oven_learner.hf.prompts import PromptSource
+    from oven_learner.teachers import TeacherConfig
 
-MODALITIES = ("text",)
+MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
+"""What a model may make. Text is trained by TRL, all else as a Policy."""
 
 
 def bake(
@@ -36,7 +40,7 @@ def bake(
     prompts_per_step: int = 4,
     total_steps: int,
     teacher: str | None = None,
-    teachers: Mapping[str, Any] | None = None,
+    teachers: Mapping[str, Any] | Sequence[TeacherConfig] = (),
     rules: RewardFunction | Mapping[str, RewardFunction] | None = None,
     members: Mapping[str, Mapping[str, Any]] | None = None,
     evaluate: Callable[[], Measured] | None = None,
@@ -50,8 +54,9 @@ def bake(
     `prompts` are a list, or a PromptSource with topics, whose weights are then a knob and which takes more prompts
     while training. `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have
     them. `name`, `architecture`, `domain`, `description`, `output_format` and `scoring_guidance` are what judges are
-    told of the model. Without `teacher` the first of the `teachers` is the one to begin with. What is left of the
-    arguments is GRPOConfig's.
+    told of the model. `teachers` are models by name, or TeacherConfigs, weakest first; without `teacher` the first is
+    the one to begin with. Text is trained by TRL, and what is left of the arguments is GRPOConfig's; any other
+    modality takes a Policy as its model, and PolicyTrainerConfig's.
 
     Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
     `resume` continues; it ends with the script.
@@ -60,13 +65,13 @@ def bake(
     """
     if modality not in MODALITIES:
         raise UnknownNameError("modality", modality, MODALITIES)
-    if tokenizer is None:
+    if modality == "text" and tokenizer is None:
         raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
     _check_prompts(prompts)
     _check_sizes(group_size, prompts_per_step, total_steps)
     if not rules and not members:
         raise ConfigError("nothing scores what the model says: give rules=, members=, or both")
-    _check_teachers(teacher, teachers or {}, trainer_args.get("beta"))
+    _check_teachers(teacher, teachers, trainer_args.get("beta"))
     place = _place_in_environment()
     if place is not None and (settings or members or run or resume):
         raise ConfigError(
@@ -75,22 +80,31 @@ def bake(
         )
     stack = None if place is not None else OwnStack(_configured(settings, members), run, resume)
     try:
-        from oven_learner.baking import text_training  # TRL takes its seconds while the stack gets ready
-
-        training = text_training.TextTraining(
-            model=model,
-            tokenizer=tokenizer,
-            prompts=prompts,
-            rules=_named(rules),
-            teachers=teachers or {},
-            teacher=teacher,
-            evaluate=evaluate,
-            said=_described(
+        given: dict[str, Any] = {
+            "model": model,
+            "prompts": prompts,
+            "rules": _named(rules),
+            "teachers": _configs(teachers, tokenizer),
+            "teacher": teacher,
+            "evaluate": evaluate,
+            "said": _described(
                 name, modality, architecture, domain, description, output_format, scoring_guidance, use_verifier
             ),
-            arguments=text_training.arguments(group_size, prompts_per_step, total_steps, trainer_args),
-            beta=trainer_args.get("beta"),
-        )
+        }
+        sizes = group_size, prompts_per_step, total_steps
+        training: TextTraining | PolicyTraining
+        if modality == "text":
+            from oven_learner.baking import text_training  # TRL takes its seconds while the stack gets ready
+
+            options = text_training.arguments(*sizes, trainer_args)
+            training = text_training.TextTraining(
+                **given, tokenizer=tokenizer, arguments=options, beta=trainer_args.get("beta")
+            )
+        else:
+            from oven_learner.baking import policy_training
+
+            options = policy_training.arguments(*sizes, trainer_args)
+            training = policy_training.PolicyTraining(**given, arguments=options)
         if stack is not None:
             place = stack.place()
         assert place is not None  # one of both is there
@@ -115,9 +129,12 @@ def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> No
             raise ConfigError(f"{word}={number} is not a number of them; give 1 or more")
 
 
-def _check_teachers(first: str | None, teachers: Mapping[str, Any], beta: float | None) -> None:
-    if first is not None and first not in teachers:
-        raise UnknownNameError("teacher", first, teachers)
+def _check_teachers(
+    first: str | None, teachers: Mapping[str, Any] | Sequence[TeacherConfig], beta: float | None
+) -> None:
+    names = list(teachers) if isinstance(teachers, Mapping) else [config.name for config in teachers]
+    if first is not None and first not in names:
+        raise UnknownNameError("teacher", first, names)
     if beta and not teachers:
         raise ConfigError(f"beta={beta:g} needs a teacher to be held to: give teachers=, or leave it out")
 
@@ -132,6 +149,15 @@ def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mappin
     if members:
         found["committee"] = {**found.get("committee", {}), "members": {key: dict(one) for key, one in members.items()}}
     return found
+
+
+def _configs(teachers: Mapping[str, Any] | Sequence[TeacherConfig], tokenizer: Any) -> list[TeacherConfig]:
+    """Weakest first. A model by its name is kept as it is, and has the policy's tokenizer."""
+    if not isinstance(teachers, Mapping):
+        return [*teachers]
+    from oven_learner.teachers import TeacherConfig
+
+    return [TeacherConfig(name=name, model=model, tokenizer=tokenizer) for name, model in teachers.items()]
 
 
 def _described(

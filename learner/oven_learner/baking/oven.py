@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
-from typing import Any, Self
-
-from transformers import TrainerCallback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, Self
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import Receipt
@@ -15,12 +14,58 @@ from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import operator_commands, own_stack
 from oven_learner.baking.member_choice import chosen, moved
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
-from oven_learner.hf.callback import Attachment
+from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS
-from oven_learner.teachers import Teachers
+from oven_learner.teachers import TeacherConfig
 
 TEACHER = "teacher.active"
+
+
+class AnyTeachers(Protocol):
+    """Teachers by name, of whichever trainer."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Weakest first."""
+
+    @property
+    def active(self) -> str:
+        """The one that teaches now."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The model. Raises UnknownNameError, TeacherRefusedError."""
+
+    def swap(self, name: str) -> None:
+        """Make `name` the active one."""
+
+    def register(self, config: TeacherConfig) -> None:
+        """Load it, check it, and have it by its name."""
+
+
+class Training(Protocol):
+    """What an Oven needs of a trainer."""
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer itself."""
+
+    @property
+    def teachers(self) -> AnyTeachers | None:
+        """None where it is held to nothing."""
+
+    @property
+    def client(self) -> OvenClient | None:
+        """The client of the training under way; None before."""
+
+    def when_announced(self, call: Callable[[], object]) -> None:
+        """Have this called when the run was announced."""
+
+    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
+        """Call it in the training's thread after the running step, and wait for that. Raises what it raised."""
+
+    def train(self) -> Any:
+        """To the end."""
 
 
 class Oven:
@@ -33,24 +78,24 @@ class Oven:
 
     def __init__(
         self,
-        attachment: Attachment,
+        training: Training,
         place: own_stack.Place,
         stack: own_stack.OwnStack | None,
         committee: Committee,
-        teachers: Teachers | None,
         members: Mapping[str, MemberSettings],
     ) -> None:
-        self.trainer = attachment.trainer
-        """For text TRL's GRPOTrainer; `oven.trainer.model` is the model that is trained."""
-        self.attachment, self.committee, self.teachers = attachment, committee, teachers
+        self.trainer, self.teachers = training.trainer, training.teachers
+        """For text TRL's GRPOTrainer, else a PolicyTrainer."""
+        self.committee = committee
         self.run_name, self.folder = place.run, place.folder
+        self._training = training
         self.summary = ""
         """What its own stack said at the end."""
         self._stack, self._members = stack, dict(members)
         self.began = threading.Event()
         """Set when training is announced: from here on swaps are commands."""
         self._asked = False
-        self.trainer.add_callback(_Announced(self.began))
+        training.when_announced(self.began.set)
 
     def run_sync(self) -> Any:
         """Train to the end, and return what the trainer does. Raises ConfigError in a running event loop, which it
@@ -67,8 +112,8 @@ class Oven:
         try:
             return await asyncio.shield(training)
         except asyncio.CancelledError:
-            if self.attachment.client is not None:
-                self.attachment.client.request_stop("cancelled by the script")
+            if self._training.client is not None:
+                self._training.client.request_stop("cancelled by the script")
             await training
             raise
 
@@ -106,9 +151,23 @@ class Oven:
             raise UnknownNameError("member of the committee", model or provider or "", self._members)
         return self._weigh(fitting)
 
+    def register_teacher(self, config: TeacherConfig) -> None:
+        """Load another teacher, and have it as a choice from the next step on, without choosing it. It is loaded and
+        checked between two steps, which waits for that. Raises TeacherRefusedError with the reason, ConfigError where
+        this training began without a teacher to be held to."""
+        if self.teachers is None:
+            raise ConfigError(f"teacher {config.name!r} has nothing to stand in for: give bake() one to begin with")
+        add = partial(self.teachers.register, config)
+        if not self._asked:
+            add()
+        else:
+            self._training.between_steps(add, ANSWER_S)
+
     def attach_to_model(self, model: Any) -> None:
         """Set `model.teacher`, the active one, or None."""
-        model.teacher = self.teachers.model(self.teachers.active) if self.teachers is not None else None
+        model.teacher = (
+            self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
+        )
 
     def close(self) -> None:
         """End its own stack. A second call does nothing."""
@@ -124,7 +183,7 @@ class Oven:
     def _trained(self) -> Any:
         self._asked = True
         try:
-            return self.trainer.train()
+            return self._training.train()
         finally:
             self.close()
 
@@ -141,17 +200,7 @@ class Oven:
             raise ConfigError(f"training has not begun: {command['action']} has nothing to act on yet")
         if not self.began.wait(ANSWER_S):
             raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so nothing is said to it")
-        client = self.attachment.client
+        client = self._training.client
         assert client is not None  # it has announced the training
         folder = operator_commands.folder_of(self.folder, self.run_name)
         return operator_commands.said(folder, client.began_after, **command)
-
-
-class _Announced(TrainerCallback):
-    """Sets its event when the training is announced: it comes after the attachment's callback."""
-
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._event.set()

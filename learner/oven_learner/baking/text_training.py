@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
+from oven_learner.baking.step_calls import StepCalls
+from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
+from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
-from oven_learner.teachers import Teachers
+from oven_learner.teachers import TeacherConfig, Teachers
 
 BETA = 0.1
 """Of the KL term, where there is a teacher and no `beta` is given."""
@@ -48,6 +52,42 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
     }
 
 
+class AttachedTraining(TrainerCallback):
+    """An attached trainer as an Oven drives it; its callback comes after the attachment's."""
+
+    def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
+        self.trainer, self.teachers = attachment.trainer, teachers
+        self._attachment = attachment
+        self._announced: Callable[[], object] = lambda: None
+        self._calls = StepCalls()
+        attachment.trainer.add_callback(self)
+
+    @property
+    def client(self) -> OvenClient | None:
+        return self._attachment.client
+
+    def train(self) -> Any:
+        return self.trainer.train()
+
+    def when_announced(self, call: Callable[[], object]) -> None:
+        self._announced = call
+
+    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
+        self._calls.ask(call, limit_s)
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """The attachment has announced the run."""
+        self._announced()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Between two steps: what other threads asked for."""
+        self._calls.make()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """No step follows: what waits is turned down."""
+        self._calls.end()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
     """What `bake` was asked for, before there is a run."""
@@ -56,7 +96,7 @@ class TextTraining:
     tokenizer: Any
     prompts: Sequence[str] | PromptSource
     rules: Mapping[str, RewardFunction]
-    teachers: Mapping[str, Any]
+    teachers: Sequence[TeacherConfig]
     teacher: str | None
     evaluate: Callable[[], Measured] | None
     said: Mapping[str, Any]
@@ -71,7 +111,7 @@ class TextTraining:
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
             attachment = attach(trainer, recipe="bake", evaluate=self.evaluate, teachers=teachers, committee=committee)
-        return Oven(attachment, place, stack, committee, teachers, members)
+        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members)
 
     def _committee(self) -> Committee:
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
@@ -96,8 +136,8 @@ class TextTraining:
         if not self.teachers:
             return None
         found = Teachers(trainer)
-        for name, model in self.teachers.items():
-            found.add(name, model, self.tokenizer)
-        found.swap(self.teacher or next(iter(self.teachers)))
+        for config in self.teachers:
+            found.register(config)
+        found.swap(self.teacher or self.teachers[0].name)
         trainer.beta = trainer.args.beta = BETA if self.beta is None else self.beta
         return found

@@ -10,8 +10,22 @@ import torch
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError, reason
 from oven_learner.policies.base import Policy, repeated
-from oven_learner.teachers import LIMIT_BYTES, checks
+from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
 from oven_learner.trials.random_state import undisturbed
+
+
+def policy_of(config: TeacherConfig) -> Policy:
+    """The policy in memory that a config holds. Raises ConfigError where it holds none, or one whose trajectories are
+    of other dimensions."""
+    if not isinstance(config.model, Policy):
+        raise ConfigError(
+            f"teacher {config.name!r} has to be a Policy in memory, as model=: what a folder holds of one, only the "
+            "script that wrote it knows"
+        )
+    dims = getattr(config.model, "dims", None)
+    if config.joint_dim is not None and dims is not None and dims != config.joint_dim:
+        raise ConfigError(f"teacher {config.name!r} makes {dims} coordinates a frame, and joint_dim={config.joint_dim}")
+    return config.model
 
 
 class PolicyTeachers:
@@ -40,6 +54,11 @@ class PolicyTeachers:
             self._refused[name] = f"teacher {name!r} is refused: {error}"
             raise TeacherRefusedError(self._refused[name]) from error
         self._active = self._active or name
+
+    def register(self, config: TeacherConfig) -> None:
+        """`add` the policy that a config holds. Raises ConfigError for one that is no Policy, or whose trajectories are
+        of other dimensions than the config says."""
+        self.add(config.name, policy_of(config))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -154,8 +154,8 @@ class Teachers:
         """How many are loaded."""
         return len(self._models)
 
-    def model(self, name: str) -> Any:
-        """None is the policy without its adapter. Raises as `swap` does."""
+    def __getitem__(self, name: str) -> Any:
+        """The model; None is the policy without its adapter. Raises as `swap` does."""
         return self._model(name)
 
     def parameters(self, name: str) -> int:

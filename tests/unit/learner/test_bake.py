@@ -34,6 +34,7 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
         ({"beta": 0.1}, "needs a teacher"),
         ({"teacher": "big"}, "no teacher named 'big'"),
+        ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
 )

@@ -154,11 +154,11 @@ def test_a_run_that_resumes_within_a_batch_is_the_run(kind: str, tmp_path: Path)
     line = FakeLink({2: ("teacher.active", "strong"), 1: ("optimizer.lr_scale", 0.5), 3: ("grpo.beta", 0.1)})
     straight.train(link=line)
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "checkpoint-7"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-5", "checkpoint-7"]
     resumed = job()
     before = torch.get_rng_state()
-    checkpoint.load(resumed, tmp_path / "checkpoint-6")
-    assert (resumed.teachers.active, resumed.step) == ("strong", 6) and resumed.beta == pytest.approx(0.1)
+    checkpoint.load(resumed, tmp_path / "checkpoint-5")
+    assert (resumed.teachers.active, resumed.step) == ("strong", 5) and resumed.beta == pytest.approx(0.1)
     later = FakeLink()
     resumed.train(link=later)
     assert torch.equal(torch.get_rng_state(), before)

@@ -36,6 +36,7 @@ PARTS = (
     messages.ActuatorSpec,
     messages.MetricSpec,
     messages.Horizon,
+    messages.NextPlan,
     messages.TallyLine,
     messages.OutcomeLine,
     trial_messages.TrialArm,

@@ -121,10 +121,14 @@ class Actuators:
         choices: tuple[str, ...],
         *,
         unit: str = "",
+        effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """One of some names. `unit` may say what their order means; `moves_own_metric` as of a scalar."""
-        spec = _announcement(name=name, kind="choice", choices=choices, unit=unit, moves_own_metric=moves_own_metric)
+        """One of some names. `unit` may say what their order means; `effect="at_end"`: it shows only when the run ends;
+        `moves_own_metric` as of a scalar. Raises ConfigError for another effect of an action's."""
+        spec = _announcement(
+            name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
+        )
         self._add(spec, read, lambda value: write(str(value)))
 
     def simplex(

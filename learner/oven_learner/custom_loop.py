@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.code_hash import mesh_code_hash
+from oven_controller.mesh.state import held_out
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
+from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
@@ -72,9 +74,10 @@ def connect(
     `optimizer.lr_scale`, within `lr_bounds` times your schedule, and `optimizer.weight_decay` where it has any; its
     steps measure the learning rate, the gradient's norm and what oven_learner.optim.gauges has. With the `model` it
     adds `run.checkpoint`, `run.rollback` and `run.undo_rollback` where copies fit into memory; `snapshots` are your own
-    copies instead. `clip` clips gradients to that norm before each step, and adds `grad.clip`: leave your own clipping
-    out. `evaluate` measures held-out metrics, at the start, every `evaluate_every` steps, at `max_steps` and whenever
-    an agent asks: `run.evaluate`. `run.hold` and `run.stop` are always there.
+    copies instead. With `evaluate` as well it adds `run.best`: which weights the run ends with. `clip` clips gradients
+    to that norm before each step, and adds `grad.clip`: leave your own clipping out. `evaluate` measures held-out
+    metrics, at the start, every `evaluate_every` steps, at `max_steps` and whenever an agent asks: `run.evaluate`.
+    `run.hold` and `run.stop` are always there.
 
     For trials the loop iterates over `client.batches(loader)`, so that batches can be given again, and `evaluate`
     returns the value of each held-out example in a list, always in the same order: the mean is published.
@@ -133,12 +136,13 @@ def connect(
             hooks.callback(gauges.close)
         own = _merged(metrics, measured)
         branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step, by_clock=not lockstep)
+        announced = _merged(own, gauges.announced() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
             recipe=recipe,
             training=training or training_names.count(connection.run if connection else "", given),
-            metrics=_merged(own, gauges.announced() if gauges is not None else ()),
+            metrics=announced,
             max_steps=max_steps,
             seconds=seconds,
             rules=connection.rules if connection else None,
@@ -152,6 +156,7 @@ def connect(
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
             trials=branch,
+            best=_best(model, rate, evaluation, announced, lambda: client, together),
         )
         client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
         client.branch = branch
@@ -173,6 +178,29 @@ def _copies(
     # In lockstep what is gone back to must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, kept.take()), kept.restore, credit=credit)
+
+
+def _best(
+    model: Any,
+    rate: RateReadback | None,
+    evaluation: Evaluation | None,
+    announced: tuple[MetricSpec, ...],
+    client: Callable[[], LoopClient],
+    together: ranks.Ranks,
+) -> BestWeights | None:
+    """None where the held-out metric that stands for the whole is not measured by `evaluate`, or no copy fits."""
+    metric = held_out(announced)
+    if model is None or rate is None or evaluation is None or metric is None or metric.name not in evaluation.last:
+        return None
+    from oven_learner.optim import snapshot
+
+    if snapshot.sharded(model) or not snapshot.best_fits(model, KEPT + 2):
+        return None
+    copies = snapshot.WeightCopies(model, lambda: client().put_back())
+    name = metric.name
+    return BestWeights(
+        metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=together
+    )
 
 
 def _branch(

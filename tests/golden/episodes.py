@@ -12,7 +12,7 @@ from tests.golden import families, recorded, said
 from tests.golden.store import Json, Limits
 
 from oven_bench.gym import arm_registry
-from oven_bench.gym.arm import Arm
+from oven_bench.gym.arm import Arm, KeepingBest
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.runner import Ground
@@ -112,6 +112,7 @@ class _Kept:
 
     def __init__(self, arm: Arm) -> None:
         self.name = arm.name
+        self.keeps_best = isinstance(arm, KeepingBest) and arm.keeps_best
         self._arm = arm
         self._link: LoopLink | None = None
 

@@ -31,6 +31,7 @@ AGENTS: Mapping[str, str] = {
     "curriculum": "curriculum",
     "data": "repeated_data",
     "decay": "weight_decay",
+    "final": "final_weights",
     "gradients": "grad_clip",
     "hacking": "reward_hacking",
     "late": "lr_cooldown",

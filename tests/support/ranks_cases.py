@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from tests.support.decisions import Model, decide
 
 from oven_controller.errors import RefusedError
-from oven_controller.protocol.messages import LogMessage, Observation, OperatorCommand, RunEnded, StepClosed
+from oven_controller.protocol.messages import LogMessage, MetricSpec, Observation, OperatorCommand, RunEnded, StepClosed
 from oven_learner.actuators import Actuators
+from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
@@ -215,7 +217,42 @@ def each_measures(ranks: Ranks) -> dict[str, Any]:
     return {"seen": [{name: repr(value) for name, value in metrics.items()} for metrics in seen]}
 
 
+def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
+    """The readings differ by rank: rank 2's alone would choose other weights. Then one rank cannot read."""
+    found: dict[str, Any] = {"weights": [], "said": []}
+    for fails in (False, True):
+        at = {"weight": 0}
+
+        def read(at: dict[str, int] = at, fails: bool = fails) -> float:
+            if fails and ranks.index == 1 and at["weight"] == 2:
+                raise OSError("the file is not on this machine")
+            return {1: 3.0, 2: 1.0, 3: 2.0}[at["weight"]] * (-0.1 if ranks.index == 2 else 1.0)
+
+        def restore(weight: int, at: dict[str, int] = at) -> None:
+            at["weight"] = weight
+
+        best = BestWeights(
+            MetricSpec(name="eval/loss", better="down", held_out=True),
+            take=partial(at.__getitem__, "weight"),
+            restore=restore,
+            read=read,
+            ranks=ranks,
+        )
+        case = Case(ranks, best=best)
+        case.say(decide("best", actuator="run.best", apply_at=2))
+        for step in (1, 2, 3):
+            at["weight"] = step
+            case.client.observe(step, {})
+            case.client.evaluated({} if ranks.index == 0 else {"eval/loss": {1: 3.0, 2: 1.0, 3: 2.0}[step]})
+            case.client.poll()
+        case.client.finish()
+        found["weights"].append(at["weight"])
+        found["said"] += [(one.status, one.reason) for one in case.line.receipts() if not one.decision_id]
+    return found
+
+
 CASES = (
+    all_end_with_the_best,
     listening_fails,
     the_time_is_up,
     rank_0_is_refused,

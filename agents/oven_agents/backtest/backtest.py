@@ -211,5 +211,5 @@ class Backtest:
 
 
 def _apart(vote: Vote) -> Vote:
-    """Without the evidence that the graph adds on the way."""
-    return vote.model_copy(update={"evidence": ()})
+    """Without what is added on the way: the graph's evidence, and what the agent would try next."""
+    return vote.model_copy(update={"evidence": (), "otherwise": ()})

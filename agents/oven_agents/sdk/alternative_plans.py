@@ -6,14 +6,19 @@ leave more than one plan standing; which of them is most likely to help is what 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_controller.protocol.messages import AgentStatus, RunStarted, Vote
+from pydantic import ValidationError
+
+from oven_controller.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""
+NEXT = 2
+"""Further plans that go out with the one that is said, at most: a trial has three changes."""
 REMEDIES = 50
 """As many as a diagnosis may hold: a plan that is left out of a short list would look like one that is not known."""
 
@@ -56,8 +61,11 @@ def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives 
 
 
 def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
-    """What to ask the graph: what was seen, how strongly, and what the run can do."""
+    """What to ask the graph: what was seen, how strongly, and what the run can do. Where plans are tried, remedies are
+    drawn by what is known of them. The seed is what the agent would say, with its tick and figures, so that the same
+    log gives the same answer."""
     metrics = tuple(metric.name for metric in run.metrics)
+    words = b"".join(vote.wire() for plan in said.plans for vote in plan.votes)
     return DiagnoseRequest.model_validate(
         {
             "phase": phase(run),
@@ -66,6 +74,7 @@ def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
             "metrics": metrics,
             "held_out": any(metric.held_out for metric in run.metrics),
             "k": REMEDIES,
+            "draw": hashlib.sha256(words).hexdigest()[:32] if tries(run) else "",
         }
     )
 
@@ -75,23 +84,59 @@ def phase(run: RunStarted) -> Phase:
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
 
 
+def tries(run: RunStarted) -> bool:
+    """Whether the mesh may measure a change of this run on a branch before it keeps it."""
+    return bool(run.trials) and run.rules.trials != "off"
+
+
+def ordered(said: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
+    """The plans, the best first: by the score of their remedies, of equal ones the agent's own first, and after them
+    what the graph does not know; where it is away or knows none of them, as the agent has them. A remedy that needs
+    what the run lacks is not a candidate, except for the agent's own first where the graph has none."""
+    remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
+    known = [plan for plan in said.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
+    known.sort(key=lambda plan: -remedies[plan.remedy].score)
+    first = known or [said.plans[0]]
+    return [*first, *(plan for plan in said.plans if plan not in first and plan.remedy not in remedies)]
+
+
 def chosen(said: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple[EvidencePath, ...]]:
-    """The plan whose remedy has the best score, with the paths that speak for it. Of equal ones, and where the graph is
-    away or knows none of them, the agent's own first. A remedy that needs what the run lacks is not a candidate."""
-    known = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet}
-    ranked = [plan for plan in said.plans if plan.remedy in known]
-    if not ranked:
-        return said.plans[0], ()
-    best = max(ranked, key=lambda plan: known[plan.remedy].score)  # the first of equals
-    return best, known[best.remedy].paths
+    """The first of the plans in their order, with the paths that speak for it."""
+    best = ordered(said, diagnosis)[0]
+    found = (remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet)
+    return best, next((remedy.paths for remedy in found if remedy.id == best.remedy), ())
 
 
-def spoken(said: Sequence[Vote | AgentStatus | Plan | Alternatives]) -> list[Vote | AgentStatus]:
+def with_next(plans: Sequence[Plan], run: RunStarted | None) -> Plan:
+    """The first of `plans`; where changes are tried, its first vote says what the agent would try next."""
+    first = plans[0]
+    if run is None or not tries(run):
+        return first
+    following = tuple(found for plan in plans[1:] if (found := _next_plan(plan)) is not None)[:NEXT]
+    lead = first.votes[0].model_copy(update={"otherwise": following})
+    return Plan(first.remedy, (lead, *first.votes[1:]))
+
+
+def _next_plan(plan: Plan) -> NextPlan | None:
+    """None for one that a vote cannot carry."""
+    changes = {vote.actuator: vote.value for vote in plan.votes}
+    if len(changes) < len(plan.votes) or any(vote.stance != "propose" for vote in plan.votes):
+        return None
+    sure = min((vote.confidence for vote in plan.votes), default=0.0)
+    try:
+        return NextPlan(remedy=plan.remedy, changes=changes, confidence=sure)
+    except ValidationError:
+        return None
+
+
+def spoken(
+    said: Sequence[Vote | AgentStatus | Plan | Alternatives], run: RunStarted | None = None
+) -> list[Vote | AgentStatus]:
     """`said` as it goes out where no graph is asked."""
     flat: list[Vote | AgentStatus] = []
     for message in said:
         if isinstance(message, Alternatives):
-            flat.extend(message.plans[0].votes)
+            flat.extend(with_next(ordered(message, None), run).votes)
         elif isinstance(message, Plan):
             flat.extend(message.votes)
         else:

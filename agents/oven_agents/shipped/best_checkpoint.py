@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
-from statistics import fmean, median
+from statistics import fmean
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
@@ -14,6 +14,7 @@ from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.evaluation_request import available, request_evaluation
 from oven_agents.stats.objective import held_out, readings, signed
 from oven_agents.stats.policy_shift import is_off_policy
+from oven_agents.stats.robust_statistics import bending_noise
 from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.messages import RunStarted, Value, Vote
@@ -182,7 +183,7 @@ class BestCheckpoint(Agent):
     def _lost(self, values: Sequence[float], count: int, times: float) -> float | None:
         """The same of the mean of the newest `count` readings, of which the last must not have recovered."""
         before, newest = values[:-count], values[-count:]
-        best, deviation = max(before), _deviation(before)
+        best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
         luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
@@ -193,9 +194,3 @@ class BestCheckpoint(Agent):
 
 def _number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else math.inf
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Of one reading around a trend that bends slowly: second differences have six times its variance."""
-    bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
-    return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0

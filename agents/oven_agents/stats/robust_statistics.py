@@ -27,6 +27,13 @@ def noise(values: Sequence[float]) -> float:
     return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0
 
 
+def bending_noise(values: Sequence[float]) -> float:
+    """Standard deviation of one value around a trend that bends slowly, from the median absolute second difference:
+    second differences have six times its variance. 0 for fewer than three values."""
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0
+
+
 def since(values: Sequence[float], level: float, lately: int = 3) -> int:
     """How many of the last values came after a rise from `level`: the most likely change point under normal noise, for
     a height that is the mean of the last few (Page 1954, "Continuous inspection schemes", Biometrika 41). At least 1.

@@ -45,8 +45,9 @@ class Trying(Protocol):
     """An arm that may have changes tried on a branch before they are kept."""
 
     @property
-    def tries(self) -> bool:
-        """Whether it does; to the others the learner announces no trials."""
+    def tries(self) -> bool | str:
+        """Whether it does, or which changes (rules.trials); to arms where it is false or empty the learner announces no
+        trials."""
 
 
 @runtime_checkable
@@ -55,15 +56,7 @@ class KeepingBest(Protocol):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether it does; to the others no actuator goes back to it."""
-
-
-@runtime_checkable
-class Ending(Protocol):
-    """A link that decides once more when the episode's last step is done."""
-
-    def last_decision(self) -> None:
-        """Put it where `receive` finds it; no step follows it."""
+        """Whether it does; to the others no `run.best` is announced."""
 
 
 @runtime_checkable
@@ -75,4 +68,4 @@ class LearnsFromArm(Protocol):
 
     def learn(self, past: Sequence[Any]) -> None:
         """Before each `link`: what was kept of the other's episodes. Of training families only, never of the family
-        that comes, and without a family's name."""
+        that comes nor, where several tasks were played, of its task, and without a family's name."""

@@ -5,7 +5,7 @@ Both are made of the rows of the fixed rules' own episodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -20,12 +20,22 @@ BEST, ORACLE = "best_rule", "oracle"
 def best_rule(rows: Sequence[Row]) -> list[Row]:
     """The fixed rule with the best mean score over training families, judged on families that did not choose it: the
     held-out ones, and of the training ones each by the choice that the others make (leave one family out)."""
+    return _chosen_elsewhere(rows, lambda row: row.family)
+
+
+def best_rule_of_other_tasks(rows: Sequence[Row]) -> list[Row]:
+    """The same where each task's rule is chosen by the training families of the other tasks (leave one task out). No
+    rows of one task alone."""
+    return _chosen_elsewhere(rows, lambda row: row.kind)
+
+
+def _chosen_elsewhere(rows: Sequence[Row], left_out: Callable[[Row], str]) -> list[Row]:
     rules = [row for row in rows if row.arm.startswith(RULE)]
     judging = [row for row in rules if not row.held_out and not row.healthy]
     chosen: list[Row] = []
-    for family in sorted({row.family for row in rules}):
-        if name := choice(row for row in judging if row.family != family):
-            of = [row for row in rules if row.family == family and row.arm == name]
+    for part in sorted({left_out(row) for row in rules}):
+        if name := choice(row for row in judging if left_out(row) != part):
+            of = [row for row in rules if left_out(row) == part and row.arm == name]
             chosen += [replace(row, arm=BEST, kept=name) for row in of]
     return chosen
 

@@ -14,14 +14,18 @@ from rich.table import Table
 
 from oven_bench.gym import arm_registry, episode_rows
 from oven_bench.gym.arm import Arm, LearnsFromArm
+from oven_bench.gym.best_rule import BEST, RULE
 from oven_bench.gym.episode_rows import Row
 from oven_bench.gym.fault import HELD_OUT, Fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.plot import svg
 from oven_bench.gym.report import Report, plain, report
 from oven_bench.gym.runner import Task, missing, played
+from oven_bench.gym.score import ArmScore, Healthy
+from oven_bench.gym.task_report import TaskReport
 from oven_bench.gym.task_table import TASKS, USUAL
 from oven_bench.progress import progress
+from oven_bench.statistics import Interval
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 
 SUBJECT = "mesh+kg"
@@ -164,8 +168,11 @@ class Gym:
 
 
 def _taught(task: Task, rows: Sequence[Row], source: str) -> Task:
-    """With what was kept on the training families other than its own."""
-    past = [row for row in rows if row.arm == source and not row.held_out and row.family != task.family]
+    """With what was kept on the training families of the other tasks; where one task alone was played, on its families
+    other than this one."""
+    known = [row for row in rows if row.arm == source and not row.held_out]
+    past = [row for row in known if row.kind != task.kind]
+    past = past or [row for row in known if row.family != task.family]
     return replace(task, past=tuple(row.kept for row in sorted(past, key=lambda row: (row.seed, row.family))))
 
 
@@ -175,11 +182,48 @@ def _title(found: Report) -> str:
 
 
 def show(found: Report, console: Console) -> None:
+    console.print(_table(found.arms, found.healthy))
+    if found.tasks is not None:
+        _show_tasks(found.tasks, found.subject, console)
+    console.print(LEGEND)
+    console.print(f"{_title(found)}: {found.verdict.why}", highlight=False, markup=False)
+
+
+def _show_tasks(of: TaskReport, subject: str, console: Console) -> None:
+    for kind, part in of.tasks.items():
+        console.print(f"\n{kind}, {'held-out' if part.held_out else 'training'} families", highlight=False)
+        console.print(_table(part.arms, part.healthy))
+    if (new := of.not_developed_on) is not None:
+        console.print("\ntasks the agents were not developed on, the rule chosen on other tasks:", highlight=False)
+        console.print(f"{', '.join(new.tasks)}", highlight=False)
+        console.print(_table(new.arms, new.healthy))
+        if new.difference is not None:
+            console.print(f"{subject} to {BEST}: {_shown(new.difference)}", highlight=False, markup=False)
+    console.print("\nleave one task out: nothing was chosen on the task it is judged on", highlight=False)
+    table = Table("task", "rule of the others", subject, "best rule", "difference", box=None, padding=(0, 1, 0, 0))
+    for kind, left in of.left_out.items():
+        mine, rule = (left.arms.get(arm) for arm in (subject, BEST))
+        table.add_row(
+            kind,
+            left.rule.removeprefix(RULE),
+            f"{mine.score.mean:+.3f}" if mine else "",
+            f"{rule.score.mean:+.3f}" if rule else "",
+            _shown(left.difference) if left.difference else "",
+        )
+    console.print(table)
+    console.print()
+
+
+def _shown(of: Interval) -> str:
+    return f"{of.mean:+.2f} [{of.low:+.2f}, {of.high:+.2f}]"
+
+
+def _table(arms: Mapping[str, ArmScore], healthy: Mapping[str, Healthy]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("arm", "undone", "95 %", "worse", "episodes", "cost", "acts"):
         table.add_column(heading, no_wrap=True, justify="left" if heading in ("arm", "95 %") else "right")
-    for arm, each in found.arms.items():
-        calm = found.healthy.get(arm)
+    for arm, each in arms.items():
+        calm = healthy.get(arm)
         table.add_row(
             arm,
             f"{each.score.mean:+.3f}",
@@ -189,6 +233,4 @@ def show(found: Report, console: Console) -> None:
             f"{calm.harm.mean:+.2%}" if calm else "",
             f"{calm.interventions_per_1000:.1f}" if calm else "",
         )
-    console.print(table)
-    console.print(LEGEND)
-    console.print(f"{_title(found)}: {found.verdict.why}", highlight=False, markup=False)
+    return table

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 from typing import Any
 
-from oven_bench.gym.arm import Arm, Ending, KeepingBest, Reporting, Trying
-from oven_bench.gym.best_copy import BestCopy
+from oven_bench.gym.arm import Arm, KeepingBest, Reporting, Trying
 from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
@@ -20,6 +20,7 @@ from oven_controller.errors import OvenError
 from oven_controller.mesh.state import held_out
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.rules import Rules
+from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 
@@ -131,7 +132,7 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
     link = arm.link(name, Random(f"{name} {arm.name}"))
     actuators = trainee.actuators.copy()
     keeps = isinstance(arm, KeepingBest) and arm.keeps_best
-    best = BestCopy(trainee, actuators, training.take, training.restore) if keeps else None
+    best = _best(training, trainee) if keeps else None
     tap = InterventionCounter(link, training.interfere, lambda: bool(client.held))
     client = OvenClient(
         tap,
@@ -143,20 +144,19 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
         trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
+        best=best,
     )
     client.start()
     while training.steps < end(case, horizon) and not client.stopping:
         metrics = training.train_step()
-        if best is not None:
-            best.look(metrics)
         client.observe(training.step, metrics)
+        if best is not None and best.metric.name in metrics:
+            client.evaluated(metrics)
         client.poll()
         if tap.failure is not None:
             raise tap.failure
     client.end_trial("the episode ends")
-    if isinstance(link, Ending) and not client.stopping:
-        link.last_decision()
-        client.poll()
+    client.finish()
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)
     if tap.failure is not None:
@@ -166,6 +166,18 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
             f"the quality of {trainee.kind} {trainee.seed} is {loss}; a broken run has its kind's largest loss"
         )
     return Ended(loss, training.steps, tap.interventions, link.report() if isinstance(link, Reporting) else None)
+
+
+def _best(training: Training, trainee: Trainee) -> BestWeights:
+    """Copies and readings cost no steps, as for users."""
+    metric = held_out(trainee.metrics)
+    assert metric is not None  # every trainee announces one
+
+    def read() -> float:
+        training.interfere()
+        return fmean(trainee.examples())
+
+    return BestWeights(metric, take=lambda: training.take()[1], restore=training.restore, read=read)
 
 
 def run_id(kind: Kind, seed: int) -> str:

@@ -18,15 +18,17 @@ from oven_learner.link.resume_state import ResumeState
 
 
 class InterventionCounter:
-    """A link like the one it has. `interfering` is called before the client hears of the first decision."""
+    """A link like the one it has. `interfering` is called before the client hears of a decision, unless
+    that changes nothing before the end."""
 
     def __init__(self, link: Link, interfering: Callable[[], object], held: Callable[[], bool]) -> None:
         self.interventions = 0
-        """Changes that the receipts say were applied."""
+        """Changes that the receipts say were applied, and the best weights where the run ended with them."""
         self.failure: Exception | None = None
         """What the arm raised: the client of a real run trains on, and here that would look like an arm at ease."""
         self._over = False
         self._idle: frozenset[str] = frozenset()  # what is announced as no intervention
+        self._at_end: frozenset[str] = frozenset()  # what only shows at the end
         self._link, self._interfering, self._held = link, interfering, held
 
     @property
@@ -43,8 +45,10 @@ class InterventionCounter:
         message = make()
         if isinstance(message, RunStarted):
             self._idle = frozenset(spec.name for spec in message.actuators if not spec.intervenes)
-        if isinstance(message, Receipt) and message.status == "applied" and message.decision_id:
-            self.interventions += message.actuator not in self._idle
+            self._at_end = frozenset(spec.name for spec in message.actuators if spec.effect == "at_end")
+        if isinstance(message, Receipt) and message.status == "applied":
+            at_the_end = message.actuator in self._at_end and not message.decision_id
+            self.interventions += at_the_end or bool(message.decision_id and message.actuator not in self._idle)
         try:
             self._link.send(lambda: message, droppable=droppable)
         except Exception as error:
@@ -60,7 +64,8 @@ class InterventionCounter:
         except Exception as error:
             self.failure = self.failure or error
             raise
-        if isinstance(body, TrialStarted) or (isinstance(body, Decision) and body.verdict == "adopted"):
+        adopted = isinstance(body, Decision) and body.verdict == "adopted" and body.actuator not in self._at_end
+        if isinstance(body, TrialStarted) or adopted:
             self._interfering()
         return body
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from oven_bench.gym.best_rule import BEST, best_rule, oracle
 from oven_bench.gym.episode_rows import Row
-from oven_bench.gym.score import ArmScore, Healthy, arm_score, healthy
+from oven_bench.gym.score import ArmScore, Healthy, arm_scores, healthy_by_arm
+from oven_bench.gym.task_report import Part, TaskReport, by_task
 from oven_bench.gym.verdict import Verdict, verdict
 from oven_bench.statistics import Interval
 
@@ -28,30 +29,19 @@ class Report:
     held_out: bool
     training: Mapping[str, ArmScore]
     """On the training families, where `arms` is not."""
+    tasks: TaskReport | None
+    """Where more than one task was played."""
 
 
 def report(rows: Sequence[Row], subject: str) -> Report:
     every = [*rows, *best_rule(rows), *oracle(rows)]
     hidden = any(row.held_out for row in every)
-    arms = _arm_scores([row for row in every if row.held_out == hidden])
-    calm = {arm: healthy(of) for arm, of in _by_arm([r for r in every if r.healthy and r.held_out == hidden]).items()}
+    counted = [row for row in every if row.held_out == hidden]
+    arms, calm = arm_scores(counted), healthy_by_arm(counted)
     baselines = {name: arms[name] for name in BASELINES if name in arms and name != subject}
     found = verdict(arms.get(subject), baselines, calm.get(subject))
-    training = _arm_scores([row for row in every if not row.held_out]) if hidden else {}
-    return Report(subject, arms, calm, found, hidden, training)
-
-
-def _arm_scores(rows: Sequence[Row]) -> dict[str, ArmScore]:
-    """Best first."""
-    of = {arm: arm_score(own) for arm, own in _by_arm([row for row in rows if not row.healthy]).items()}
-    return dict(sorted(of.items(), key=lambda item: (-item[1].score.mean, item[0])))
-
-
-def _by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    of: dict[str, list[Row]] = {}
-    for row in rows:
-        of.setdefault(row.arm, []).append(row)
-    return of
+    training = arm_scores(row for row in every if not row.held_out) if hidden else {}
+    return Report(subject, arms, calm, found, hidden, training, by_task(every, subject))
 
 
 def plain(found: Report) -> dict[str, Any]:
@@ -70,7 +60,34 @@ def plain(found: Report) -> dict[str, Any]:
     }
     if found.held_out:
         out["training"] = {arm: _arm_score(each) for arm, each in found.training.items()}
+    if found.tasks is not None:
+        out |= _tasks(found.tasks)
     return out
+
+
+def _tasks(of: TaskReport) -> dict[str, Any]:
+    return {
+        "tasks": {kind: _part(part) for kind, part in of.tasks.items()},
+        "leave_one_task_out": {
+            kind: {
+                "arms": {arm: _arm_score(each) for arm, each in left.arms.items()},
+                "rule": left.rule or None,
+                "difference": _interval(left.difference) if left.difference else None,
+            }
+            for kind, left in of.left_out.items()
+        },
+        "not_developed_on": _part(of.not_developed_on) if of.not_developed_on else None,
+    }
+
+
+def _part(of: Part) -> dict[str, Any]:
+    return {
+        "tasks": list(of.tasks),
+        "held_out": of.held_out,
+        "arms": {arm: _arm_score(each) for arm, each in of.arms.items()},
+        "healthy_by_arm": {arm: _healthy(each) for arm, each in of.healthy.items()},
+        "difference": _interval(of.difference) if of.difference else None,
+    }
 
 
 def _interval(of: Interval) -> dict[str, float]:

@@ -89,6 +89,24 @@ class Healthy:
     families: Mapping[str, float]
 
 
+def by_arm(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(row.arm, []).append(row)
+    return of
+
+
+def arm_scores(rows: Iterable[Row]) -> dict[str, ArmScore]:
+    """Arm → its score where something was wrong. Best first."""
+    of = {arm: arm_score(own) for arm, own in by_arm(row for row in rows if not row.healthy).items()}
+    return dict(sorted(of.items(), key=lambda item: (-item[1].score.mean, item[0])))
+
+
+def healthy_by_arm(rows: Iterable[Row]) -> dict[str, Healthy]:
+    """Arm → what it did where nothing was wrong."""
+    return {arm: healthy(own) for arm, own in by_arm(row for row in rows if row.healthy).items()}
+
+
 def healthy(rows: Sequence[Row]) -> Healthy:
     """Of one arm's rows, one or more."""
     families = by_family(rows, cost)

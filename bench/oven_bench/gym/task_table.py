@@ -28,6 +28,8 @@ TASKS: Mapping[Kind, str] = {
 """Name → the package that declares it."""
 USUAL: tuple[Kind, ...] = ("pretraining", "grpo")
 """What is played unless others are asked for (`gym --tasks`): the tasks of all published figures."""
+DEVELOPED_ON: tuple[Kind, ...] = ("pretraining", "grpo")
+"""The tasks on which the agents' constants were set. What the others show, no constant was fitted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

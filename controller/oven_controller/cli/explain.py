@@ -62,7 +62,7 @@ def explain(
 
 def plain(found: Explanation) -> dict[str, Any]:
     """The messages as they are in the log, None where there is none, and the trial's finding in words."""
-    parts = {"decision": found.decision, "receipt": found.receipt, "outcome": found.outcome}
+    parts = {"decision": found.decision, "receipt": found.receipt, "outcome": found.outcome, "later": found.later}
     told: dict[str, Any] = {name: part and part.model_dump(mode="json") for name, part in parts.items()}
     trial = found.trial
     if trial is None:
@@ -96,6 +96,8 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
     elif decision.verdict in ("adopted", "tried"):
         out.append("receipt: none yet")
+    if found.later is not None:
+        out.append(f"later: {found.later.status} at step {found.later.step}: {found.later.reason}")
     if found.outcome is not None:
         out.append(f"outcome: {outcome(found.outcome)}")
     out += [_voter(line) for line in decision.tally if line.stance != "silent"]

@@ -131,6 +131,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
         },
         "outcomes": view.outcomes,
         "held": view.held if state == "running" else "",
+        "ended_with": view.ended_with,
         "autonomy": _autonomy(view),
         "receipts": view.receipts,
         "agents": {
@@ -213,6 +214,8 @@ def _show(found: dict[str, Any]) -> None:
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:
         say(f"held: {found['held']}")
+    if found["ended_with"]:
+        say(f"end: {found['ended_with']}")
     for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""

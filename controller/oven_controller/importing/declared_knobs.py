@@ -27,7 +27,7 @@ ASSUMED = (SCALE, ROLLBACK, "data.skip")
 them begin at a known value."""
 
 
-KNOWN = {name: spec for name, spec in ACTUATORS.items() if spec.effect != "ends_or_holds"}
+KNOWN = {name: spec for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")}
 """What agents can still answer about in a run that is over."""
 _VALUES = {
     SCALE: 1.0,

@@ -19,6 +19,9 @@ class Explanation:
     trial: Trial | None
     arm: int
     """Of the trial."""
+    later: Receipt | None = None
+    """What the learner said of the actuator by itself after the decision was carried out: which weights the run ended
+    with (run.best), or that a loop undid its change."""
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Explanations:
 
     decisions: dict[str, Decision] = field(default_factory=dict)
     _receipts: dict[str, Receipt] = field(default_factory=dict)
+    _newest: dict[str, str] = field(default_factory=dict)  # actuator → the decision that was carried out last
+    _later: dict[str, Receipt] = field(default_factory=dict)
     _outcomes: dict[str, Outcome] = field(default_factory=dict)
     _trials: Trials = field(default_factory=Trials)
     _of: dict[str, tuple[str, int]] = field(default_factory=dict)  # decision → its trial and arm
@@ -39,6 +44,11 @@ class Explanations:
                 self.decisions[decision.id] = decision
             case Receipt() as receipt if receipt.decision_id:
                 self._receipts[receipt.decision_id] = receipt
+                if receipt.status == "applied":
+                    self._newest[receipt.actuator] = receipt.decision_id
+            case Receipt() as receipt:
+                if not receipt.command and (made := self._newest.get(receipt.actuator)) is not None:
+                    self._later[made] = receipt
             case Outcome() as outcome:
                 self._outcomes[outcome.decision_id] = outcome
             case body:
@@ -58,5 +68,10 @@ class Explanations:
             return None
         trial, arm = self._of.get(found.id, ("", 0))
         return Explanation(
-            found, self._receipts.get(found.id), self._outcomes.get(found.id), self._known.get(trial), arm
+            found,
+            self._receipts.get(found.id),
+            self._outcomes.get(found.id),
+            self._known.get(trial),
+            arm,
+            self._later.get(found.id),
         )

@@ -44,6 +44,7 @@ class OutcomeReports:
     def __init__(self, run: str) -> None:
         self._run = run
         self._phase: Phase = ""
+        self._known: frozenset[str] = frozenset()
         self._actions: frozenset[str] = frozenset()
         self._idle: frozenset[str] = frozenset()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
@@ -56,15 +57,20 @@ class OutcomeReports:
         match event.body:
             case RunStarted() as run:
                 self._phase = "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
+                self._known = frozenset(spec.name for spec in run.actuators)
                 self._actions = frozenset(spec.name for spec in run.actuators if spec.kind == "action")
                 self._idle = frozenset(spec.name for spec in run.actuators if not spec.intervenes)
             case Vote(stance="propose") as vote:
                 named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
-                self._seen[vote.actuator, event.author] = frozenset(named)
+                also = {name for plan in vote.otherwise for name in plan.changes} & self._known
+                self._seen.update(dict.fromkeys(((name, event.author) for name in also), seen := frozenset(named)))
+                self._seen[vote.actuator, event.author] = seen
             case Decision() as decision:
                 self._decided(decision)
             case TrialStarted() as trial:
                 self._arms.update({id_: arm.decisions for arm in trial.arms for id_ in arm.decisions})
+                for name in {name for arm in trial.arms for name in arm.changes}:
+                    self._forget(name)
             case Outcome(scored=True, measured=True) as outcome if outcome.decision_id in self._done:
                 together = self._arms.get(outcome.decision_id, ())
                 return self._report(outcome, [self._done[id_] for id_ in together if id_ in self._done])
@@ -78,8 +84,8 @@ class OutcomeReports:
     def _decided(self, decision: Decision) -> None:
         proposers = [line.agent for line in decision.tally if line.stance == "propose" and not line.shadow]
         seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
-        for key in [key for key in self._seen if key[0] == decision.actuator]:
-            del self._seen[key]
+        if decision.verdict != "tried":  # other arms of the trial may rest on the same votes
+            self._forget(decision.actuator)
         if decision.verdict not in ("adopted", "tried") or decision.actuator in self._idle:
             return  # a measurement is no part of a plan
         # An action's argument is no value to go up or down from.
@@ -91,6 +97,11 @@ class OutcomeReports:
             del self._done[oldest]
             self._ticks.pop(oldest, None)
             self._arms.pop(oldest, None)
+
+    def _forget(self, actuator: str) -> None:
+        """What was seen by those who proposed a change of it: that is decided."""
+        for key in [key for key in self._seen if key[0] == actuator]:
+            del self._seen[key]
 
     def _report(self, outcome: Outcome, plan: Sequence[_Done]) -> OutcomeReport | None:
         symptoms = frozenset().union(*(done.symptoms for done in plan))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from oven_controller.log.trial_findings import Trials
+from oven_controller.protocol.actions import BEST
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -90,6 +91,8 @@ class RunSummary:
     receipts: dict[str, int] = field(default_factory=dict)
     held: str = ""
     """Why the run is held; empty while it is not."""
+    ended_with: str = ""
+    """Which weights it ended with, in words; empty where those are the last and nothing else was asked for."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
@@ -134,7 +137,7 @@ class RunSummary:
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
             self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
-        self.started, self.ended, self.held = started, None, ""
+        self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.trials.feed(started)
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
@@ -188,7 +191,10 @@ class RunSummary:
             self.held = "a decision holds the run"
 
     def _answered(self, receipt: Receipt) -> None:
-        """The learner's word on a hold, a resume or a stop; its own holds have no operator behind them."""
+        """The learner's word on a hold, a resume, a stop, or the weights that it ended with; its own have no operator
+        behind them."""
+        if receipt.actuator == BEST:
+            self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))
         if receipt.actuator != "run.hold" or receipt.status != "applied":
             return

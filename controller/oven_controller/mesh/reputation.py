@@ -112,7 +112,8 @@ def moved(
     that is forgotten. Each depends on its own only, so no order of agents matters."""
     after = {}
     for agent in sorted({*reputations, *known, *merits}):
-        r = earned(reputations.get(agent, 1.0)) * (1 + rules.reputation_rate * merits.get(agent, 0.0))
+        r = min(earned(reputations.get(agent, 1.0)), rules.reputation_most)
+        r *= 1 + rules.reputation_rate * merits.get(agent, 0.0)
         r += rules.reputation_share * (1 - r)
         after[agent] = rounded(min(max(r, 0.0), rules.reputation_most))
     return after

@@ -24,6 +24,7 @@ from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
 from oven_controller.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_controller.mesh.state import State
+from oven_controller.mesh.trial_arms import TrialArms
 from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
@@ -63,6 +64,7 @@ class Mesh:
         self.state = State()
         self.outcomes = Outcomes(self.state)
         self.trials = Trials(self.state)
+        self.trial_arms = TrialArms(self.state, self.outcomes, self.trials)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
         self._read_back = ReadBack(self.pending)
@@ -93,7 +95,6 @@ class Mesh:
         else:
             self._on_message(event.body, event.author)
             self._settle()
-            self._order_trial()
         return self._emitted
 
     def _on_message(self, body: Message, author: str) -> None:
@@ -257,6 +258,8 @@ class Mesh:
         """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
         state = self.state
         self._close_ready()
+        if (trial := self.trial_arms.order(self._emitted, self._decide, self._next_id)) is not None:
+            self._emit(self.subjects.trial(trial.id), trial)
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
         if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
@@ -290,6 +293,7 @@ class Mesh:
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
         closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
+        self.trial_arms.collect(closing, self.ballots.keys() - {ballot.opened.actuator for ballot in ballots})
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
         tried: list[tuple[str, ActuatorSpec, str, Value]] = []
         for ballot, ruled in closing:
@@ -320,10 +324,6 @@ class Mesh:
                 staked = self.outcomes.staked(old.id)
                 self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
         self._publish(self.outcomes.measured(trial, ended))
-
-    def _order_trial(self) -> None:
-        if (trial := self.trials.order(self._next_id)) is not None:
-            self._emit(self.subjects.trial(trial.id), trial)
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator

@@ -31,6 +31,9 @@ RECENT_TICKS = 200
 """`rules.trial_share` holds of these, too, so that a run does not spend all its trials at its beginning."""
 CHANGES = 3
 """Arms beside the control, at most."""
+COOLED = 1
+"""The same where they are read after a cool-down. While a copy of an arm in the middle cools down, three copies would
+have to be kept beside it: where the trial began, the best end so far and this arm's own. A learner keeps two."""
 _Change = tuple[str, str]
 """Actuator and direction."""
 
@@ -54,7 +57,7 @@ class Trials:
     extra: int = 0
     """Steps that trials have thrown away."""
     _recent: deque[tuple[int, int]] = field(default_factory=deque)  # tick, steps thrown away
-    _arms: list[tuple[TrialArm, ActuatorSpec]] = field(default_factory=list)  # of the trial that is about to be ordered
+    _arms: list[TrialArm] = field(default_factory=list)  # of the trial that is about to be ordered
     _lost: dict[_Change, Lost] = field(default_factory=dict)
     _ways: dict[str, _Change] = field(default_factory=dict)  # decision of the open trial → what it changes
     _passed: set[str] = field(default_factory=set)  # those of its decisions that would be adopted without it
@@ -63,6 +66,11 @@ class Trials:
         """The learner began, or began again: a trial of the process before it has no answer any more."""
         self.open, self._arms, self._ways, self._passed = None, [], {}, set()
         self._lost = {}
+
+    @property
+    def proposed(self) -> list[str]:
+        """The decisions of the arms that are proposed so far."""
+        return [id for arm in self._arms for id in arm.decisions]
 
     @property
     def possible(self) -> bool:
@@ -116,13 +124,14 @@ class Trials:
         state, rules = self.state, self.state.rules
         if self.open is not None:
             return f"trial {self.open.id} is under way"
-        rate = self._rated(changes) or any(self._rated(arm.changes) for arm, _ in self._arms)
-        most = 1 if rate and rules.trial_cooldown else CHANGES
-        if len(self._arms) >= most:
+        arms = [*(arm.changes for arm in self._arms), changes]
+        rate = any(map(self._rated, arms))
+        most = COOLED if rate and rules.trial_cooldown else CHANGES
+        if len(arms) > most:
             return f"{len(self._arms)} changes are tried already, {most} can be compared at a time"
-        steps = max([self._steps(name, value) for name, value in changes.items()], default=1)
-        cooldown = rules.trial_cooldown if rate else 0
-        cost = steps * (len(self._arms) + 1) + cooldown * (len(self._arms) + 2)
+        each, back = max(map(self._steps, arms)), [self._way_back(arm) for arm in arms]
+        steps, cooldown = each + max(back), rules.trial_cooldown if rate else 0
+        cost = each * len(arms) + sum(back) + cooldown * (len(arms) + 1)
         recent = sum(extra for tick, extra in self._recent if tick > state.tick - RECENT_TICKS)
         limit = int(rules.trial_share * RECENT_TICKS)
         if recent + cost > limit:
@@ -143,9 +152,8 @@ class Trials:
         together; none: no arm. `passed`: without a trial they would be adopted."""
         if not decisions:
             return
-        ids, specs = tuple(id for id, *_ in decisions), [spec for _, spec, *_ in decisions]
-        arm = TrialArm(decisions=ids, changes={spec.name: value for _, spec, _, value in decisions})
-        self._arms.append((arm, max(specs, key=lambda spec: self._steps(spec.name, arm.changes[spec.name]))))
+        ids = tuple(id for id, *_ in decisions)
+        self._arms.append(TrialArm(decisions=ids, changes={spec.name: value for _, spec, _, value in decisions}))
         self._ways.update({id: (spec.name, way) for id, spec, way, _ in decisions})
         self._passed |= set(ids) if passed else set()
 
@@ -153,14 +161,14 @@ class Trials:
         """The trial of all that was proposed at this event, with its own id; None where nothing was."""
         if not self._arms:
             return None
-        rules, arms = self.state.rules, [arm for arm, _ in self._arms]
+        rules, arms = self.state.rules, self._arms
         rate = any(self._rated(arm.changes) for arm in arms)
         self.open = TrialStarted(
             id=next_id(),
             tick=self.state.tick,
             expires_at_tick=self.state.tick + rules.apply_delay_ticks + rules.expire_ticks,
             arms=(TrialArm(), *arms),
-            steps=max(rules.trial_steps.get(spec.kind, 1) for _, spec in self._arms),
+            steps=max(self._steps(arm.changes) for arm in arms),
             cooldown=rules.trial_cooldown if rate else 0,
             reading=self.state.reading,
             margin=rules.trial_margin,
@@ -181,16 +189,20 @@ class Trials:
             self._recent.popleft()
         if ended.status != "completed":
             return trial
+        over = set[_Change | None]()  # what has been judged by now: what was kept, and each that lost once
         if ended.kept:
             self._lost.clear()
+            over |= {ways.get(id) for id in trial.arms[min(ended.kept, len(trial.arms) - 1)].decisions}
         for arm, reading in list(zip(trial.arms, ended.arms, strict=False))[1:]:
-            if reading.gain is None or (ended.kept and arm is trial.arms[min(ended.kept, len(trial.arms) - 1)]):
-                continue
+            if reading.gain is None or (ended.kept and reading.gain > max(0.0, trial.margin * (reading.noise or 0.0))):
+                continue  # not measured, or better than the control as well
             found = f"{reading.gain:.3g} ± {reading.noise or 0.0:.2g}"
             changes = ", ".join(f"{name} {show(value)}" for name, value in arm.changes.items())
             told = f"a trial at tick {ended.tick} measured {changes}: a gain of {found} in {trial.reading}"
-            for id in arm.decisions:
-                self._lose(ways.get(id), told)
+            for change in dict.fromkeys(map(ways.get, arm.decisions)):
+                if change not in over:
+                    self._lose(change, told)
+            over |= {ways.get(id) for id in arm.decisions}
         return trial
 
     def untried(self, trial: TrialStarted, ended: TrialEnded) -> list[tuple[tuple[str, ...], str]]:
@@ -219,11 +231,15 @@ class Trials:
         run (Wu et al. 2018, arXiv:1803.02021)."""
         return any(self.state.spec(name).scales_rate for name in changes)
 
-    def _steps(self, actuator: str, value: Value) -> int:
-        """Of one arm; a rollback has to come back to where the control begins."""
-        steps = self.state.rules.trial_steps.get(self.state.spec(actuator).kind, 1)
-        to = number(value)
-        return steps + max(0, self.state.tick - int(to)) if actuator == ROLLBACK and to is not None else steps
+    def _steps(self, changes: Mapping[str, Value]) -> int:
+        """Of an arm with these changes, by the kind of the one that takes longest to show."""
+        each = self.state.rules.trial_steps
+        return max((each.get(self.state.spec(name).kind, 1) for name in changes), default=1)
+
+    def _way_back(self, changes: Mapping[str, Value]) -> int:
+        """Steps more of an arm with a rollback, which has to come back to where the control begins."""
+        to = number(changes.get(ROLLBACK))
+        return max(0, self.state.tick - int(to)) if to is not None else 0
 
 
 def _change(ballot: Ballot, ruled: Ruled) -> _Change:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_controller.protocol.actions import CHECKPOINT, EVALUATE, HOLD, ROLLBACK, STOP, UNDO
+from oven_controller.protocol.actions import BEST, CHECKPOINT, EVALUATE, HOLD, ROLLBACK, STOP, UNDO
 from oven_controller.protocol.messages import ActuatorSpec
 
 _ALL = (
@@ -31,6 +31,7 @@ _ALL = (
     ActuatorSpec(name="teacher.active", kind="choice"),
     ActuatorSpec(name=ROLLBACK, kind="action", unit="tick", effect="moves_weights"),
     ActuatorSpec(name=UNDO, kind="action", effect="moves_weights"),
+    ActuatorSpec(name=BEST, kind="choice", effect="at_end"),
     ActuatorSpec(name=EVALUATE, kind="action", effect="measures"),
     ActuatorSpec(name=CHECKPOINT, kind="action", effect="copies"),
     ActuatorSpec(name="data.skip", kind="action", unit="batches"),

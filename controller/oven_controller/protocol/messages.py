@@ -48,9 +48,9 @@ Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False),
 Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
-Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds"]
+Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
 """What a change of an actuator is to the training: a setting of it; a measurement of it; a copy of it; another state of
-the weights; its end or a pause."""
+the weights; its end or a pause; a choice of what it ends with, of which nothing shows before."""
 
 
 class Message(BaseModel):
@@ -82,7 +82,8 @@ class ActuatorSpec(BaseModel):
     effect: Effect = Field(
         default="setting",
         description="what a change is to the training: a setting of it; a measurement of it; a copy of it; another "
-        "state of the weights (a rollback, its undoing); its end or a pause. Only an action is anything but a setting",
+        "state of the weights (a rollback, its undoing); its end or a pause; a choice of what it ends with. Only an "
+        "action is anything but a setting, and only a choice has the effect at_end",
     )
     moves_own_metric: bool = Field(
         default=False,
@@ -99,7 +100,9 @@ class ActuatorSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.effect != "setting" and self.kind != "action":
+        if self.effect == "at_end" and self.kind != "choice":
+            raise ValueError(f"{self.name} is a {self.kind} with the effect 'at_end', which only a choice has")
+        if self.effect not in ("setting", "at_end") and self.kind != "action":
             raise ValueError(
                 f"{self.name} is a {self.kind} with the effect {self.effect!r}; only an action has another effect than "
                 "'setting'"
@@ -113,8 +116,8 @@ class ActuatorSpec(BaseModel):
 
     @property
     def intervenes(self) -> bool:
-        """Whether it leaves the training other than it was; a measurement or a copy does not."""
-        return self.effect not in ("measures", "copies")
+        """Whether it leaves the training other than it was; a measurement, a copy or a choice for the end does not."""
+        return self.effect not in ("measures", "copies", "at_end")
 
     @property
     def moves_weights(self) -> bool:
@@ -123,7 +126,8 @@ class ActuatorSpec(BaseModel):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change of it."""
+        """Whether a metric can judge a change of it. None is moved by a choice for the end: it is never tried on a
+        branch, withheld or scored."""
         return self.effect in ("setting", "moves_weights")
 
 
@@ -249,6 +253,18 @@ class AgentStatus(LogMessage):
     reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
 
 
+class NextPlan(BaseModel):
+    """Another plan for what the agent saw, which a trial may measure beside the one that it proposes. Part of Vote."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    remedy: str = Field(default="", max_length=64, description="its node in the knowledge graph")
+    changes: dict[Annotated[str, Field(max_length=120)], Value] = Field(
+        min_length=1, max_length=8, description="actuator → what to set, in the order in which it is carried out"
+    )
+    confidence: Confidence = Field(description="probability that it beats doing nothing")
+
+
 class Vote(LogMessage):
     """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
 
@@ -268,6 +284,13 @@ class Vote(LogMessage):
         default=(),
         max_length=8,
         description="actuators that the agent wants to change together, this one among them: all are adopted or none",
+    )
+    otherwise: tuple[NextPlan, ...] = Field(
+        default=(),
+        max_length=2,
+        exclude_if=_is_default,
+        description="what the agent would try next, the best first: further arms where a trial measures the proposal, "
+        "else without effect; on the first vote of a plan",
     )
 
 
@@ -341,7 +364,11 @@ class Receipt(LearnerMessage):
     that went straight to the learner (hold, resume, stop), which no decision stands behind."""
 
     type: Literal["Receipt"] = "Receipt"
-    decision_id: str = Field(default="", description="empty on a command's receipt, and where the learner held itself")
+    decision_id: str = Field(
+        default="",
+        description="empty on a command's receipt, where the learner held itself, and where it says which weights "
+        "the run ended with (run.best)",
+    )
     command: str = Field(default="", description="the operator's command that it answers, if it answers one")
     actuator: str
     status: Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]

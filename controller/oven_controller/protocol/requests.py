@@ -111,6 +111,13 @@ class DiagnoseRequest(Message):
     held_out: bool = Field(default=False, description="the run has a held-out metric")
     parameters: int = Field(default=0, ge=0, description="of the model; 0: not said. Outcomes count within a decade")
     k: int = Field(default=5, ge=1, le=50, description="remedies wanted")
+    draw: str = Field(
+        default="",
+        max_length=256,
+        exclude_if=lambda draw: not draw,
+        description="seed: remedies are scored by one draw from what is known of each, so that what is less certain is "
+        "tried at times, too; empty: by the mean. The same seed gives the same answer",
+    )
 
 
 class Cause(BaseModel):

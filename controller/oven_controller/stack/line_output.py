@@ -102,7 +102,7 @@ class Headless:
                 was = text(before.get(body.actuator, body.before))
                 self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {body.verdict}: {body.reason}")
             case Receipt(decision_id="") as body:
-                whose = "" if body.command.startswith("local-") else " answered"
+                whose = " answered" if body.command and not body.command.startswith("local-") else ""
                 self._say(event, f"receipt  {body.actuator}{whose} {body.status} at step {body.step}: {body.reason}")
             case Receipt() as body:
                 why = f": {body.reason}" if body.reason else ""

@@ -1,6 +1,7 @@
 """Diagnosis: from symptoms to ranked causes and remedies.
 
-Pure: the same question gets the same answer, in whatever order it is put.
+Pure: the same question gets the same answer, in whatever order it is put. With a seed in it (`draw`) remedies are
+scored by one draw from what is known of each (oven_kg/reasoning/thompson.py), otherwise by the mean.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
@@ -64,6 +65,7 @@ Severities = Mapping[str, float]
 def diagnose(graph: Knowledge, request: DiagnoseRequest, learnt: Learnt = NOTHING) -> Diagnosis:
     seen = severities(graph, request.symptoms)
     causes = posterior(graph, seen, request.phase)
+    learnt = learnt.drawn(request.draw) if request.draw else learnt
     ranked = []
     for node in graph.of_kind("remedy"):
         if node.applies(request.phase) and (score := weigh(graph, node.id, causes, seen, learnt)) > 0:
@@ -127,8 +129,13 @@ def weigh(
 ) -> float:
     """ln((1 − harm) / (1 − benefit)) within ±LIMIT, both noisy-ORs over what was diagnosed: a sum of weights of
     evidence, 0 where the graph has nothing to say."""
+    signature = tuple(seen)
     good = [
-        _weight(learnt.strength(edge) * (1.0 if edge.relation == "SOLVES" else PREVENTION) * causes.get(edge.dst, 0.0))
+        _weight(
+            learnt.weight(edge, signature)
+            * (1.0 if edge.relation == "SOLVES" else PREVENTION)
+            * causes.get(edge.dst, 0.0)
+        )
         for edge in graph.out_of(remedy, "SOLVES", "PREVENTS")
     ]
     bad = [
@@ -136,7 +143,7 @@ def weigh(
         for edge in graph.out_of(remedy, "WORSENS")
     ]
     score = max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
-    return learnt.score(score, tuple(seen), remedy, LIMIT)
+    return learnt.score(score, signature, remedy, LIMIT)
 
 
 def _weight(p: float) -> float:

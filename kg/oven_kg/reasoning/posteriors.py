@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from oven_controller.errors import ConfigError, reason
 from oven_controller.protocol.requests import OutcomeReport
 from oven_kg.graph.graph_yaml import Edge
+from oven_kg.reasoning.thompson import Draw
 
 LIMIT: Final = 10_000
 PSEUDO: Final[Mapping[str, float]] = MappingProxyType({"A": 8.0, "B": 6.0, "D": 4.0, "C": 3.0})
@@ -129,11 +130,25 @@ class Learnt:
     tried: Mapping[tuple[Signature, str], Beta] = field(default_factory=dict)
     usual: float = 0.5
     """How often anything succeeds in this scope."""
+    draw: Draw | None = None
+    """Of which remedies are scored by one draw instead of by the mean."""
+
+    def drawn(self, seed: str) -> Learnt:
+        """The same, for scores by the draw of this seed."""
+        return replace(self, draw=Draw(seed))
 
     def strength(self, edge: Edge) -> float:
         """The edge's own, or what outcomes made of it."""
         beta = self.edges.get(edge.id)
         return edge.strength if beta is None else beta.mean(edge.strength, PSEUDO[edge.grade], self.usual)
+
+    def weight(self, edge: Edge, seen: Signature) -> float:
+        """The strength by which an edge counts in a score: drawn, unless the score itself is, since its remedy has been
+        tried for exactly these symptoms."""
+        strength = self.strength(edge)
+        if self.draw is None or (seen, edge.src) in self.tried:
+            return strength
+        return self.draw.beta(edge.id, strength, PSEUDO[edge.grade] + self.edges.get(edge.id, Beta()).n)
 
     def score(self, score: float, seen: Signature, remedy: str, limit: float) -> float:
         """A score by causes (log-odds), moved towards what this remedy did for exactly these symptoms. Harm that the
@@ -142,6 +157,8 @@ class Learnt:
         if beta is None:
             return score
         benefit = beta.mean(1 - math.exp(-max(score, 0.0)), TRIED, self.usual)
+        if self.draw is not None:
+            benefit = self.draw.beta(f"tried {remedy}", benefit, TRIED + beta.n)
         harm = min(score, 0.0) * TRIED / (TRIED + beta.n)
         return max(-limit, min(limit, harm - math.log(max(1 - benefit, 1e-9))))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
 from oven_controller.errors import reason
+from oven_controller.protocol.actions import BEST
 from oven_controller.protocol.messages import (
     Horizon,
     LearnerMessage,
@@ -23,6 +25,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
+from oven_learner.client.best_weights import WITH_BEST, BestWeights
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.inbox import Inbox, Orders
 from oven_learner.client.run_actions import RunActions
@@ -70,6 +73,7 @@ class OvenClient:
         settle: Callable[[], object] = lambda: None,
         unmeasured: Mapping[str, str] | None = None,
         trials: Branchable | None = None,
+        best: BestWeights | None = None,
     ) -> None:
         """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
         counts the steps that rollbacks threw away, too. `keys`: who signs → public key; nothing: the run is not signed,
@@ -78,7 +82,9 @@ class OvenClient:
         `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is still on its
         way from the device: it is called before a receipt and before the end, which speak of later. `unmeasured`:
         metric → why it is not among `metrics`.
-        `trials`: the training as a trial takes it back and plays it again; without it none are made."""
+        `trials`: the training as a trial takes it back and plays it again; without it none are made. `best`: what the
+        run may end with in the place of its last weights, which adds `run.best`; who gives it calls `evaluated` and
+        `finish`."""
         self.actuators = actuators
         self.tick = 0
         self.step = 0
@@ -119,8 +125,12 @@ class OvenClient:
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
         self._trials = Trials(self, trials, actuators, snapshots, self._ranks, self._settled)
         self._commands: set[str] = set()
-        self._closed = False
+        self._closed = self._finished = False
+        self._best = best
+        self._final: dict[str, float] = {}  # of the best weights, where they were put back
         RunActions(self, actuators, snapshots, save)
+        if best is not None:
+            best.announce(actuators)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore what earlier incarnations of the same training had set; where the log
@@ -207,6 +217,31 @@ class OvenClient:
         """Where a trial is under way: its control's branch continues. Before what is trained is used or saved."""
         self._trials.interrupt(why)
 
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """What an evaluation measured on held-out data, of the weights as they are now. A branch's is passed over."""
+        if self._best is not None and not (self._trials.under_way or self._finished or self._closed):
+            self._best.evaluated(self.tick, self.step, metrics)
+
+    def finish(self) -> None:
+        """Training has made its last step: where `run.best` says so, the run ends with its best weights, if they still
+        read better. Before what is trained is used or saved; a second call does nothing. The log has it as a receipt of
+        `run.best` that answers no decision. `step` stays the last one that was trained. A run that is held, or that a
+        signal ends, which leaves it no time, ends with its last weights."""
+        if self._finished or self._closed:
+            return
+        self._trials.end("the run ended first")
+        self._finished = True
+        if self._best is None or self._best.ends_with != WITH_BEST or self.restart:
+            return
+        if self.held or self.stopping in signal.Signals.__members__:
+            why = f"the run is held ({self.held})" if self.held else f"{self.stopping} leaves no time to evaluate"
+            applied = Applied("skipped", WITH_BEST, WITH_BEST, f"the last weights stay: {why}")
+        else:
+            applied, final = self._best.end(self.tick, self.step)
+            self._final = dict(final)
+        log.info("%s %s: %s", applied.status, BEST, applied.reason)
+        self.publish_receipt(applied, BEST)
+
     def request_stop(self, reason: str) -> None:
         """Ask for a clean end after the running step. Safe from a signal handler, and on any rank: all of them stop
         at the same step, within two steps or seconds."""
@@ -250,7 +285,7 @@ class OvenClient:
                 detail=detail,
                 tick=self.tick,
                 step=self.step,
-                metrics=dict(metrics or {}),
+                metrics={**(metrics or {}), **self._final},
                 lockstep_timeouts=self._inbox.timeouts,
             )
         )

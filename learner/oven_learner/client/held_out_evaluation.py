@@ -29,6 +29,8 @@ class Evaluation:
         self._evaluate, self._every, self._model, self._last_step = evaluate, every, model, last
         self._asked = False
         self._steps = 0
+        self.count = 0
+        """How often it has measured for the run."""
         self.last: dict[str, float] = {}
         """What was measured last."""
         self.each: dict[str, list[float]] = {}
@@ -42,7 +44,13 @@ class Evaluation:
         """Measure."""
         with undisturbed(self._model):
             self.last, self.each = means(self._evaluate())
+        self.count += 1
         return self.last
+
+    def read(self, name: str) -> float:
+        """One metric now, beside the run's own measurements. Raises KeyError where it is not measured."""
+        with undisturbed(self._model):
+            return means(self._evaluate())[0][name]
 
     def examples(self, name: str) -> list[float]:
         """One metric of each held-out example now, where it is measured so."""

@@ -44,6 +44,7 @@ class LoopClient(OvenClient):
         self._counted = step
         if self.evaluation is not None:
             self._observed(step, self.evaluation.last)
+            self.evaluated(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
@@ -53,8 +54,20 @@ class LoopClient(OvenClient):
         self._follows = self._follows or step <= self._counted
         reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
         self._counted = step
+        before = self.evaluation.count if self.evaluation is not None else 0
         measured = self.evaluation.due(step) if self.evaluation is not None else {}
         self._observed(reached, {**measured, **metrics})
+        if self.evaluation is not None and self.evaluation.count > before:
+            self.evaluated(measured)
+
+    def poll(self) -> None:
+        """As `OvenClient.poll`. After the last step, where that is known, the weights are those that the run ends
+        with."""
+        before = self.step
+        super().poll()
+        spent = self._horizon.max_steps is not None and self._counted >= self._horizon.max_steps
+        if not self._trials.under_way and (self.stopping or (spent and self.step >= before)):
+            self.finish()  # a loop that was just rolled back may train on
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Iterate over this in the place of the loader: a trial plays the same steps again, with the same batches.
@@ -74,6 +87,8 @@ class LoopClient(OvenClient):
         timeout_s: float = 5.0,
     ) -> bool:
         """Announce the end and send what is left. False when something stayed unsent. A second call does nothing."""
+        if reason != "failed":
+            self.finish()
         last = self.evaluation.last if self.evaluation is not None else {}
         sent = super().close(reason, detail=detail, metrics={**last, **(metrics or {})}, timeout_s=timeout_s)
         self.hooks.close()

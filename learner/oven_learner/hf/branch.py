@@ -120,6 +120,13 @@ class TrainerBranch:
         return max(0, int(state.max_steps) - int(state.global_step))
 
     def problem(self) -> str:
+        return self._cannot_be_read() or self._loop.problem() or self.unreadable() or self._training.does_not_fit()
+
+    def unreadable(self) -> str:
+        """Why the held-out examples cannot be measured one by one; empty where they can."""
+        return self._cannot_be_read() or (self._examples.problem() if self._examples else "")
+
+    def _cannot_be_read(self) -> str:
         trainer = self._trainer
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             return "FSDP or DeepSpeed shards the model, and its parts cannot be copied rank by rank: train it whole"
@@ -130,7 +137,7 @@ class TrainerBranch:
                 "nothing is held out example by example: give the trainer an eval_dataset, or an evaluate= that "
                 "returns the value of each example in a list"
             )
-        return self._loop.problem() or self._examples.problem() or self._training.does_not_fit()
+        return ""
 
     def take(self) -> BranchState:
         state = BranchState(

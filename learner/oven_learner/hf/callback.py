@@ -29,6 +29,7 @@ from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.final_weights import choose_best
 from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.repeated_rows import Repeated
@@ -161,12 +162,13 @@ class Attachment(TrainerCallback):
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
+        announced = self._announced()
         self.client = OvenClient(
             self._link or (connection.link() if connection else SilentLink()),
             self.actuators,
             recipe=options.recipe,
             training=self.checkpoints.training,
-            metrics=self._announced(),
+            metrics=announced,
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=options.seconds,
             charge_rollbacks=self._charge,
@@ -181,6 +183,7 @@ class Attachment(TrainerCallback):
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
             trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
+            best=choose_best(trainer, announced, self._user_evaluation, self.branch, self._ranks),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
@@ -188,7 +191,9 @@ class Attachment(TrainerCallback):
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:
-            self.client.observe(state.global_step, self._user_evaluation.first())
+            first = self._user_evaluation.first()
+            self.client.observe(state.global_step, first)
+            self.client.evaluated(first)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -216,6 +221,8 @@ class Attachment(TrainerCallback):
         for hook in self._hooks:
             hook.end_step(step)
         self.readback.end_step(self.client.advance(state.global_step), state.global_step, step.known, step.wanted)
+        if self._user_evaluation is not None and self._user_evaluation.newest is not None:
+            self.client.evaluated(self._user_evaluation.newest)
         if self._lockstep:
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
@@ -256,11 +263,14 @@ class Attachment(TrainerCallback):
         **_: Any,
     ) -> None:
         """The trainer has evaluated; the next step publishes it."""
-        self._evaluation.evaluated(metrics or {})
+        measured = self._evaluation.evaluated(metrics or {})
+        if self.client is not None:
+            self.client.evaluated(measured)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Announce the end, and send what is left."""
+        """Settle which weights the run ends with, announce the end, and send what is left."""
         assert self.client is not None
+        self.client.finish()
         self._close_hooks()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"

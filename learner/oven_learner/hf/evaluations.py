@@ -30,6 +30,8 @@ class UserEvaluation(StepHook):
         self._evaluate, self._every, self._last, self.specs = evaluate, every, last, specs
         self._asked = False
         self._first: tuple[dict[str, float], dict[str, list[float]]] | None = None
+        self.newest: dict[str, float] | None = None
+        """What it measured at the newest step's end; None: nothing."""
 
     def begin(self, ranks: Ranks) -> None:
         self._first = None
@@ -50,14 +52,24 @@ class UserEvaluation(StepHook):
         """The metrics that it measures example by example."""
         return tuple(self._measured_first()[1])
 
+    def measures(self, name: str) -> bool:
+        """Whether that is one of its metrics."""
+        return name in self._measured_first()[0]
+
+    def read(self, name: str) -> float:
+        """One of its metrics now, beside the run's own measurements. Raises KeyError where it is not measured."""
+        return means(self._evaluate())[0][name]
+
     def examples(self, name: str) -> list[float]:
         """One of those metrics of each held-out example now."""
         return means(self._evaluate())[1][name]
 
     def end_step(self, step: StepEnd) -> None:
+        self.newest = None
         if step.last or self._asked or step.trained % self._every == 0:
             self._asked = False
-            step.known.update(self.measure())
+            self.newest = self.measure()
+            step.known.update(self.newest)
 
     def _measured_first(self) -> tuple[dict[str, float], dict[str, list[float]]]:
         if self._first is None:
@@ -91,10 +103,12 @@ class TrainerEvaluation(StepHook):
         """What it measures, of the first evaluation set first."""
         return self._metrics.announced_held_out()
 
-    def evaluated(self, metrics: Mapping[str, Any]) -> None:
-        """The trainer has evaluated."""
-        self._pending |= self._metrics.evaluated(metrics)
+    def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """The trainer has evaluated. Returns what it measured, as it is published."""
+        measured = self._metrics.evaluated(metrics)
+        self._pending |= measured
         self._last.update(self._pending)
+        return measured
 
     def end_step(self, step: StepEnd) -> None:
         step.known.update(self._pending)

@@ -30,6 +30,32 @@ def sharded(model: torch.nn.Module) -> str:
     )
 
 
+def best_fits(model: torch.nn.Module, snapshots: int) -> bool:
+    """Whether the best weights, and at the end the last ones, have room beside so many snapshots for rollback. A model
+    of which there are none, as it is too large for them, has the whole limit for these two."""
+    beside = snapshots * size(model)
+    return (beside if beside <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
+
+
+class WeightCopies:
+    """Copies of the weights that train alone, in the CPU's memory, and the way back."""
+
+    def __init__(self, model: torch.nn.Module, moved: Callable[[], object] = lambda: None) -> None:
+        """`moved` is called when the weights were put back."""
+        self._model, self._moved = model, moved
+
+    def take(self) -> dict[str, Any]:
+        return {
+            name: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+            for name, value in that_train(self._model).items()
+        }
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state, strict=False)
+        self._moved()
+
+
 class LoopSnapshot:
     """Copies of a loop's state, and the way back."""
 

@@ -14,15 +14,18 @@ LEAST_EXAMPLES = 8
 def reading(examples: Sequence[float], control: Sequence[float], sign: int) -> ArmReading:
     """What one arm's `examples` say beside the control's. `sign`: +1 where up is better. An example that is not finite
     in one of the two makes the arm's gain not finite, in that arm's disfavour; none is left out, or the mean would be
-    of other examples."""
+    of other examples. Where both arms have such an example nothing is measured."""
     mean, error = _mean(examples)
     if len(examples) != len(control):
         why = f"it was read on {len(examples)} examples, and the control on {len(control)}"
         return ArmReading(mean=mean, error=error, examples=len(examples), reason=why)
     gain, noise = _mean([sign * (one - other) for one, other in zip(examples, control, strict=True)])
     broken, whole = not math.isfinite(mean), all(map(math.isfinite, control))
+    if broken and not whole:
+        why = "neither it nor the control has a finite reading of every example"
+        return ArmReading(mean=mean, error=error, examples=len(examples), reason=why)
     if broken or not whole:
-        gain, noise = (0.0 if broken and not whole else -math.inf if broken else math.inf), 0.0
+        gain, noise = -math.inf if broken else math.inf, 0.0
     return ArmReading(mean=mean, error=error, examples=len(examples), gain=gain, noise=noise)
 
 

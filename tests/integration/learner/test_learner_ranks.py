@@ -296,3 +296,12 @@ def test_a_rate_is_read_back_on_all_at_the_same_step(cases: list[dict[str, Any]]
 def test_the_mean_is_over_the_ranks_that_measured(cases: list[dict[str, Any]]) -> None:
     """A NaN anywhere is one: that rank's gradient is in everybody's step."""
     assert cases[0]["each_measures"]["seen"] == [{"loss": "2.0", "own": "0.0", "eval/loss": "5.0"}, {"loss": "nan"}]
+
+
+def test_all_ranks_end_with_the_same_weights(cases: list[dict[str, Any]]) -> None:
+    """By the mean of their readings; where one of them cannot read, with the last."""
+    assert alike(cases, "all_end_with_the_best", "weights") == [[2, 3]]
+    (status, why), (failed, reason) = cases[0]["all_end_with_the_best"]["said"]
+    assert (status, failed) == ("applied", "rejected")
+    assert why == "the weights of step 2 are put back: eval/loss 0.6333, 1.267 at step 3"
+    assert "those of step 2 failed: " in reason and "the file is not on this machine" in reason

@@ -176,6 +176,23 @@ def test_an_arm_that_learns_is_told_of_other_training_families_only(tmp_path: Pa
         gym(tmp_path, arms=["learner"])
 
 
+def test_where_several_tasks_are_played_it_is_told_of_the_other_tasks_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Learner.taught.clear()
+    asked: dict[str, Any] = {"arms": ["telling", "learner", "rule.*"], "tasks": ["*"], "resume": tmp_path / "six"}
+    asked["families"] = ["line.too_high", "line.plain", "line.elsewhere"]
+    assert gym(tmp_path, **asked) == 0
+    assert sorted(map(len, Learner.taught)) == [1, 1, 2], "by line.elsewhere, and by the two of pretraining"
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["tasks"]) == set(found["leave_one_task_out"]) == {"pretraining", "images"}
+    assert found["not_developed_on"]["tasks"] == ["images"]
+    assert gym(tmp_path, as_json=False, subject="telling", **asked) == 0
+    said = capsys.readouterr().out
+    assert "tasks the agents were not developed on" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_a_failed_episode_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProcessError, match=r"2 episodes failed.*arm failing: RuntimeError: no such luck"):
         gym(tmp_path, arms=["failing", "nothing"])

@@ -16,9 +16,10 @@ from tests.support.gym_line import NotANumber as NaN
 
 from oven_bench.fixed_rules import Change
 from oven_bench.gym import episode_schedule
-from oven_bench.gym.arm import Arm
+from oven_bench.gym.arm import Arm, KeepingBest
 from oven_bench.gym.arms.auto_rate import AUTOLRS, STAGE, TRIED, Stages
 from oven_bench.gym.arms.best_checkpoint import BEST_CHECKPOINT
+from oven_bench.gym.arms.controller import MeshArm
 from oven_bench.gym.arms.not_a_number import NOT_A_NUMBER
 from oven_bench.gym.arms.remedy_on_alarm import NOTHING, fixed_rules
 from oven_bench.gym.episode import Ended, run, run_id
@@ -60,6 +61,7 @@ class Heard:
 
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
+        self.keeps_best = isinstance(arm, KeepingBest) and arm.keeps_best
         self.heard: list[LearnerMessage] = []
 
     def link(self, run: str, rng: Random) -> Link:
@@ -165,6 +167,31 @@ def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> Non
     assert row.loss == min(readings) < row.nothing
     untouched = better.play(BEST_CHECKPOINT)
     assert (untouched.interventions, untouched.loss) == (0, untouched.nothing)
+
+
+def test_the_controller_is_announced_the_choice_of_the_end_and_a_rule_is_not() -> None:
+    def announced(arm: Arm) -> set[str]:
+        heard = Heard(arm)
+        played(BadStretch, heard, alone(BadStretch))
+        return {spec.name for message in heard.heard if isinstance(message, RunStarted) for spec in message.actuators}
+
+    assert "run.best" in announced(MeshArm("mesh", agents=("lr_cooldown",)))
+    assert "run.best" not in announced(NOTHING)
+
+
+def test_a_choice_for_the_end_leaves_an_episode_on_its_record_until_then() -> None:
+    """So that the arm costs no more than doing nothing, and its steps are those of the record."""
+
+    class Counted(Line):
+        calls = 0
+
+        def train_step(self, fault: Fault | None = None) -> dict[str, float]:
+            Counted.calls += 1
+            return super().train_step(fault)
+
+    case = episode_schedule.drawn(TooLow, SEED)
+    ended = run(Counted("pretraining", SEED), case, BEST_CHECKPOINT, alone(TooLow))
+    assert ended.interventions == 0 and Counted.calls == 0
 
 
 def test_rates_are_tried_stage_by_stage_and_their_branches_are_charged() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from oven_bench.gym.arms.controller import (
     MESH,
     MESH_KG,
     MESH_SHUFFLED,
+    MESH_TRIALS,
     WITHHELD,
     LearntArm,
     MeshArm,
@@ -130,6 +132,8 @@ def test_the_rules_are_the_products_but_for_the_controls() -> None:
     assert rules(MESH) == given
     withheld = MeshArm("a", control_share=WITHHELD)
     assert rules(withheld) == given.model_copy(update={"control_share": WITHHELD})
+    assert rules(MESH_TRIALS) == given.model_copy(update={"trials": "all"})
+    assert rules(replace(MESH_TRIALS, tries="risky")) == given, "the product's default"
 
 
 def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> None:

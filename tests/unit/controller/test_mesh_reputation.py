@@ -2,9 +2,10 @@
 
 import math
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_controller.mesh.effect import effect, median, sigma
@@ -54,6 +55,7 @@ def test_being_right_pays_and_being_wrong_costs_more_the_surer(confidence: float
     assert merit("propose", confidence, 0.5) <= 0, "nobody gains by what says nothing"
 
 
+@example({"a": 1.4e308}, set(), {"a": 1.0}, Random(1))
 @given(st.dictionaries(names, st.floats()), st.sets(names), st.dictionaries(names, st.floats(-1, 1)), st.randoms())
 def test_reputations_stay_in_bounds_whatever_the_order(
     given: object, known: set[str], merits: object, random: object

@@ -1,12 +1,15 @@
 """The run in lines and in `status`: advice, withheld controls, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
+from typing import Any
 
-from tests.support.mesh_log import LR, NOON, RUN, Log, event
+from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
 
+from oven_controller.cli.explain import lines as explained
+from oven_controller.log.explanation import Explanations
 from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine, Receipt
+from oven_controller.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
 from oven_controller.stack.line_output import Headless
 
 
@@ -209,3 +212,43 @@ def test_the_lines_of_a_run_name_its_target_and_another_training_has_its_own() -
     said = lines(log.events)
     assert any(line.startswith("step") and "eval/reward 0.750" in line for line in said)
     assert "eval/reward 0.250 at the start, 0.750 last; its end was not logged" in said
+
+
+BEST = ActuatorSpec(name="run.best", kind="choice", choices=("last", "best"), value="last", effect="at_end")
+WHY = "the weights of step 180 are put back: eval/loss 1.92, 2.31 at step 240"
+
+
+def ended_with_its_best(**rules: Any) -> Log:
+    log = Log()
+    log.start(specs=(*SPECS, BEST), reading="eval/loss", **rules)
+    log.join("amy", moves=("run.best",), speciality=("run.best",))
+    log.tick(3)
+    log.propose("amy", "best", "run.best")
+    log.receipt(log.last)
+    word = Receipt(
+        **log.stamp(), actuator="run.best", status="applied", before="best", after="best", tick=9, step=240, reason=WHY
+    )
+    log.put("receipt", word)
+    log.tick(60)
+    log.end()
+    return log
+
+
+def test_which_weights_a_run_ended_with_is_a_sentence_everywhere() -> None:
+    log = ended_with_its_best()
+    assert view(log).ended_with == WHY and view(log).knobs["run.best"] == "best"
+    said = lines(log.events)
+    assert f"receipt  run.best applied at step 240: {WHY}" in said
+    assert "decisions: 1 adopted, 0 rejected; receipts: 1 applied" in said
+    seen = Explanations()
+    for entry in log.events:
+        seen.feed(entry)
+    found = seen.find("run.best")
+    assert found is not None and found.receipt is not None and found.receipt.decision_id
+    assert f"later: applied at step 240: {WHY}" in explained(found)
+
+
+def test_a_choice_for_the_end_is_no_intervention_and_is_neither_withheld_nor_tried_nor_scored() -> None:
+    log = ended_with_its_best(control_share=1.0, max_interventions=0, trials="all")
+    assert (log.last.verdict, log.last.target, log.last.snapshot_first) == ("adopted", "", False)
+    assert log.outcomes == [] and not log.trials and log.mesh.state.effective["run.best"] == "best"

@@ -230,7 +230,7 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
     knobs = {spec.name: spec for spec in started.actuators}
     assert {"optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "data.mixture", "data.skip", "run.hold",
             "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback",
-            "run.evaluate"} == set(knobs)  # fmt: skip
+            "run.evaluate", "run.best"} == set(knobs)  # fmt: skip
     assert knobs["optimizer.weight_decay"].value == 0.1 and knobs["data.mixture"].choices in (
         ("one", "two"),
         ("two", "one"),

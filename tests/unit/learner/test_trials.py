@@ -137,6 +137,24 @@ def test_of_several_arms_the_best_is_kept_and_two_copies_are_held() -> None:
     assert statuses[f"d{ended.kept - 1}-optimizer.lr_scale"] == "applied" and len(statuses) == 3
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_whichever_arm_is_kept_the_run_is_as_if_its_change_had_been_made_at_once(place: int) -> None:
+    """The best of them in each place; the others harm."""
+    best: dict[str, Any] = {"grad.clip": 5.0, "optimizer.lr_scale": 0.2}
+    arms: list[dict[str, Any]] = [{"optimizer.lr_scale": 50.0}, {"run.rollback": 2, "optimizer.lr_scale": 20.0}]
+    arms.insert(place - 1, best)
+    run = Run(TrialLink(order(12, *arms, steps=5, margin=0.0)))
+    link = TrialLink()
+    link.incoming.extend(decision(name, value, number=n, apply_at=13) for n, (name, value) in enumerate(best.items()))
+    direct = Run(link)
+    (ended,) = run.link.ended()
+    assert ended.kept == place, ended
+    assert run.bits() == direct.bits() and run.losses() == direct.losses()
+    statuses = {receipt.decision_id[:2]: receipt.status for receipt in run.link.receipts()}
+    assert statuses == {f"d{n}": "applied" if n == place - 1 else "skipped" for n in range(3)}
+    assert run.computed == STEPS + ended.extra
+
+
 @pytest.mark.parametrize("said", ["hold", "stop", "set"])
 @pytest.mark.parametrize("at", [1, 4, 5, 6, 9, 10, 13])
 def test_an_operators_word_ends_the_trial_and_the_control_goes_on(plain: Run, said: str, at: int) -> None:
@@ -193,6 +211,9 @@ def test_a_branch_that_is_not_finite_loses(broken: set[int], kept: int) -> None:
     run = Run(TrialLink(order(6, {"optimizer.lr_scale": 0.5})), wrapped)
     (ended,) = run.link.ended()
     assert ended.kept == kept
+    arm = ended.arms[1]
+    measured = None if broken == {0, 1} else math.inf if kept else -math.inf
+    assert arm.gain == measured and bool(arm.reason) == (measured is None)
 
 
 def test_what_fails_on_the_way_gives_up_the_trial_and_never_the_training(plain: Run) -> None:

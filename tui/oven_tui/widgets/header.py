@@ -77,6 +77,8 @@ class Header(Lines):
             words += f"  {1 / self.view.pace_s:.3g}/s"
         if run.held:
             words += f"  held: {run.held}"
+        if run.ended_with:
+            words += f"  {run.ended_with}"
         if (trial := run.trials.open) is not None:
             words += f"  {trial.progress}"
         right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []

@@ -5,28 +5,28 @@ from __future__ import annotations
 from random import Random
 from typing import ClassVar
 
-from oven_bench.fixed_rules import Alone, RuleLink
-from oven_bench.gym.best_copy import RESTORE_BEST
-from oven_controller.protocol.messages import Observation
-from oven_learner.link.base import Link, Make
-from oven_learner.testing import decision
+from oven_bench.fixed_rules import Change, RuleLink
+from oven_controller.protocol.actions import BEST
+from oven_controller.protocol.messages import Observation, RunStarted
+from oven_learner.client.best_weights import WITH_BEST
+from oven_learner.link.base import Link
 
 
-class AtTheEnd(RuleLink):
-    """Changes nothing until the episode's last step is done, and then asks for the best copy."""
+class EndsWithBest:
+    """A rule that asks for the best weights at once, and for nothing else."""
+
+    name = "best_checkpoint"
 
     def __init__(self) -> None:
-        super().__init__(Alone())
-        self._tick = 0
+        self._asked = False
 
-    def send(self, make: Make, *, droppable: bool = False) -> None:
-        message = make()
-        if isinstance(message, Observation):
-            self._tick = message.tick
-        super().send(lambda: message, droppable=droppable)
+    def start(self, run: RunStarted) -> None: ...
 
-    def last_decision(self) -> None:
-        self._inbox.append(decision(RESTORE_BEST, None, apply_at=self._tick + 1))
+    def look(self, observation: Observation) -> list[Change]:
+        if self._asked:
+            return []
+        self._asked = True
+        return [(BEST, WITH_BEST)]
 
 
 class BestCheckpoint:
@@ -36,7 +36,7 @@ class BestCheckpoint:
     keeps_best: ClassVar[bool] = True
 
     def link(self, run: str, rng: Random) -> Link:
-        return AtTheEnd()
+        return RuleLink(EndsWithBest())
 
 
 BEST_CHECKPOINT = BestCheckpoint()

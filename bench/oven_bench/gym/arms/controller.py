@@ -23,6 +23,8 @@ from oven_controller.stack.kg_rules import merged
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""
 
+Tries: TypeAlias = Literal["", "risky", "unsure", "all"]
+
 SHUFFLES = 8
 """Permuted graphs that the control draws from: one alone may be lucky."""
 WITHHELD = 0.1
@@ -38,21 +40,24 @@ class MeshArm:
     prior: Literal["none", "graph", "shuffled"] = "none"
     control_share: float = 0.0
     autonomy: Autonomy = "auto"
-    tries: bool = False
-    """Whether every change is tried on a branch first (rules.trials)."""
+    tries: Tries = ""
+    """Which changes are tried on a branch first (rules.trials). Empty: the learner makes no trials."""
+    keeps_best: ClassVar[bool] = True
 
     def link(self, run: str, rng: Random) -> LoopLink:
         """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
         shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
         ask = None if self.prior == "none" else prior(shuffled)
-        return _link(run, self.agents, ask, self.control_share, self.autonomy, tries=self.tries)
+        return controller_link(run, self.agents, ask, self.control_share, self.autonomy, self.tries)
 
 
 class LearntArm:
-    """With a prior that knows how the same controller's changes went in the episodes of other families."""
+    """With a prior that knows how the same controller's changes went in the episodes of other families, of other tasks
+    where several were played."""
 
     name: ClassVar[str] = "mesh+kg.learnt"
     learns_from: ClassVar[str] = "mesh+kg"
+    keeps_best: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._posteriors: bytes | None = None
@@ -67,15 +72,17 @@ class LearntArm:
             raise ConfigError(
                 f"{self.name} has learnt nothing yet; run {self.learns_from} first and give it to learn()"
             )
-        return _link(run, None, prior(None, self._posteriors))
+        return controller_link(run, None, prior(None, self._posteriors))
 
 
 MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
-MESH_TRIALS = MeshArm("mesh+trials", tries=True)
-MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries=True)
-MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries=True)
+MESH_TRIALS = MeshArm("mesh+trials", tries="all")
+MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries="all")
+MESH_KG_RISKY_TRIALS = MeshArm("mesh+kg+trials.risky", prior="graph", tries="risky")
+"""The product's default for a run that can make trials."""
+MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries="all")
 MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
 
 
@@ -84,14 +91,15 @@ def alone(agent: str) -> MeshArm:
     return MeshArm(f"agent.{agent}", (agent,))
 
 
-def _link(
+def controller_link(
     run: str,
     agents: tuple[str, ...] | None,
     ask: Ask | None,
     control_share: float = 0.0,
     autonomy: Autonomy = "auto",
-    tries: bool = False,
+    trials: Tries | Literal["off"] = "",
 ) -> LoopLink:
+    """A mesh with these installed agents, None: all; `trials`: the rule, empty: as the client announces it."""
     members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
 
     def rules(announced: Rules) -> Rules:
@@ -99,8 +107,8 @@ def _link(
         the run's rules."""
         trusting = announced.trusting(member.name for member in members)
         update: dict[str, object] = {"autonomy": autonomy, "control_share": control_share}
-        if tries:
-            update["trials"] = "all"
+        if trials:
+            update["trials"] = trials
         given = trusting.model_copy(update=update)
         return given if ask is None else merged(given, _known(ask))
 

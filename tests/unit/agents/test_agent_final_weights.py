@@ -1,0 +1,146 @@
+"""The agent that asks for the best weights at the end: on made-up readings, and on the noise that it has to stand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.support import runs
+
+from oven_agents.shipped.final_weights import FinalWeights
+from oven_agents.stats.robust_statistics import bending_noise
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    Horizon,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
+
+KNOB = ActuatorSpec(name="run.best", kind="choice", choices=("last", "best"), value="last", effect="at_end")
+LEARNT = (0.44, 0.54, 0.61, 0.68, 0.74, 0.79, 0.82, 0.84)
+LENGTH = 1000
+"""Ticks of the made-up runs."""
+
+
+def run(value: str = "last") -> RunStarted:
+    made = runs.grpo()
+    return made.model_copy(update={"actuators": (*made.actuators, KNOB.model_copy(update={"value": value}))})
+
+
+def read(values: Sequence[float], last: int = LENGTH - 50, every: int = 50) -> list[Observation]:
+    """The newest reading at tick `last`."""
+    first = last - every * (len(values) - 1)
+    return [runs.seen(first + every * at, {"reward": 0.7, "eval/accuracy": value}) for at, value in enumerate(values)]
+
+
+def votes(events: Sequence[Observation | Receipt], of: RunStarted | None = None) -> list[Vote]:
+    return runs.votes(FinalWeights(), of or run(), events)
+
+
+def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() -> None:
+    [vote] = votes(read([*LEARNT, 0.6, 0.62]))
+    assert (vote.actuator, vote.value, vote.stance, vote.tick) == ("run.best", "best", "propose", LENGTH - 50)
+    assert vote.rationale.startswith("eval/accuracy was 0.84 at its best and is 0.62 now")
+    assert (vote.target, vote.horizon, vote.expected_change) == ("", 0, 0.0), "no metric can show it"
+    assert 0.65 <= vote.confidence < 1
+
+
+def test_a_metric_that_is_better_down_is_quoted_as_it_was_published() -> None:
+    made = runs.pretraining()
+    made = made.model_copy(update={"actuators": (*made.actuators, KNOB)})
+    events = [
+        runs.seen(100 * at, {"loss": 2.0, "eval/loss": value})
+        for at, value in enumerate((4.0, 3.4, 3.0, 2.7, 2.5, 2.4, 2.35, 2.9, 3.0), start=1)
+    ]
+    [vote] = votes(events, made)
+    assert vote.rationale.startswith("eval/loss was 2.35 at its best and is 3 now")
+
+
+@pytest.mark.parametrize(
+    ("values", "last"),
+    [
+        ((*LEARNT, 0.86, 0.87), 950),
+        ((*LEARNT, 0.83, 0.84), 950),
+        ((*LEARNT, 0.86, 0.60), 950),
+        ((*LEARNT, 0.60, 0.86), 950),
+        ((*LEARNT, 0.60, 0.62), 740),
+        ((0.44, 0.5, 0.55, 0.6, 0.64, 0.3, 0.3), 950),
+    ],
+    ids=["improves", "within the noise", "one reading", "recovers", "too early", "too few readings"],
+)
+def test_it_is_silent(values: Sequence[float], last: int) -> None:
+    assert votes(read(values, last)) == []
+
+
+def test_weights_without_a_number_are_below_any() -> None:
+    [vote] = votes(read([math.nan, *LEARNT[:3], math.nan, math.nan]))
+    assert vote.rationale.startswith("eval/accuracy was 0.61 at its best and is nan now")
+    assert votes(read([*LEARNT, math.nan])) == votes(read([math.nan, math.nan])) == []
+
+
+def test_a_reading_that_a_rollback_threw_away_counts() -> None:
+    """Its weights are kept all the same."""
+    thrown = read([*LEARNT, 0.6], last=850)
+    back = runs.receipt(851, "run.rollback", 850.0, 650.0)
+    then = [runs.seen(tick, {"eval/accuracy": 0.62}, step=tick - 200) for tick in (900, 950)]
+    assert [vote.tick for vote in votes([*thrown, back, *then])] == [900, 950], "nothing of it is carried out here"
+
+
+def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
+    fallen = [*LEARNT, 0.6, 0.62, 0.61, 0.6]
+    assert votes(read(fallen), run("best")) == []
+    events = read(fallen)
+    back = Receipt(
+        incarnation=1, n=1, decision_id="1", actuator="run.best", status="applied", before="best", after="last",
+        tick=events[7].tick, step=events[7].step,
+    )  # fmt: skip
+    assert votes([*events[:9], back, *events[9:]]) == []
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({"actuators": ()}, "the run announces none of run.best"),
+        ({"metrics": ()}, "no metric is announced as held out with a direction"),
+        ({"horizon": Horizon()}, "the run announces no end"),
+    ],
+)
+def test_it_says_why_it_cannot_fire(update: dict[str, object], words: str) -> None:
+    assert FinalWeights().cannot_fire(run()) is None
+    why = FinalWeights().cannot_fire(run().model_copy(update=update))
+    assert why is not None and why.startswith(words)
+
+
+def asked(shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int) -> float:
+    """The share of runs with so many readings in which it would speak."""
+    agent, draw, spoke = FinalWeights(), random.Random(f"{count}"), 0
+    for _ in range(runs):
+        values = [shape(at / count) + noise(draw) for at in range(count)]
+        spoke += any(agent.lost(values[:until]) is not None for until in range(math.ceil(0.75 * count) + 1, count + 1))
+    return spoke / runs
+
+
+def normal(draw: random.Random) -> float:
+    return draw.gauss(0, 1)
+
+
+@pytest.mark.parametrize("count", [10, 30])
+def test_noise_alone_rarely_asks_and_harm_does(count: int) -> None:
+    def learns(part: float) -> float:
+        return 20 * (1 - math.exp(-5 * part))
+
+    assert asked(learns, normal, count, 1000) <= 0.01
+    assert asked(lambda _: 0.0, normal, count, 1000) <= 0.05
+    if count == 30:
+        assert asked(lambda part: learns(part) - (8 if part > 0.8 else 0), normal, count, 300) >= 0.85
+
+
+def test_the_noise_of_readings_is_told_whatever_their_slow_trend() -> None:
+    draw = random.Random(3)
+    values = [at + 0.01 * at * at + draw.gauss(0, 2.0) for at in range(400)]
+    assert bending_noise(values) == pytest.approx(2.0, rel=0.15)
+    assert bending_noise([1.0, 5.0]) == 0.0 and bending_noise([1.0, 3.0, 5.0, 7.0]) == 0.0

@@ -1,0 +1,173 @@
+"""The weights that a run ends with: which copy is kept, and whether it is put back at the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.client.best_weights import BestWeights
+from oven_learner.optim import snapshot
+
+READINGS = st.floats(-10, 10) | st.just(math.nan) | st.just(math.inf)
+
+
+@dataclass
+class Model:
+    """One weight, and what reads of each value that it may have."""
+
+    weight: int = 0
+    reads: dict[int, float] = field(default_factory=dict)
+    fails_at: frozenset[int] = frozenset()
+    read: list[int] = field(default_factory=list)
+
+    def take(self) -> int:
+        return self.weight
+
+    def restore(self, weight: int) -> None:
+        self.weight = weight
+
+    def measure(self) -> float:
+        self.read.append(self.weight)
+        if self.weight in self.fails_at:
+            raise ValueError("no generation\nafter weights of NaN")
+        return self.reads[self.weight]
+
+    def best(self, better: Literal["up", "down"] = "down", **more: Any) -> BestWeights:
+        spec = MetricSpec(name="eval/loss", better=better, held_out=True)
+        return BestWeights(spec, **({"take": self.take, "restore": self.restore, "read": self.measure} | more))
+
+
+def trained(model: Model, best: BestWeights, *readings: float) -> None:
+    """One evaluation per step; the weight is the step's number."""
+    for step, reading in enumerate(readings, start=1):
+        model.weight = step
+        model.reads.setdefault(step, reading)
+        best.evaluated(step, step, {"eval/loss": reading})
+
+
+def test_the_best_weights_are_put_back_where_they_still_read_better() -> None:
+    model = Model()
+    best = model.best()
+    trained(model, best, 3.0, 2.0, 2.5)
+    assert model.read == [], "nothing is evaluated for its sake before the end"
+    applied, metrics = best.end(3, 3)
+    assert (applied.status, model.weight, metrics) == ("applied", 2, {"eval/loss": 2.0})
+    assert applied.reason == "the weights of step 2 are put back: eval/loss 2, 2.5 at step 3"
+    assert applied.before == applied.after == best.ends_with, "the knob keeps its value"
+
+
+@pytest.mark.parametrize("then", [2.5, 2.6, math.nan, math.inf])
+def test_the_last_weights_stay_where_the_best_ones_do_not_read_better_again(then: float) -> None:
+    model = Model(reads={2: then})
+    best = model.best()
+    trained(model, best, 3.0, 2.0, 2.5)
+    applied, metrics = best.end(3, 3)
+    assert (applied.status, model.weight, metrics) == ("noop", 3, {})
+    assert applied.reason == f"the last weights stay: eval/loss 2.5, {then:.4g} at step 2"
+
+
+def test_where_the_last_evaluation_was_the_best_nothing_is_read() -> None:
+    model = Model()
+    best = model.best("up")
+    trained(model, best, 1.0, 0.5, 2.0)
+    applied, _ = best.end(3, 3)
+    assert (applied.status, applied.reason) == ("noop", "the last weights are the best: eval/loss 2")
+    assert (model.weight, model.read) == (3, [])
+
+
+def test_a_rollback_in_the_tick_of_the_best_reading_leaves_other_weights() -> None:
+    model = Model(reads={9: 4.0})
+    best = model.best()
+    trained(model, best, 3.0, 2.0)
+    model.weight = 9
+    applied, _ = best.end(2, 1)
+    assert (applied.status, model.weight) == ("applied", 2)
+
+
+def test_without_a_reading_the_last_weights_stay() -> None:
+    model = Model()
+    best = model.best()
+    trained(model, best, math.nan, math.inf)
+    best.evaluated(3, 3, {"eval/other": 1.0})
+    applied, _ = best.end(4, 4)
+    assert (applied.status, applied.reason) == ("noop", "no evaluation has read eval/loss: the last weights stay")
+
+
+@pytest.mark.parametrize(("fails", "words"), [(3, "which could not be read: "), (2, "those of step 2 failed: ")])
+def test_an_evaluation_that_fails_is_said_and_the_last_weights_stay(fails: int, words: str) -> None:
+    model = Model(fails_at=frozenset({fails}))
+    best = model.best()
+    trained(model, best, 3.0, 2.0, 2.5)
+    applied, metrics = best.end(3, 3)
+    assert (applied.status, model.weight, metrics) == ("rejected", 3, {})
+    assert words in applied.reason and "no generation" in applied.reason and "\n" not in applied.reason
+
+
+def test_last_weights_without_a_number_are_worse_than_any() -> None:
+    model = Model()
+    best = model.best()
+    trained(model, best, 3.0, 2.0, math.nan)
+    assert best.end(3, 3)[0].status == "applied" and model.weight == 2
+
+
+def test_where_no_copy_can_be_taken_training_continues_and_the_older_one_counts() -> None:
+    model = Model(reads={3: 9.0})
+    best = model.best(take=lambda: model.take() if model.weight != 2 else 1 // 0)
+    trained(model, best, 3.0, 2.0)
+    model.weight = 3
+    applied, _ = best.end(3, 3)
+    assert (applied.status, model.weight) == ("applied", 1)
+
+
+@given(st.lists(READINGS, min_size=1, max_size=12), st.sampled_from(["up", "down"]))
+def test_a_run_never_ends_worse_than_its_last_weights(readings: list[float], better: Literal["up", "down"]) -> None:
+    model = Model()
+    best = model.best(better)
+    trained(model, best, *readings)
+    applied, metrics = best.end(len(readings), len(readings))
+    finite = [reading for reading in readings if math.isfinite(reading)]
+    kept = readings[model.weight - 1]
+    assert kept == (min if better == "down" else max)(finite) if finite else model.weight == len(readings)
+    assert (applied.status == "applied") == bool(metrics) == (model.weight != len(readings))
+
+
+def test_the_knob_is_a_choice_that_shows_at_the_end() -> None:
+    knobs, best = Actuators(), Model().best()
+    best.announce(knobs)
+    spec = knobs.spec("run.best")
+    assert (spec.kind, spec.choices, spec.effect) == ("choice", ("last", "best"), "at_end")
+    assert not (spec.intervenes or spec.has_outcome or spec.moves_weights or spec.risky)
+    applied = knobs.apply("run.best", "best")
+    assert (applied.status, applied.before, applied.after, best.ends_with) == ("applied", "last", "best", "best")
+    assert knobs.apply("run.best", "first").status == "rejected"
+
+
+def test_a_copy_is_of_what_trains_and_its_buffers_on_the_cpu() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[0].requires_grad_(False)
+    moved: list[int] = []
+    copies = snapshot.WeightCopies(model, lambda: moved.append(1))
+    state = copies.take()
+    assert not any(name.startswith("0.") for name in state) and "1.running_mean" in state
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            value.add_(1)
+    copies.restore(state)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], before[name] + name.startswith("0.")) for name in before) and moved == [1]
+
+
+def test_copies_fit_beside_the_snapshots_or_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
+    for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
+        monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
+        assert snapshot.best_fits(model, snapshots) is fits, limit

@@ -75,8 +75,8 @@ def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_
     assert not left and len(gone) == len(family) and not run.locked()
     assert replay(oven.events(run.run), run.run).same
 
-    process = script(oven, STEPS="60")
-    oven.until(process, ": teacher small → big at step")
+    process = script(oven, STEPS="600")
+    oven.until(process, "registered while training")
     stack = psutil.Process(Home(oven.home).find(None, running=True).info().pid)
     stack.send_signal(signal.SIGKILL)
     said, _ = process.communicate(timeout=100)

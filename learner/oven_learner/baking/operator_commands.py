@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError, OvenError
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import OperatorCommand, Receipt, RunStarted
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches, connected
@@ -39,17 +41,28 @@ def said(folder: Path, after: int, limit_s: float = ANSWER_S, **command: Any) ->
 
 
 async def _said(run: RunFolder, after: int, order: OperatorCommand, limit_s: float) -> Result:
-    async with asyncio.timeout(limit_s):
-        await _announced(run, after)
+    await _logged(run, after, lambda body: isinstance(body, RunStarted), limit_s)
     return await carried_out(run, order, limit_s)
 
 
-async def _announced(run: RunFolder, after: int) -> None:
-    """When the log has the announcement of the training that began after a sequence."""
-    async with connected(run, "operator") as bus:
+def offered(folder: Path, after: int, actuator: str, choice: str, limit_s: float = ANSWER_S) -> None:
+    """Wait until the log has the announcement of an actuator's choice. Raises TimeoutError."""
+
+    def is_it(body: object) -> bool:
+        return (
+            isinstance(body, ActuatorAnnounced) and body.actuator.name == actuator and choice in body.actuator.choices
+        )
+
+    with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
+        thread.submit(lambda: asyncio.run(_logged(RunFolder(folder), after, is_it, limit_s))).result()
+
+
+async def _logged(run: RunFolder, after: int, is_it: Callable[[object], bool], limit_s: float) -> None:
+    """When the log has such a message after a sequence."""
+    async with asyncio.timeout(limit_s), connected(run, "operator") as bus:
         while True:
             async for batch in batches(bus, run.run, after):
-                if any(isinstance(event.body, RunStarted) for event in batch):
+                if any(is_it(event.body) for event in batch):
                     return
                 after = batch[-1].seq
             await asyncio.sleep(AGAIN_S)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from oven_controller.errors import ConfigError, UnknownNameError
@@ -162,6 +163,7 @@ class Oven:
             add()
         else:
             self._training.between_steps(add, ANSWER_S)
+            operator_commands.offered(*self._place_in_log(), TEACHER, config.name)
 
     def attach_to_model(self, model: Any) -> None:
         """Set `model.teacher`, the active one, or None."""
@@ -200,7 +202,10 @@ class Oven:
             raise ConfigError(f"training has not begun: {command['action']} has nothing to act on yet")
         if not self.began.wait(ANSWER_S):
             raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so nothing is said to it")
+        return operator_commands.said(*self._place_in_log(), **command)
+
+    def _place_in_log(self) -> tuple[Path, int]:
+        """The run's folder, and a sequence of the log before this training's announcement."""
         client = self._training.client
         assert client is not None  # it has announced the training
-        folder = operator_commands.folder_of(self.folder, self.run_name)
-        return operator_commands.said(folder, client.began_after, **command)
+        return operator_commands.folder_of(self.folder, self.run_name), client.began_after

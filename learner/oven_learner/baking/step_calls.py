@@ -10,7 +10,7 @@ from oven_controller.errors import ConfigError
 
 
 class StepCalls:
-    """Whoever asks waits; the training makes the calls when a step is through."""
+    """The thread that asks waits; the training makes the calls when a step is through."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[Callable[[], object], Future[object]]] = queue.SimpleQueue()

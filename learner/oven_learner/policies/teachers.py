@@ -56,8 +56,7 @@ class PolicyTeachers:
         self._active = self._active or name
 
     def register(self, config: TeacherConfig) -> None:
-        """`add` the policy that a config holds. Raises ConfigError for one that is no Policy, or whose trajectories are
-        of other dimensions than the config says."""
+        """`add` the policy that a config holds. Raises as `policy_of` does."""
         self.add(config.name, policy_of(config))
 
     @property

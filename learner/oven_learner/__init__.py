@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators as Actuators
+    from oven_learner.baking.one_call import bake as bake
+    from oven_learner.baking.oven import Oven as Oven
     from oven_learner.client.client import OvenClient as OvenClient
     from oven_learner.custom_loop import connect as connect
     from oven_learner.hf.attach import attach as attach
     from oven_learner.hf.callback import Attachment as Attachment
     from oven_learner.hf.knobs import Mixture as Mixture
+    from oven_learner.hf.prompts import PromptSource as PromptSource
     from oven_learner.rewards import Committee as Committee
     from oven_learner.rewards import ModelDescription as ModelDescription
     from oven_learner.rewards import convene as convene
@@ -25,8 +28,11 @@ _HOMES = {
     "Committee": "rewards",
     "Mixture": "hf.knobs",
     "ModelDescription": "rewards",
+    "Oven": "baking.oven",
     "OvenClient": "client.client",
+    "PromptSource": "hf.prompts",
     "attach": "hf.attach",
+    "bake": "baking.one_call",
     "connect": "custom_loop",
     "convene": "rewards",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
@@ -69,7 +69,8 @@ class _Knob:
 
 
 class Actuators:
-    """A registry. Names are dotted and unique; what is registered here is announced in RunStarted."""
+    """A registry. Names are dotted and unique; what is registered here is announced in RunStarted, and what
+    comes or changes later by `OvenClient.announce`."""
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
@@ -92,14 +93,7 @@ class Actuators:
         """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off. With a
         `proof` a change counts once it was used. `moves_own_metric`: a change moves the metric that would judge it, so
         that only held-out data can. `scales_rate`: it multiplies the learning rate."""
-        if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
-            raise ConfigError(
-                f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
-                + (", low > 0" if scale == "log" else "")
-            )
-        present = read()
-        if not low <= present <= high:
-            raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
+        _check_bounds(name, scale, low, high, read)
         spec = _announcement(
             name=name,
             kind="scalar",
@@ -169,6 +163,39 @@ class Actuators:
         """
         spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
         self._add(spec, lambda: None, run)  # type: ignore[arg-type]
+
+    def update(
+        self,
+        name: str,
+        *,
+        choices: Sequence[str] | None = None,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> None:
+        """Give a present actuator other choices or bounds; what is not given stays. A simplex has the components that
+        it reads now. Its kind stays what it is. In a running training `OvenClient.announce` then says so.
+
+        Raises UnknownNameError, and ConfigError, with nothing changed, where the present value would not fit, a choice
+        is there twice or is not a name, or the kind has no such limits.
+        """
+        old, present = self.spec(name), self.read(name)
+        if (choices is not None and old.kind != "choice") or (
+            (low is not None or high is not None) and old.kind != "scalar"
+        ):
+            given = "choices" if choices is not None else "bounds"
+            raise ConfigError(f"{name} is a {old.kind}, which has no {given} to change; {_REMEDY[old.kind]}")
+        new: dict[str, Any] = {}
+        if old.kind == "scalar":
+            new = {"low": old.low if low is None else low, "high": old.high if high is None else high}
+            _check_bounds(name, old.scale, new["low"], new["high"], lambda: float(present))  # type: ignore[arg-type]
+        elif old.kind == "choice" and choices is not None:
+            new = {"choices": _checked_choices(name, choices, str(present))}
+        elif old.kind == "simplex":
+            new = {"choices": tuple(present)}  # type: ignore[arg-type]
+        spec = _announcement(**{**{field: getattr(old, field) for field in ActuatorSpec.model_fields}, **new})
+        if old.kind != "action" and (problem := misfit(spec, present)):
+            raise ConfigError(f"{name} reads {present!r} now: {problem}; set it to a value that fits first")
+        self._knobs[name] = replace(self._knobs[name], spec=spec)
 
     def copy(self) -> Actuators:
         """The same knobs in its own registry: each training adds what it finds."""
@@ -242,8 +269,45 @@ class Actuators:
         proof: Proof | None = None,
     ) -> None:
         if spec.name in self._knobs:
-            raise ConfigError(f"the actuator {spec.name!r} is registered already; names are unique")
+            raise ConfigError(
+                f"the actuator {spec.name!r} is registered already; names are unique, and `update` gives one other "
+                "choices or bounds"
+            )
         self._knobs[spec.name] = _Knob(spec, read, write, proof)
+
+
+_REMEDY = {
+    "scalar": "give low and high",
+    "choice": "give choices",
+    "simplex": "its components are the names that it reads",
+    "action": "an action takes a number or nothing",
+}
+
+
+def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:
+    """Raises ConfigError where they are not a range, or the value lies outside; it is read only once they are one."""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
+        raise ConfigError(
+            f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
+            + (", low > 0" if scale == "log" else "")
+        )
+    present = read()
+    if not low <= present <= high:
+        raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
+
+
+def _checked_choices(name: str, choices: Sequence[str], present: str) -> tuple[str, ...]:
+    if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
+        raise ConfigError(f"{name}: the choices {choices!r} are not names; give a list of strings, none of them empty")
+    twice = sorted({choice for choice in choices if list(choices).count(choice) > 1})
+    if twice:
+        raise ConfigError(f"{name}: {', '.join(map(repr, twice))} is among the choices twice; give each once")
+    if present not in choices:
+        raise ConfigError(
+            f"{name} is {present!r} now, which is none of the choices {', '.join(choices) or '(none)'}; keep it among "
+            "them, or choose another value before it goes"
+        )
+    return tuple(choices)
 
 
 def _announcement(**said: Any) -> ActuatorSpec:

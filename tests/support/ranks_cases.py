@@ -9,6 +9,7 @@ import torch
 from tests.support.decisions import Model, decide
 
 from oven_controller.errors import RefusedError
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import LogMessage, MetricSpec, Observation, OperatorCommand, RunEnded, StepClosed
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
@@ -156,6 +157,19 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
     return case.end(case.steps(1))
 
 
+def an_actuator_is_announced(ranks: Ranks) -> dict[str, Any]:
+    """First on all alike; then with other bounds on rank 1."""
+    case = Case(ranks)
+    before = case.steps(2)
+    for high in (200.0, 300.0 + (ranks.index == 1)):
+        case.client.actuators.update("rate", high=high)
+        case.client.announce("rate")
+        before += case.steps(2)
+    case.say(decide(150.0))
+    said = [message.actuator.high for message in case.line.sent if isinstance(message, ActuatorAnnounced)]
+    return case.end(before + case.steps(2)) | {"announced": said}
+
+
 def in_lockstep(ranks: Ranks) -> dict[str, Any]:
     class Mesh(FakeLink):
         """Decides after each observation, and closes its tick two looks later."""
@@ -261,6 +275,7 @@ CASES = (
     a_rollback_fails_on_rank_2,
     rank_2_is_asked_to_end,
     held_and_resumed,
+    an_actuator_is_announced,
     in_lockstep,
     the_rate_is_read_back,
     each_measures,

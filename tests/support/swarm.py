@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -63,6 +63,8 @@ class Swarm:
         """The log so far, as one reader follows it."""
         self.clip = [1.0]
         self.learner: OvenClient | None = None
+        self.between_steps: deque[Callable[[], object]] = deque()
+        """What the training thread calls before its next step, each once."""
         self._stop = threading.Event()
         self._lives = 0
 
@@ -134,6 +136,8 @@ class Swarm:
 
         def train() -> None:
             while not self._stop.wait(1 / hz):
+                while self.between_steps:
+                    self.between_steps.popleft()()
                 learner.observe(learner.tick + 1, measured)
                 learner.poll()
 

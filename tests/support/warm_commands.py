@@ -20,7 +20,7 @@ IMPORTED = (
     "oven_controller.settings.model",
     "oven_controller.stack.dry_run",
     "oven_controller.stack.health",
-    "oven_controller.stack.operator_client",
+    "oven_controller.runs.operator_client",
     "oven_controller.stack.preflight_checks",
     "oven_controller.stack.up",
 )

@@ -24,6 +24,7 @@ from oven_controller.files import write_atomic
 from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.outputs import OUTPUTS
 from oven_controller.protocol import names
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
@@ -142,6 +143,10 @@ def _copy(
         body = event.body
         if isinstance(body, Malformed) or event.subject in mine or names.kind(event.subject) in OUTPUTS:
             continue
+        if isinstance(body, PromptsInjected):
+            continue  # no agent hears of it
+        if isinstance(body, ActuatorAnnounced) and found.start is not None:
+            found.start = with_announced(found.start, body)
         if not isinstance(body, RunStarted | RunEnded | Observation):
             found.others = True
             continue

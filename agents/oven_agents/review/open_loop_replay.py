@@ -21,8 +21,18 @@ from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.outputs import Output
 from oven_controller.protocol import names
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import BallotOpened, Decision, Observation, Receipt, RunStarted, Value, Vote
+from oven_controller.protocol.messages import (
+    BallotOpened,
+    Decision,
+    LogMessage,
+    Observation,
+    Receipt,
+    RunStarted,
+    Value,
+    Vote,
+)
 
 ROUNDS = 100
 """Times that agents may answer one another before the next event."""
@@ -106,10 +116,7 @@ class OpenLoopReplay:
             if heard.training != self._training:
                 self._columns.clear()
             self._training = heard.training
-            if heard.incarnation > 1:
-                self.changes.append((heard.tick, "the run was started again"))
-        elif isinstance(heard, Receipt) and heard.decision_id and heard.status == "applied":
-            self.changes.append((heard.tick, f"{heard.actuator} was changed"))
+        self._note_change(heard)
         if quiet:
             return
         if heard is not None:
@@ -118,6 +125,15 @@ class OpenLoopReplay:
         self._hear(outputs)
         if heard is not None or outputs:
             self._react(event)
+
+    def _note_change(self, heard: LogMessage | None) -> None:
+        match heard:
+            case RunStarted() if heard.incarnation > 1:
+                self.changes.append((heard.tick, "the run was started again"))
+            case ActuatorAnnounced():
+                self.changes.append((heard.tick, f"{heard.actuator.name} was announced anew"))
+            case Receipt(status="applied") if heard.decision_id:
+                self.changes.append((heard.tick, f"{heard.actuator} was changed"))
 
     def _react(self, event: Event) -> None:
         for _ in range(ROUNDS):

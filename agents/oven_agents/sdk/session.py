@@ -12,6 +12,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.window import Knob, WindowMaker, plain_window
 from oven_controller.mesh.actuator_values import show
 from oven_controller.mesh.change_requirements import change
+from oven_controller.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -87,14 +88,16 @@ class Session:
         Each subject's events come in order; between subjects they may overtake one another (each subscription has its
         own queue), so a receipt may come before its decision, and a decision before its ballot.
         """
-        if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
-            subject = "run" if isinstance(body, RunStarted | RunEnded) else body.type
+        if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
+            subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
             if (body.incarnation, body.n) <= self._latest.get(subject, (0, -1)):
                 return
             self._latest[subject] = (body.incarnation, body.n)
         match body:
             case RunStarted():
                 self._begin(body)
+            case ActuatorAnnounced():
+                self._anew(body)
             case RunEnded():
                 self._ballots.clear()
                 self._over = True
@@ -103,15 +106,18 @@ class Session:
             case Receipt():
                 self._take_receipt(body)
             case BallotOpened():
-                if body.id > self._seen:
-                    self._seen = body.id
-                    if body.id not in self._closed:
-                        self._ballots[body.actuator] = body
+                self._take_ballot(body)
             case Decision():
                 if body.id > self._decided:
                     self._take_decision(body)
             case _:
                 pass
+
+    def _take_ballot(self, ballot: BallotOpened) -> None:
+        if ballot.id > self._seen:
+            self._seen = ballot.id
+            if ballot.id not in self._closed:
+                self._ballots[ballot.actuator] = ballot
 
     def _take_receipt(self, receipt: Receipt) -> None:
         knob = self._knobs.get(receipt.actuator)
@@ -207,13 +213,31 @@ class Session:
                 self._apply_receipt(receipt)
         # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
         self._announce = True
-        if self._spent:
-            return
+        if not self._spent:
+            self._reason = self._cannot_fire(run)
+
+    def _cannot_fire(self, run: RunStarted) -> str | None:
         try:
-            self._reason = self.agent.cannot_fire(run)
+            return self.agent.cannot_fire(run)
         except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
-            self._reason = f"cannot_fire raised {type(error).__name__}: {error}"
+            return f"cannot_fire raised {type(error).__name__}: {error}"
+
+    def _anew(self, said: ActuatorAnnounced) -> None:
+        """An actuator came, or has other choices or bounds: what could not fire may now, or the other way round."""
+        if self._run is None or (run := with_announced(self._run, said)) is self._run:
+            return
+        self._run, spec = run, said.actuator
+        known = self._knobs.get(spec.name)
+        self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, known.changed_at if known else None)}
+        for receipt in self._receipts:  # a receipt may have overtaken it
+            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (said.incarnation, said.n):
+                self._apply_receipt(receipt)
+        if self._spent or self._failures >= PATIENCE:
+            return
+        before, self._reason = self._reason, self._cannot_fire(run)
+        if bool(before) != bool(self._reason):
+            self._announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
         """Another training of the script begins: what was measured and done in the one before says nothing of it.

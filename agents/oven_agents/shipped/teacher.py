@@ -13,6 +13,8 @@ from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
 TEACHER, BETA = "teacher.active", "grpo.beta"
+KL_TO = "kl/"
+"""Before a teacher's name: the KL to one that is not active, sampled every few steps."""
 RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights")
 """What moves the reward or the KL by itself: nothing from before the last change of these is read."""
 
@@ -38,17 +40,21 @@ class Teacher(Agent):
     anchor that binds shows three things together: the reward stays flat below its ceiling, on training data and on
     held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order
     of 1. An anchor that does not bind lets the KL grow for as long as the reward does. The other way: a KL between half
-    a nat and FAR grows by half, the reward does not, and held-out quality fell.
+    a nat and FAR grows by half, the reward does not, and held-out quality fell. And a teacher is absorbed when the KL
+    to it has fallen far below what it was at first and stays there, while the reward is flat: it has nothing left to
+    teach.
 
     Actions: for an anchor that binds the next stronger teacher (`choices` are in order, weakest first), and where there
-    is none a third of β. For a policy that leaves its teacher for nothing three times β. (The direction is that of the
-    adaptive controller of Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known
-    here.) And it undoes its last step when the reward lies below what it was before. What was undone is not tried
-    again, so that this ends in every run.
+    is none a third of β. For a teacher that is absorbed the next stronger one, unless the KL to that is no larger. For
+    a policy that leaves its teacher for nothing three times β. (The direction is that of the adaptive controller of
+    Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known here.) And it undoes its
+    last step when the reward lies below what it was before. What was undone is not tried again, so that this ends in
+    every run.
 
     False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
     policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
-    (oven_agents.stats.policy_shift). Of six starts with a β that did little, one was swapped needlessly
+    (oven_agents.stats.policy_shift). A KL that is low because the policy began at its reference is not absorbed: it was
+    never high; nor one that leapt and came back. Of six starts with a β that did little, one was swapped needlessly
     (docs/experiments.md).
 
     Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
@@ -79,6 +85,14 @@ class Teacher(Agent):
     TELLING = 0.5
     """Nats per token from which a KL that grows is too far; below, it may still be the way from the teacher to the
     task."""
+    ABSORBED = 0.5
+    """KL of the window over that of the first HALF ticks under the same teacher, up to which the teacher is absorbed.
+    It reached .38 where a policy was held to a small teacher, and was never below 1.18 where one learnt
+    (docs/experiments.md)."""
+    APART = 2.0
+    """How many times the KL to the active teacher the KL to a stronger one must be for that to have more to teach."""
+    SAMPLES = 2
+    """Fewest samples of the KL to a stronger teacher: a single step tells nothing."""
     FAR = 1.0
     """Nats per token above which β is not raised: 19 raises at or below it and within LEAP gained 4.8 widths of noise,
     the other 19 lost .9 (docs/experiments.md)."""
@@ -123,7 +137,12 @@ class Teacher(Agent):
         seen = self._read(window, since)
         if seen is None or seen.headroom < self.ROOM or window.progress > self.LATE:
             return None
-        return self._undo(window, since, seen) or self._tighten(window, seen) or self._loosen(window, seen)
+        return (
+            self._undo(window, since, seen)
+            or self._tighten(window, seen)
+            or self._loosen(window, seen)
+            or self._move_on(window, seen)
+        )
 
     def _undo(self, window: Window, since: int, seen: _Reading) -> Vote | None:
         """Back to before the last loosening, if the reward has stayed lower since."""
@@ -174,6 +193,31 @@ class Teacher(Agent):
             return None
         why += f" and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, seen.headroom / 4, "symptom:kl_anchor_binds")
+
+    def _move_on(self, window: Window, seen: _Reading) -> Vote | None:
+        """From a teacher that is absorbed to the next stronger one."""
+        stronger = _stronger(window)
+        if not stronger or seen.growth > self.FLAT[1] or abs(seen.rise) > self.STALLED * seen.headroom:
+            return None
+        since = window.last_change_tick(TEACHER)
+        kls = window.series("kl", after=since)
+        if len(kls) < 3 * self.HALF:
+            return None
+        past = median(kls[: self.HALF])  # not the highest: that may be a fault's
+        now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # the higher half's
+        if not (math.isfinite(past) and 0 <= now <= self.ABSORBED * past):
+            return None
+        more = ""
+        if any(spec.name == KL_TO + stronger for spec in window.run.metrics):
+            apart = window.series(KL_TO + stronger, after=since, last=3)
+            if len(apart) < self.SAMPLES or not median(apart) >= self.APART * now:
+                return None
+            more = f", {median(apart):.3f} to {stronger}"
+        active = window.knobs[TEACHER].value
+        why = (
+            f"{active} is absorbed: KL {past:.3f} before, {seen.kl:.3f} now{more} ({seen.text}): {TEACHER} → {stronger}"
+        )
+        return self._propose(window, TEACHER, stronger, why, seen.headroom / 4, "symptom:reward_plateau")
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str, gain: float, symptom: str) -> Vote:
         target = _held_out(window.run)[0].name

@@ -151,16 +151,19 @@ def _announced(folder: Path | None) -> list[str]:
             head = log.read(HEAD_BYTES).splitlines()
     except OSError:
         return []
+    found: list[str] = []
     for line in head:
-        if b"RunStarted" not in line:
+        if b"RunStarted" not in line and b"ActuatorAnnounced" not in line:
             continue
         try:
             data = json.loads(line)["data"]
-            if data["type"] == "RunStarted":
-                return [str(spec["name"]) for spec in data["actuators"]]
+            if data["type"] == "RunStarted" and not found:
+                found += [str(spec["name"]) for spec in data["actuators"]]
+            elif data["type"] == "ActuatorAnnounced":
+                found.append(str(data["actuator"]["name"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
-    return []
+    return list(dict.fromkeys(found))
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:

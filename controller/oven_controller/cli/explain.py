@@ -14,7 +14,7 @@ from oven_controller.cli.options import RunOption as Run
 if TYPE_CHECKING:
     from oven_controller.log.explanation import Explanation
     from oven_controller.log.trial_findings import Trial
-    from oven_controller.protocol.messages import TallyLine
+    from oven_controller.protocol.messages import LogMessage, TallyLine
 
 
 def register(app: typer.Typer) -> None:
@@ -62,8 +62,10 @@ def explain(
 
 def plain(found: Explanation) -> dict[str, Any]:
     """The messages as they are in the log, None where there is none, and the trial's finding in words."""
-    parts = {"decision": found.decision, "receipt": found.receipt, "outcome": found.outcome, "later": found.later}
+    parts: dict[str, LogMessage | None] = {"decision": found.decision, "receipt": found.receipt}
+    parts |= {"outcome": found.outcome, "later": found.later, "announced": found.announced}
     told: dict[str, Any] = {name: part and part.model_dump(mode="json") for name, part in parts.items()}
+    told["injected"] = [one.model_dump(mode="json") for one in found.injected]
     trial = found.trial
     if trial is None:
         return told | {"trial": None}
@@ -79,6 +81,7 @@ def plain(found: Explanation) -> dict[str, Any]:
 
 def lines(found: Explanation) -> list[str]:
     """The same in words, a fact a line."""
+    from oven_controller.log.announcement_text import announced, injected
     from oven_controller.log.run_summary import text
     from oven_controller.stack.line_output import outcome
 
@@ -88,6 +91,8 @@ def lines(found: Explanation) -> list[str]:
         f"{decision.actuator} {change}: {decision.verdict} at tick {decision.tick} (decision {decision.id})",
         f"why: {decision.reason}",
     ]
+    if found.announced is not None:
+        out.append(f"before it: the learner {announced(found.announced)}")
     if found.trial is not None:
         out += trial_lines(found.trial, found.arm)
     if receipt is not None:
@@ -100,6 +105,7 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"later: {found.later.status} at step {found.later.step}: {found.later.reason}")
     if found.outcome is not None:
         out.append(f"outcome: {outcome(found.outcome)}")
+    out += [f"beside it: {injected(one)}" for one in found.injected]
     out += [_voter(line) for line in decision.tally if line.stance != "silent"]
     silent = [line.agent for line in decision.tally if line.stance == "silent"]
     return [*out, f"silent: {', '.join(silent)}"] if silent else out

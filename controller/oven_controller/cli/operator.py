@@ -197,7 +197,7 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     from oven_controller.errors import ConfigError
     from oven_controller.protocol.messages import OperatorCommand
     from oven_controller.runs.folder import Home
-    from oven_controller.stack.operator_client import carried_out
+    from oven_controller.runs.operator_client import carried_out
     from oven_controller.terminal_text import say
 
     folder = Home().find(run, running=True)

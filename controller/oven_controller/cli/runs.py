@@ -130,6 +130,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             "summary": view.trials.counts(view.tick),
         },
         "outcomes": view.outcomes,
+        "prompts": {"injected": view.injected, "evicted": view.evicted},
         "held": view.held if state == "running" else "",
         "ended_with": view.ended_with,
         "autonomy": _autonomy(view),
@@ -209,7 +210,7 @@ def _show(found: dict[str, Any]) -> None:
     for name, value in found["knobs"].items():
         if value is not None:
             say(f"  {name} = {text(value)}")
-    _show_decisions(found["decisions"], found["trials"])
+    _show_decisions(found["decisions"], found["trials"], found["prompts"])
     for actuator, level in found["autonomy"].items():
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:
@@ -223,13 +224,14 @@ def _show(found: dict[str, Any]) -> None:
         say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
 
 
-def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any]) -> None:
+def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: dict[str, int]) -> None:
     from oven_controller.terminal_text import say
 
     withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
     not_kept = f", {decisions['not_kept']} tried and not kept" if decisions["not_kept"] else ""
     say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}{not_kept}")
-    for line in (trials["summary"], trials["under_way"]):
+    injected = f"{prompts['injected']} prompts injected, {prompts['evicted']} made room" if prompts["injected"] else ""
+    for line in (trials["summary"], trials["under_way"], injected):
         if line:
             say(f"  {line}")
     for decision, actuator in decisions["advised"].items():

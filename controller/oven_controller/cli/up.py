@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -67,6 +69,15 @@ def up(
         typer.Option("--no-learner", help="Start everything but the learner, and wait for your script to connect."),
     ] = False,
     dry_run: DryRun = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="With --no-learner: print run, URL, folder and environment as one line; the rest to stderr."
+        ),
+    ] = False,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", help="End when standard input ends: who started it is gone then.")
+    ] = False,
 ) -> None:
     """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.
 
@@ -91,8 +102,16 @@ def up(
         from oven_controller.errors import ConfigError
 
         raise ConfigError(f"{', '.join(meant)} has no meaning with --no-learner: the script of your own decides that")
+    if as_json and not no_learner:
+        from oven_controller.errors import ConfigError
+
+        raise ConfigError("--json says what a learner needs: give --no-learner with it")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
-    _start(resolved, run, resume, dry_run, learner=not no_learner)
+    if until_eof:
+        from oven_controller.process.child import end_with_input
+
+        end_with_input()
+    _start(resolved, run, resume, dry_run, learner=not no_learner, announced=_announced if as_json else None)
 
 
 def run_script(
@@ -152,13 +171,23 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
     if dry:
         print("\n".join(dry_run(request, Home())))
         return
-    raise typer.Exit(asyncio.run(up(request, Home(), _line)))
+    raise typer.Exit(asyncio.run(up(request, Home(), _line if request.announced is None else _beside)))
 
 
-def _line(line: str) -> None:
+def _announced(what: Mapping[str, Any]) -> None:
+    import json
+
+    _line(json.dumps(what))
+
+
+def _beside(line: str) -> None:
+    _line(line, sys.stderr)
+
+
+def _line(line: str, to: TextIO | None = None) -> None:
     """To the terminal. One that was closed takes nothing more: then it goes nowhere, and the run ends cleanly."""
     try:
-        print(line, flush=True)
+        print(line, file=to, flush=True)
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):

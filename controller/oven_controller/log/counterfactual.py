@@ -2,7 +2,8 @@
 
 Open loop: the metrics are those of the recording whatever is decided, so only the first divergence is sure; what comes
 after it rests on a run that would not have gone that way. Receipts count for decisions that this mesh made as well, and
-for nothing else. So do the ends of trials: one that the recording did not make has no result.
+for nothing else. So do the ends of trials: one that the recording did not make has no result. What the learner
+announces, at a start or later, comes with the recording's values.
 """
 
 from __future__ import annotations

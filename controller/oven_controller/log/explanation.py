@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oven_controller.log.trial_findings import Trial, Trials
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Outcome, Receipt
 
@@ -19,6 +20,10 @@ class Explanation:
     trial: Trial | None
     arm: int
     """Of the trial."""
+    announced: ActuatorAnnounced | None = None
+    """Its actuator, where the learner had announced it anew before."""
+    injected: tuple[PromptsInjected, ...] = ()
+    """Prompts that were added from its tick on until it was judged: a change of the data beside its own."""
     later: Receipt | None = None
     """What the learner said of the actuator by itself after the decision was carried out: which weights the run ended
     with (run.best), or that a loop undid its change."""
@@ -35,6 +40,9 @@ class Explanations:
     _outcomes: dict[str, Outcome] = field(default_factory=dict)
     _trials: Trials = field(default_factory=Trials)
     _of: dict[str, tuple[str, int]] = field(default_factory=dict)  # decision → its trial and arm
+    _announced: dict[str, ActuatorAnnounced] = field(default_factory=dict)  # actuator → its newest
+    _before: dict[str, ActuatorAnnounced] = field(default_factory=dict)  # decision → its actuator's newest then
+    _injected: list[PromptsInjected] = field(default_factory=list)
     _known: dict[str, Trial] = field(default_factory=dict)  # all trials: the fold lets the oldest go
 
     def feed(self, event: Event) -> None:
@@ -42,6 +50,12 @@ class Explanations:
         match event.body:
             case Decision() as decision:
                 self.decisions[decision.id] = decision
+                if (announced := self._announced.get(decision.actuator)) is not None:
+                    self._before[decision.id] = announced
+            case ActuatorAnnounced() as announced:
+                self._announced[announced.actuator.name] = announced
+            case PromptsInjected() as injected:
+                self._injected.append(injected)
             case Receipt() as receipt if receipt.decision_id:
                 self._receipts[receipt.decision_id] = receipt
                 if receipt.status == "applied":
@@ -67,11 +81,15 @@ class Explanations:
         if found is None:
             return None
         trial, arm = self._of.get(found.id, ("", 0))
+        outcome = self._outcomes.get(found.id)
+        judged = outcome.tick if outcome is not None else found.tick + max(found.horizon, 1)
         return Explanation(
             found,
             self._receipts.get(found.id),
-            self._outcomes.get(found.id),
+            outcome,
             self._known.get(trial),
             arm,
+            self._before.get(found.id),
+            tuple(one for one in self._injected if found.tick <= one.tick <= judged),
             self._later.get(found.id),
         )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.change_requirements import spelt
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
 from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
@@ -60,6 +61,9 @@ class OutcomeReports:
                 self._known = frozenset(spec.name for spec in run.actuators)
                 self._actions = frozenset(spec.name for spec in run.actuators if spec.kind == "action")
                 self._idle = frozenset(spec.name for spec in run.actuators if not spec.intervenes)
+            case ActuatorAnnounced(actuator=spec):
+                self._actions |= {spec.name} if spec.kind == "action" else set()
+                self._idle |= {spec.name} if not spec.intervenes else set()
             case Vote(stance="propose") as vote:
                 named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
                 also = {name for plan in vote.otherwise for name in plan.changes} & self._known

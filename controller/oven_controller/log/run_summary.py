@@ -8,6 +8,7 @@ from datetime import datetime
 
 from oven_controller.log.trial_findings import Trials
 from oven_controller.protocol.actions import BEST
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -89,6 +90,10 @@ class RunSummary:
     outcomes: int = 0
     """Those that say something."""
     receipts: dict[str, int] = field(default_factory=dict)
+    injected: int = 0
+    """Prompts that were added to those that training draws."""
+    evicted: int = 0
+    """Of those: prompts that had to make room."""
     held: str = ""
     """Why the run is held; empty while it is not."""
     ended_with: str = ""
@@ -121,12 +126,12 @@ class RunSummary:
                 self._take_receipt(body)
             case Outcome() as body:
                 self.outcomes += body.scored
-            case OperatorCommand() as body:
-                self.commands.setdefault(body.id, (event.author, body))
-            case CommandAnswer() as body:
-                self._take_answer(body)
+            case OperatorCommand() | CommandAnswer() as body:
+                self._take_command(event.author, body)
             case Malformed():
                 self.malformed += 1
+            case ActuatorAnnounced() | PromptsInjected() as body:
+                self._announced(body)
             case body:
                 self.trials.feed(body)
 
@@ -142,6 +147,17 @@ class RunSummary:
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._shadows()
+
+    def _announced(self, said: ActuatorAnnounced | PromptsInjected) -> None:
+        if isinstance(said, PromptsInjected):
+            self.injected += len(said.hashes)
+            self.evicted += said.evicted
+            return
+        if self.started is None:
+            return
+        started = with_announced(self.started, said)
+        if started is not self.started:
+            self.started, self.knobs = started, {**self.knobs, said.actuator.name: said.actuator.value}
 
     def _take_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
@@ -202,6 +218,12 @@ class RunSummary:
             self.held = ""
         else:
             self.held = f"{name}: {receipt.reason}" if name else receipt.reason
+
+    def _take_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
+        if isinstance(body, CommandAnswer):
+            self._take_answer(body)
+        else:
+            self.commands.setdefault(body.id, (author, body))
 
     def _take_answer(self, answer: CommandAnswer) -> None:
         _, command = self.commands.pop(answer.command, ("", None))

@@ -9,6 +9,9 @@ from oven_controller.mesh.actuator_values import Fault, clip, outside, shaped, s
 from oven_controller.mesh.state import Agent, State
 from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
+_FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
+"""What an actuator may announce anew without its open ballot meaning something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cast:
@@ -33,6 +36,19 @@ class Ballot:
             value = self.opened.proposal
         self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None)
         return True
+
+    def misfit(self, old: ActuatorSpec, spec: ActuatorSpec) -> str:
+        """Why the ballot cannot stay open now that the learner has announced its actuator as `spec`: something other
+        than choices and bounds has changed, or a value that was proposed does not fit any more. Empty if it can."""
+        if spec.model_copy(update=_FREE) != old.model_copy(update=_FREE):
+            return f"what a change of {spec.name} means is not what it was"
+        wanted = [cast.value for cast in self.casts.values() if cast.vote.stance in ("propose", "for")]
+        for value in (self.opened.proposal, *wanted):
+            found = shaped(spec, value)
+            fault = found if isinstance(found, Fault) else outside(spec, found)
+            if fault is not None:
+                return f"{show(value)} was proposed, {fault.why}"
+        return ""
 
     def due(self, tick: int) -> bool:
         return tick >= self.opened.closes_at_tick
@@ -94,6 +110,24 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
         return Refusal((name, spec.name, fault.kind), f"{asked}, {fault.why}")
     assert not isinstance(value, Fault)
     return value
+
+
+def closed_to(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vote) -> Refusal | None:
+    """Why this proposal opens no ballot, although it could stand on one."""
+    rules = state.rules
+    asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
+    if vote.confidence < rules.least_confidence:
+        limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
+        why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
+        return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
+    opened = sum(ballot.opened.opened_by == author for ballot in ballots.values())
+    if opened >= rules.open_ballots:
+        why = f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
+        return Refusal((author, "", "open_ballots"), f"{asked} {why}")
+    newcomer = not state.trust.holds(author, vote.actuator)
+    if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
+        return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
+    return None
 
 
 def request_text(actuator: str, value: Value) -> str:

@@ -166,6 +166,19 @@ class State:
         for spec in self.specs.values():
             self._settle(spec, spec.value)
 
+    def announce(self, spec: ActuatorSpec) -> bool:
+        """An actuator anew, or with other choices or bounds: what was refused of it, by the learner or here, was
+        refused of the old one. False where it would be of another kind: then all stays as it is."""
+        old = self.specs.get(spec.name)
+        if old is not None and old.kind != spec.kind:
+            self.counters["announced.other_kind"] += 1
+            return False
+        self.specs[spec.name] = spec
+        self.turned_down.pop(spec.name, None)
+        self.refused = {key for key in self.refused if key[1] != spec.name}
+        self._settle(spec, spec.value)
+        return True
+
     def read(self, observation: Observation) -> None:
         """Where the run is, and how good it is on held-out data."""
         self.step = observation.step

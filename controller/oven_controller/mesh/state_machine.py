@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 
 from oven_controller.mesh import guardrails, joint_proposals, operator_commands, tally
 from oven_controller.mesh.actuator_values import clip, direction
-from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, proposed_value, request_text
+from oven_controller.mesh.ballots import Ballot, Refusal, bounded_value, closed_to, proposed_value
 from oven_controller.mesh.forecast import Forecast, forecast
 from oven_controller.mesh.judging_metric import refuse_unjudged
 from oven_controller.mesh.outcomes import Outcomes
@@ -28,6 +28,7 @@ from oven_controller.mesh.trial_arms import TrialArms
 from oven_controller.mesh.trials import Trials
 from oven_controller.protocol import names
 from oven_controller.protocol.actions import ROLLBACK
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -135,6 +136,8 @@ class Mesh:
             self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
+        elif isinstance(body, ActuatorAnnounced):
+            self._announced(body.actuator)
         elif isinstance(body, RunEnded):
             state.ended = True
             for ballot in list(self.ballots.values()):
@@ -152,6 +155,15 @@ class Mesh:
                 self._abandon(ballot, f"training {body.training} began before the ballot closed")
             elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
+
+    def _announced(self, spec: ActuatorSpec) -> None:
+        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them. A trial
+        under way continues: the learner announces nothing while it plays one, and checks each arm again before."""
+        old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
+        if not self.state.announce(spec) or old is None or ballot is None:
+            return
+        if why := ballot.misfit(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} anew: {why}")
 
     def _on_vote(self, author: str, vote: Vote) -> None:
         state, agent = self.state, self.state.hear(author)
@@ -177,7 +189,7 @@ class Mesh:
             state.counters["vote.late"] += 1
         elif ballot is None and state.shadowed(author):
             state.counters["shadow.proposed"] += 1
-        elif ballot is None and (refusal := self._closed_to(author, vote)):
+        elif ballot is None and (refusal := closed_to(state, self.ballots, author, vote)):
             self._refuse(vote, refusal)
         elif state.rate_limits.crowds(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
@@ -185,25 +197,6 @@ class Mesh:
             ballot = ballot or self._open(author, vote, value)
             if not ballot.take(author, vote, value, state.shadowed(author)):
                 state.counters["vote.not_eligible"] += 1
-
-    def _closed_to(self, author: str, vote: Vote) -> Refusal | None:
-        """Why this proposal opens no ballot, although it could stand on one."""
-        state, rules = self.state, self.state.rules
-        asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
-        if vote.confidence < rules.least_confidence:
-            limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
-            why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
-            return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
-        opened = sum(ballot.opened.opened_by == author for ballot in self.ballots.values())
-        if opened >= rules.open_ballots:
-            why = (
-                f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
-            )
-            return Refusal((author, "", "open_ballots"), f"{asked} {why}")
-        newcomer = not state.trust.holds(author, vote.actuator)
-        if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
-            return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
-        return None
 
     def _on_command(self, author: str, command: OperatorCommand) -> None:
         state, led_to = self.state, ""

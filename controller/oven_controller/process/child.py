@@ -155,6 +155,12 @@ def follow_parent(grace_s: float = 10.0) -> None:
         _end_after(int(fd), grace_s)
 
 
+def end_with_input(grace_s: float = 60.0) -> None:
+    """SIGTERM to itself when standard input ends, exit after the grace: who holds its other end is gone, or has let go
+    of it."""
+    _end_after(sys.stdin.fileno(), grace_s)
+
+
 def follow_spawner(grace_s: float = 10.0) -> None:
     """The same for a worker of multiprocessing, which has a pipe of its parent's already. Raises RuntimeError in any
     other process."""

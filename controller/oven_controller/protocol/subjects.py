@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
@@ -88,7 +89,7 @@ class Subject:
 
 
 SUBJECTS: Final = (
-    Subject("run", (RunStarted, RunEnded), "learner", agents=True),
+    Subject("run", (RunStarted, RunEnded, ActuatorAnnounced, PromptsInjected), "learner", agents=True),
     Subject("observation", (Observation,), "learner", agents=True),
     Subject("agent", (AgentStatus,), "agent", last="agent", agents=True),
     Subject("vote", (Vote,), "agent", last="agent"),

@@ -21,6 +21,8 @@ COLUMNS, ROWS = 80, 24
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 NEEDED_FOR = {
     "learner": "training here",
+    "quantized": "teachers in 8 and 4 bits",
+    "diffusion": "policies and teachers that are diffusion models",
     "tui": "the monitor",
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.message_gaps import Numbering
 from oven_controller.log.run_summary import RunSummary, text, training_signal
 from oven_controller.log.trial_findings import changes
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -119,6 +121,16 @@ class Headless:
                 self._say(event, f"outcome  {outcome(body)}")
             case TrialStarted() | TrialEnded() as body:
                 self._trial(event, body)
+            case _:
+                self._learner(event)
+
+    def _learner(self, event: Event) -> None:
+        """What the learner says beside its steps, and at its end."""
+        match event.body:
+            case ActuatorAnnounced() as body:
+                self._say(event, f"learner  {announced(body)}")
+            case PromptsInjected() as body:
+                self._say(event, f"prompts  {injected(body)}")
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._say(event, f"learner  {body.reason} at step {body.step}{detail}")

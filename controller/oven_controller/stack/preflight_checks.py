@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
@@ -26,7 +27,8 @@ LOAD_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `command`: a script in the learner's place; `learner` False: no one yet."""
+    """What the command line asked for. `command`: a script in the learner's place; `learner` False: no one yet;
+    `announced` is then told the run and the environment that a learner needs, instead of a person."""
 
     resolved: Resolved
     run: str | None = None
@@ -34,6 +36,7 @@ class Request:
     learner: bool = True
     command: tuple[str, ...] = ()
     quiet: bool = False
+    announced: Callable[[Mapping[str, Any]], None] | None = None
 
     @property
     def monitored(self) -> bool:

@@ -17,7 +17,7 @@ from oven_controller.errors import BusError, OvenError
 from oven_controller.process.child import Child
 from oven_controller.protocol.messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
-from oven_controller.stack.operator_client import carried_out
+from oven_controller.runs.operator_client import carried_out
 from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
 

@@ -11,7 +11,9 @@ from typing import Any, Literal, Self
 
 from oven_controller.errors import reason
 from oven_controller.protocol.actions import BEST
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import (
+    ActuatorSpec,
     Horizon,
     LearnerMessage,
     MetricSpec,
@@ -25,11 +27,12 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
+from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import WITH_BEST, BestWeights
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.inbox import Inbox, Orders
 from oven_learner.client.run_actions import RunActions
-from oven_learner.client.run_start import check_rules, open_log, owed_receipts, resume_values
+from oven_learner.client.run_start import check_rules, open_log, owed_receipts, resume_bounds, resume_values
 from oven_learner.client.trials import Trials
 from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
@@ -95,6 +98,8 @@ class OvenClient:
         """Why training should stop after this step; empty while it should not."""
         self.restart = ""
         """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
+        self.began_after = 0
+        """The log's last sequence when this incarnation connected: its announcement comes after it."""
         self.out_of_time = False
         """It stops because its time budget is spent: that is a clean end."""
         self._link = link
@@ -118,7 +123,8 @@ class OvenClient:
             versions=dict(versions or {}),
         )
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
-        self._inbox = Inbox(link, self._ranks, lockstep=lockstep)
+        self._announcements = Announcements(actuators, self._ranks)
+        self._inbox = Inbox(link, self._ranks, lockstep=lockstep, asked=self._announcements.asked)
         self._incarnation = 1
         self._n = 0
         self._started_at = 0.0
@@ -138,10 +144,11 @@ class OvenClient:
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.at_once = self._ranks.same(self._lockstep)  # rank 0's word
-        self._incarnation = past.incarnation + 1
+        self._incarnation, self.began_after = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):
             self._adopted.another_until = past.tick
+        resume_bounds(past.announced.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
         self._send(
@@ -216,6 +223,15 @@ class OvenClient:
     def end_trial(self, why: str) -> None:
         """Where a trial is under way: its control's branch continues. Before what is trained is used or saved."""
         self._trials.interrupt(why)
+
+    def announce(self, name: str) -> None:
+        """Say at the next step boundary that an actuator was added or changed (`Actuators.update`) in the running
+        training: from then on the mesh and the agents know it so. All ranks call it at the same step. While a trial is
+        played it waits for its end. Before the start it says nothing: RunStarted does. Raises UnknownNameError."""
+        if self._started_at:
+            self._announcements.ask(name)
+        else:
+            self.actuators.spec(name)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """What an evaluation measured on held-out data, of the weights as they are now. A branch's is passed over."""
@@ -343,7 +359,9 @@ class OvenClient:
                 self._adopted.take(order)
                 if order.command and order.verdict == "adopted":
                     self._trials.interrupt(f"an operator changes {order.actuator}")
+        self._announcements.take(orders.announced if orders else ())
         if not self._trials.under_way:
+            self._announcements.publish(self._announce)
             self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.parted
         if orders and orders.spent and not self.stopping:
@@ -396,6 +414,10 @@ class OvenClient:
             reason=applied.reason,
         )
         self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    def _announce(self, spec: ActuatorSpec) -> None:
+        self._settled()
+        self.say(ActuatorAnnounced, actuator=spec, tick=self.tick, step=self.step)
 
     def say(self, kind: type[LearnerMessage], **fields: Any) -> None:
         """Put a message of this kind into the log."""

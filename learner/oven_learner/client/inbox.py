@@ -33,13 +33,19 @@ class Orders:
     orders: tuple[Order, ...]
     spent: bool
     """The time budget is."""
+    announced: tuple[str, ...] = ()
+    """Actuators that rank 0 announces anew."""
 
 
 class Inbox:
     """Rank 0 reads the link, and in lockstep it alone waits; the others hear from it."""
 
-    def __init__(self, link: Link, ranks: Ranks, *, lockstep: bool = False) -> None:
+    def __init__(
+        self, link: Link, ranks: Ranks, *, lockstep: bool = False, asked: Callable[[], tuple[str, ...]] = tuple
+    ) -> None:
+        """`asked`: what rank 0 wants announced, each once."""
         self.timeouts = 0
+        self._announced = asked
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
         self._patience = LOCKSTEP_S
         self._closed_tick = -1
@@ -76,7 +82,8 @@ class Inbox:
         over = spent()
         asked, self._asked = self._asked, []
         fresh, self._fresh = self._fresh, []
-        return Orders((*asked, *fresh), over) if asked or fresh or over else None
+        announced = self._announced()
+        return Orders((*asked, *fresh), over, announced) if asked or fresh or over or announced else None
 
     def _listen(self, tick: int | None, answered: Container[str]) -> None:
         """What was taken from the link before it failed is heard all the same."""

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.protocol.messages import Value
+from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
-from oven_learner.actuators import Actuators, Applied, difference
+from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.client.hold_and_stop import OBEYED
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
@@ -40,12 +40,26 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
     return past, training
 
 
+def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
+    """Bounds that were given to scalars while the training was under way hold again, where the present value lies in
+    them. Choices are the script's: what is not there yet cannot be chosen."""
+    for name, spec in announced.items():
+        if name not in actuators or actuators.spec(name).kind != spec.kind or spec.kind != "scalar":
+            continue
+        try:
+            actuators.update(name, low=spec.low, high=spec.high)
+        except ConfigError as error:
+            log.warning("the bounds that the run announced last are not resumed: %s", error)
+
+
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
     """Set what was set. Raises ConfigError where it comes out differently on the ranks."""
     for name, value in values.items():
         if name in actuators and actuators.spec(name).kind != "action":
             applied = actuators.apply(name, value)
-            log.info("resumed %s = %s (%s)", name, applied.after, applied.status)
+            level = logging.INFO if applied.status in DONE else logging.WARNING
+            why = f": {applied.reason}" if applied.reason else ""
+            log.log(level, "resumed %s = %s (%s%s)", name, applied.after, applied.status, why)
             if differs := difference(ranks.each(applied)):
                 raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
 

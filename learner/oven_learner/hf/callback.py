@@ -30,7 +30,9 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
@@ -133,6 +135,7 @@ class Attachment(TrainerCallback):
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
             ChannelMetrics(self._channels),
+            *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]
@@ -186,6 +189,8 @@ class Attachment(TrainerCallback):
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
         self.client.start(state.global_step, saved.actuators if saved else {})
+        if isinstance(options.mixture, PromptSource):
+            options.mixture.log_to(self.client)
         self.checkpoints.went_on()
         self._sigterm.begin()
         if self._user_evaluation is not None:
@@ -324,7 +329,7 @@ class Attachment(TrainerCallback):
         knobs.check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
         knobs.announce(trainer, actuators, self._users, options.beta_bounds)
-        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds)
+        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, self._announce)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
@@ -336,6 +341,10 @@ class Attachment(TrainerCallback):
             options.committee.announce(actuators)
         else:
             knobs.reward_weights.announce(trainer, actuators)
+
+    def _announce(self, actuator: str) -> None:
+        if self.client is not None and actuator in self.client.actuators:
+            self.client.announce(actuator)
 
     def _went_back(self) -> None:
         """A trial has put weights, and what the trainer sums up, back to an earlier step."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import (
     TO_LEARNER,
+    ActuatorSpec,
     Decision,
     Observation,
     OperatorCommand,
@@ -40,6 +42,8 @@ class ResumeState:
     """Operators' commands to the learner by id: None where a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Who signs → public key, if the run is signed."""
+    announced: Mapping[str, Mapping[str, ActuatorSpec]] = field(default_factory=dict)
+    """Training → actuator → what was announced of it last, once the training was under way."""
     training: str = ""
     """That of the last announcement; empty where there was none."""
 
@@ -62,6 +66,7 @@ async def read_resume_state(
     training = ""
     trainings: dict[int, str] = {}  # of each incarnation
     values: dict[str, dict[str, Value]] = {}
+    announced: dict[str, dict[str, ActuatorSpec]] = {}
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
@@ -73,6 +78,9 @@ async def read_resume_state(
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt | TrialEnded):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
+            if isinstance(body, ActuatorAnnounced):
+                of = announced.setdefault(trainings.get(body.incarnation, training), {})
+                of[body.actuator.name] = body.actuator
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
             if isinstance(body, Decision) and body.verdict in ("adopted", "tried"):
@@ -96,5 +104,6 @@ async def read_resume_state(
         frozenset(decided),
         commands,
         keyring.keys or {},
+        announced,
         training,
     )

@@ -21,7 +21,7 @@ class Channel(ABC):
     """
 
     name: ClassVar[str]
-    unit: ClassVar[str]
+    unit: str
     """Of the term, as it is published."""
 
     def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:

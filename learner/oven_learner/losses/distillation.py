@@ -4,6 +4,7 @@ generalized Jensen-Shannon divergence."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,12 @@ from torch.nn.functional import kl_div
 from oven_controller.errors import ConfigError
 from oven_learner.losses.channel import Channel
 from oven_learner.losses.completion_logits import completion_logits
-from oven_learner.teachers.registry import has_reference, reference
+from oven_learner.losses.cross_tokenizer import CrossTokenizer
+from oven_learner.teachers.channel_teacher import admit
+from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
+
+PROMPTS = "oven_prompt"
+"""In TRL's batch: the prompt of each row, as the dataset has it."""
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
@@ -56,24 +62,75 @@ class Distillation(Channel):
 
     `temperature` softens both; None: the trainer's own, at which completions are sampled. Prompts, padding and tools'
     output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
+
+    With `teacher` (a model, or a TeacherConfig) and its `tokenizer` that one teaches, whatever `teacher.active` says,
+    and its tokenizer may be another than the policy's: the term is Universal Logit Distillation
+    (oven_learner.losses.cross_tokenizer), with a `beta` of .5 unless another is given. The teacher is loaded and
+    checked when the trainer is made, which raises TeacherRefusedError; `limit_bytes` bounds it.
     """
 
     name = "distill"
     unit = "nats per token, policy to teacher"
 
     def __init__(
-        self, weight: float = 0.0, *, maximum: float = 1.0, beta: float = 1.0, temperature: float | None = None
+        self,
+        weight: float = 0.0,
+        *,
+        maximum: float = 1.0,
+        beta: float | None = None,
+        temperature: float | None = None,
+        teacher: Any = None,
+        tokenizer: Any = None,
+        limit_bytes: int = LIMIT_BYTES,
     ) -> None:
         super().__init__(weight, maximum=maximum)
+        if beta is None:
+            beta = 1.0 if teacher is None else 0.5
         if not 0 <= beta <= 1:
             raise ConfigError(f"channel.distill: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
         if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
             raise ConfigError(f"channel.distill: temperature {temperature:g}; give a finite one above 0")
+        if tokenizer is not None and teacher is None:
+            raise ConfigError("channel.distill: a tokenizer without its teacher; give both, teacher=… and tokenizer=…")
+        if teacher is not None and beta in (0, 1):
+            raise ConfigError(
+                f"channel.distill: beta {beta:g} with a teacher's tokenizer: where several tokens are compared as one, "
+                "only a beta between 0 and 1 has its least value at the teacher's probabilities; give e.g. 0.5"
+            )
         self.beta, self._temperature = beta, temperature
+        self._given, self._limit = (teacher, tokenizer), limit_bytes
+        self._teacher: Any = None
+        self._across: CrossTokenizer | None = None
+        if teacher is not None:
+            self.unit = "distance of probabilities per token, policy to teacher"
+
+    def bind(self, trainer: Any) -> None:
+        """Loads and checks the teacher that was given. Raises TeacherRefusedError, and ConfigError where prompts are
+        conversations and its tokenizer has no template for them."""
+        super().bind(trainer)
+        if self._given[0] is None:
+            return
+        self._teacher, words = admit(trainer, *self._given, self._limit)
+        self._given = None, None
+        temperature = trainer.temperature if self._temperature is None else self._temperature
+        self._across = CrossTokenizer(
+            trainer.processing_class,
+            words,
+            beta=self.beta,
+            temperature=temperature,
+            device=trainer.accelerator.device,
+        )
+        first: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
+        if not isinstance(first.get("prompt"), str) and not self._across.teacher.chat_template:
+            raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
+
+    def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The prompts as they are, for a teacher that reads them with another tokenizer."""
+        return {PROMPTS: [row["prompt"] for row in rows]} if self._across is not None else {}
 
     def check(self) -> None:
         """Raises ConfigError where there is no teacher."""
-        if not has_reference(self._trainer):
+        if self._across is None and not has_reference(self._trainer):
             raise ConfigError(
                 "channel.distill has no teacher: add one, Teachers(trainer).add(name, model, tokenizer), swap to it, "
                 "or leave the weight at 0"
@@ -86,9 +143,51 @@ class Distillation(Channel):
         completion = inputs["completion_ids"], inputs["completion_mask"]
         mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
         kept = mask.bool()
+        if self._across is not None:
+            return self._tally_across(self._across, completion_logits(trainer, model, prompt, completion), kept, inputs)
         with torch.no_grad(), reference(trainer) as teacher:
             wanted = completion_logits(trainer, teacher, prompt, completion)[kept]  # (tokens, V or more)
         found = completion_logits(trainer, model, prompt, completion)[kept]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
         apart = generalized_jsd(found, wanted[:, : found.size(-1)], self.beta, temperature)
         return apart.sum(), kept.sum()
+
+    def _tally_across(
+        self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """The same by text. A completion's mean counts as often as it has tokens of text."""
+        written = []  # of each row that has text: its place, the places of its tokens, the teacher's, and the ends
+        for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), kept.tolist(), strict=True)):
+            places = [place for place, counts in enumerate(mask) if counts]
+            text, some, ends = across.text([ids[place] for place in places])
+            tokens, teachers_ends = across.read(text)
+            if some and tokens:
+                own = [places[place] for place in some]
+                written.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teachers_ends))
+        total = found.sum() * 0.0
+        if not written:
+            return total, kept.sum() * 0
+        device = found.device
+        prompt = _padded([one[2] for one in written], device, left=True)
+        completion = _padded([one[3] for one in written], device)
+        with torch.no_grad():
+            wanted = completion_logits(self._trainer, self._teacher, prompt, completion)  # (rows, T, W)
+        for place, (row, own, _, tokens, ends, teachers_ends) in enumerate(written):
+            ids = inputs["completion_ids"][row, own].tolist()
+            distance = across.distance(
+                found[row, own].float(), wanted[place, : len(tokens)].float(), (ids, tokens), (ends, teachers_ends)
+            )
+            total = total + distance * len(own)
+        return total, torch.tensor(sum(len(one[1]) for one in written), device=device)
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Ids and mask, (rows, the longest's length)."""
+    longest = max(map(len, rows))
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, tokens in enumerate(rows):
+        at = slice(longest - len(tokens), longest) if left else slice(0, len(tokens))
+        ids[row, at] = torch.tensor(tokens, dtype=torch.long)
+        mask[row, at] = 1
+    return ids.to(device), mask.to(device)

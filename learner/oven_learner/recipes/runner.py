@@ -14,6 +14,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
@@ -82,16 +83,22 @@ def prepared(
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 
 
+def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
+    """From now on SIGTERM asks the client for a clean end, or ends the process at once while there is none."""
+
+    def end(number: int, _: types.FrameType | None) -> None:
+        present = client()
+        if present is None:
+            sys.exit(0)
+        present.request_stop(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def train(recipe: Recipe, order: Order, build: Build) -> None:
     """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
     attachment: Attachment | None = None
-
-    def end(number: int, _: types.FrameType | None) -> None:
-        if attachment is None or attachment.client is None:
-            sys.exit(0)
-        attachment.client.request_stop(signal.Signals(number).name)
-
-    signal.signal(signal.SIGTERM, end)
+    end_on_sigterm(lambda: attachment.client if attachment is not None else None)
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)

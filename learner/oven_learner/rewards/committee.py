@@ -18,6 +18,7 @@ from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
+from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
 
@@ -75,7 +76,9 @@ class Committee:
     sum. Rules of weight 0 are measured (`rewards/<member>/mean`) and do not count; remote members of weight 0 are not
     asked, since an answer costs. `quorum` is how many members with weight must score a group and see a difference in
     it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
-    rewards/aggregate.py. After `hold_after` steps in a row without a scored group the run is held.
+    rewards/aggregate.py. `description` is what remote members are told of the model whose answers they score; without
+    it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
+    the run is held.
 
     Raises ConfigError for names, weights or a quorum that cannot work.
     """
@@ -90,15 +93,14 @@ class Committee:
         caution: float = 0.5,
         hold_after: int = 10,
         seed: int = 0,
-        policy: str = "",
+        description: ModelDescription | str = "",
         run: str = "",
     ) -> None:
         self.__name__ = "committee"  # what TRL calls a reward function in its metrics
         self.rules = dict(rules)
         self.remote = remote
         self.hold_after = hold_after
-        self.policy = policy
-        """What is trained, in words (`ModelDescription.to_agent_prompt()`); remote members read it."""
+        self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
         self.last = Judged([])
@@ -107,6 +109,7 @@ class Committee:
         self._caution, self._quorum = caution, quorum
         self._seed, self._run = seed, run
         self._batches = 0
+        self._untold = remote is not None  # whether it is still to be said that judges are told nothing
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
         self.members = (*self.rules, *remotes)
@@ -126,6 +129,15 @@ class Committee:
                 f"a quorum of {quorum} with {voting} members that have weight is never reached; "
                 "lower committee.quorum, or add members"
             )
+
+    @property
+    def description(self) -> str:
+        """What is trained, in words; remote members read it. A ModelDescription is put into words when it is set."""
+        return self._description
+
+    @description.setter
+    def description(self, said: ModelDescription | str) -> None:
+        self._description = said if isinstance(said, str) else said.to_agent_prompt()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -283,6 +295,14 @@ class Committee:
     def _request(self, group: Group, index: int, step: int) -> ScoreRequest:
         """Equal completions are asked for once. Ids are digests: no answer can name its own, or its place, and a run in
         lockstep asks the same again. The order is that of the ids."""
+        if self._untold and not self.description:
+            told = ", ".join(self.remote.members) if self.remote else ""
+            log.warning(
+                "%s are not told what is trained; give the committee a description, for example "
+                "convene(description=oven.ModelDescription.from_model(...))",
+                told,
+            )
+        self._untold = False
         salt = self._salt(index, step)
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(
@@ -290,7 +310,7 @@ class Committee:
             group=_digest(salt, ""),
             prompt=group.prompt,
             completions=tuple(sorted(completions, key=lambda completion: completion.id)),
-            policy=self.policy,
+            policy=self.description,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.rule_members import RewardFunction
 
@@ -16,13 +17,13 @@ def convene(
     *,
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
-    policy: str = "",
+    description: ModelDescription | str = "",
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the remote members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise.
+    otherwise. `description` says whose answers they score and what for.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
@@ -39,6 +40,6 @@ def convene(
         caution=settings.caution,
         hold_after=settings.hold_after,
         seed=seed,
-        policy=policy,
+        description=description,
         run=there.run,
     )

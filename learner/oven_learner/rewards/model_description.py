@@ -16,22 +16,29 @@ class ModelDescription(BaseModel):
     parameters: int = Field(ge=0, description="trainable and frozen")
     architecture: str = Field(description="the model's class")
     vocabulary: int = Field(ge=0, description="tokens; 0: not known")
-    task: str = Field(min_length=1, description="what it is trained to do, one or two sentences")
-    good_answer: str = Field(default="", description="what a good answer looks like")
+    description: str = Field(min_length=1, description="what it is trained to do, one or two sentences")
+    modality: str = Field(default="text", min_length=1, description="what its answers are: text, motion, …")
+    domain: str = Field(default="", description="the field that its tasks are from")
+    output_format: str = Field(default="", description="the form that an answer has to have")
+    scoring_guidance: str = Field(default="", description="what a good answer is, and what to mark down")
+    use_verifier: bool = Field(
+        default=False, description="a program checks the answers, too: judges score what it cannot see"
+    )
     example_input: str = ""
     example_output: str = Field(default="", description="a good answer to the example input")
 
     @classmethod
-    def from_model(cls, model: Any, tokenizer: Any = None, *, task: str, **said: str) -> Self:
-        """What can be read off a model (anything with `parameters()`), with what only its owner knows."""
+    def from_model(cls, model: Any, tokenizer: Any = None, *, description: str, **said: Any) -> Self:
+        """What can be read off a model (anything with `parameters()`), with what only its owner knows: the other fields
+        by name. Raises ValueError for a field that there is not, or an empty description."""
         config = getattr(model, "config", None)
         architecture = type(model).__name__
         return cls(
             name=said.pop("name", "") or getattr(config, "name_or_path", "").rsplit("/", 1)[-1] or architecture,
             parameters=sum(int(parameter.numel()) for parameter in model.parameters()),
-            architecture=architecture,
+            architecture=said.pop("architecture", "") or architecture,
             vocabulary=len(tokenizer) if tokenizer is not None else int(getattr(config, "vocab_size", 0) or 0),
-            task=task,
+            description=description,
             **said,
         )
 
@@ -40,10 +47,13 @@ class ModelDescription(BaseModel):
         lines = [
             f"Model in training: {self.name}, a {self.architecture} with {_count(self.parameters)} parameters"
             + (f" and a vocabulary of {self.vocabulary:,} tokens." if self.vocabulary else "."),
-            f"Task: {self.task}",
+            f"Description: {self.description}",
+            f"Modality: {self.modality}",
         ]
-        if self.good_answer:
-            lines.append(f"A good answer: {self.good_answer}")
+        told = {"Domain": self.domain, "Output format": self.output_format, "Scoring": self.scoring_guidance}
+        lines += [f"{name}: {said}" for name, said in told.items() if said]
+        if self.use_verifier:
+            lines.append("Verifier: a program checks the answers, too; score what it cannot see.")
         if self.example_input:
             lines.append(f"Example input: {self.example_input!r}")
         if self.example_output:

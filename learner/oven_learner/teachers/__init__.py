@@ -3,6 +3,7 @@ its KL term and in the channel `distill` (oven_learner.losses), a DistillationTr
 
     teachers = Teachers(trainer)                   # the trainer's own, if it has one, is "initial"
     teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
+    teachers.register(TeacherConfig(name="big", kind="big", model_name="folder", strategy="quantized", bits=8))
     oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
 
 GRPO's term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
@@ -10,7 +11,8 @@ arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction
 gradient; which model π_ref is, is decided here.
 """
 
+from oven_learner.teachers.config import TeacherConfig, read_teachers, teachers_of
 from oven_learner.teachers.kl_knobs import announce_anchor
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 
-__all__ = ["LIMIT_BYTES", "Teachers", "announce_anchor"]
+__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_anchor", "read_teachers", "teachers_of"]

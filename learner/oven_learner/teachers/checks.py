@@ -7,29 +7,49 @@ from typing import Any
 import torch
 
 from oven_controller.errors import TeacherRefusedError, reason
+from oven_learner.teachers.memory import Form, own_bytes
+from oven_learner.teachers.quantization import footprint
+
+ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
+"""What to do with one that cannot be GRPO's reference."""
 
 
 def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
-    """A teacher is frozen when it is loaded; one that shares parameters with the policy would freeze it too."""
+    """A teacher is frozen when it is loaded; one that shares parameters with the policy would freeze it too. And one
+    that runs the policy would change with it."""
     trained = {id(parameter) for parameter in policy.parameters()}
     if any(id(parameter) in trained for parameter in model.parameters()):
         raise TeacherRefusedError("it shares parameters with the policy, which would be frozen with it; give a copy")
+    if _runs_another(model):
+        raise TeacherRefusedError(
+            "its forward runs another model: it is a copy of one that a trainer has patched; load it, or copy the "
+            "model before a trainer is made of it"
+        )
+
+
+def _runs_another(model: torch.nn.Module) -> bool:
+    """TRL's and accelerate's patches of `forward` hold the model's own; a deep copy's hold that of the copied model."""
+    patch = vars(model).get("forward")
+    cells = getattr(getattr(patch, "__func__", patch), "__closure__", None) or ()
+    owners = [getattr(cell.cell_contents, "__self__", model) for cell in cells]
+    return any(isinstance(owner, torch.nn.Module) and owner is not model for owner in owners)
 
 
 def size_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the model's parameters."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Bytes of the model's parameters that are in memory."""
+    return own_bytes(model, buffers=False)
 
 
-def check_size(model: torch.nn.Module, held: int, limit: int) -> None:
-    """All teachers stay loaded, so their sum counts: `held` bytes are taken already, `limit` is for all together."""
-    needed = size_bytes(model)
+def check_size(model: torch.nn.Module, held: int, limit: int, form: Form = "resident") -> None:
+    """All teachers stay loaded, so their sum counts: `held` bytes are taken already, `limit` is for all together. What
+    counts is what the model will hold in its form, and nothing for one that is offloaded."""
+    needed = footprint(model).bytes_as(form)
     if held + needed > limit:
         count = sum(parameter.numel() for parameter in model.parameters())
         raise TeacherRefusedError(
             f"it has {count:,} parameters in {needed:,} bytes, which makes {held + needed:,} with the teachers that "
-            f"are loaded, and the limit is {limit:,}; give a smaller model, load it in a shorter dtype, or raise "
-            "limit_bytes"
+            f"are loaded, and the limit is {limit:,}; give a smaller model, load it in a shorter dtype, register it "
+            "with the strategy 'quantized' or 'offload', or raise limit_bytes"
         )
 
 
@@ -39,11 +59,12 @@ def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None
     be equal; with it the maps must be, and the teacher may have more rows (models of a family are padded differently),
     unless whole distributions are compared: `equal_rows`.
     """
-    have, need = _rows(model), int(policy.get_output_embeddings().weight.shape[0])
+    have, need = rows(model), int(policy.get_output_embeddings().weight.shape[0])
     if have < need or (have != need and (equal_rows or other is None)):
         raise TeacherRefusedError(
             f"its vocabulary has {have:,} rows and the policy's {need:,}; give a teacher of the policy's own family"
             + ("" if equal_rows or have < need else ", or its tokenizer if only the padding differs")
+            + ("" if equal_rows else f"; {ALTERNATIVE}")
         )
     if other is None:
         return
@@ -54,6 +75,7 @@ def check_vocabulary(policy: Any, model: Any, own: Any = None, other: Any = None
         raise TeacherRefusedError(
             f"its tokenizer maps {len(differing):,} tokens to other ids than the policy's, {token!r} to "
             f"{theirs.get(token)} instead of {ours.get(token)}; give a teacher with the policy's tokenizer"
+            + ("" if equal_rows else f"; {ALTERNATIVE}")
         )
 
 
@@ -75,7 +97,8 @@ def check_scores(trainer: Any, model: Any) -> None:
         )
 
 
-def _rows(model: Any) -> int:
+def rows(model: Any) -> int:
+    """How many token ids it can read and score."""
     return min(
         int(embedding.weight.shape[0]) for embedding in (model.get_input_embeddings(), model.get_output_embeddings())
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from oven_learner.actuators import Actuators
 from oven_learner.teachers.registry import Teachers, has_reference
@@ -17,7 +18,11 @@ FROM_ZERO = 0.04
 
 
 def announce_anchor(
-    actuators: Actuators, trainer: Any, teachers: Teachers | None, beta_bounds: tuple[float, float]
+    actuators: Actuators,
+    trainer: Any,
+    teachers: Teachers | None,
+    beta_bounds: tuple[float, float],
+    announce: Callable[[str], object] = lambda name: None,
 ) -> None:
     """Registers both where there is a reference model to pull towards, and nothing where there is none.
 
@@ -25,22 +30,70 @@ def announce_anchor(
     a β of 0 it may be raised to the upper of them times FROM_ZERO. A change of β acts on the next step's loss; the
     reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
     are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
-    one is answered with its reason.
+    one is answered with its reason. A teacher that is added later becomes a choice, and `announce` is called with the
+    actuator's name.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         own = float(trainer.args.beta or trainer.beta)
-        actuators.scalar(
-            BETA,
-            lambda: float(trainer.beta),
-            lambda value: _set_beta(trainer, value),
-            low=own * beta_bounds[0],
-            high=(own or FROM_ZERO) * beta_bounds[1],
-            scale="log" if own else "linear",
-            unit="× KL per token, in the loss",
-            moves_own_metric=True,
-        )
-    if teachers is not None and len(teachers) > 1 and (not grpo or has_reference(trainer)):
+        announce_beta(actuators, own, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds)
+    if teachers is None:
+        return
+
+    def offer() -> None:
+        if TEACHER in actuators:
+            actuators.update(TEACHER, choices=teachers.names)
+        elif not grpo or has_reference(trainer):
+            announce_teachers(actuators, teachers)
+        if TEACHER in actuators:
+            announce(TEACHER)
+
+    offer()
+    teachers.added = offer
+
+
+def announce_beta(
+    actuators: Actuators,
+    own: float,
+    read: Callable[[], float],
+    write: Callable[[float], object],
+    beta_bounds: tuple[float, float],
+    unit: str = "× KL per token, in the loss",
+) -> None:
+    """Registers `grpo.beta` within `beta_bounds` times the user's `own`."""
+    actuators.scalar(
+        BETA,
+        read,
+        write,
+        low=own * beta_bounds[0],
+        high=(own or FROM_ZERO) * beta_bounds[1],
+        scale="log" if own else "linear",
+        unit=unit,
+        moves_own_metric=True,
+    )
+
+
+class Swappable(Protocol):
+    """Teachers of any trainer, as far as `teacher.active` needs them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Weakest first, those that were refused included."""
+
+    @property
+    def active(self) -> str:
+        """The one that teaches now."""
+
+    def swap(self, name: str) -> None:
+        """Make `name` the one; raises what keeps it from being so."""
+
+    def __len__(self) -> int:
+        """How many are loaded."""
+
+
+def announce_teachers(actuators: Actuators, teachers: Swappable) -> None:
+    """Registers `teacher.active` where two or more are loaded."""
+    if len(teachers) > 1:
         actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
 
 

@@ -39,9 +39,9 @@ from oven_controller.replica import service
 from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.operator_client import carried_out
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
-from oven_controller.stack.operator_client import carried_out
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink

@@ -283,6 +283,11 @@ def test_all_are_held_and_resumed_and_what_is_set_meanwhile_applies_at_once(case
     assert alike(cases, "held_and_resumed", "steps", "rate", "stopping") == [1, 3.0, ""]
 
 
+def test_an_actuator_is_announced_where_all_ranks_have_it_alike(cases: list[dict[str, Any]]) -> None:
+    assert alike(cases, "an_actuator_is_announced", "steps", "rate", "stopping") == [8, 150.0, ""]
+    assert [rank["an_actuator_is_announced"]["announced"] for rank in cases] == [[200.0], [], []]
+
+
 def test_in_lockstep_rank_0_waits_for_the_tick_and_all_apply_what_it_brought(cases: list[dict[str, Any]]) -> None:
     assert alike(cases, "in_lockstep", "rates", "timeouts") == [[2.0, 3.0, 4.0], 0]
 

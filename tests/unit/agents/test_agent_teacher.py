@@ -147,6 +147,73 @@ def test_a_kl_that_no_policy_moves_by_is_no_anchors_to_mend(kls: list[float]) ->
     assert not [vote for _, vote in said if vote.evidence == ("symptom:kl_runaway",)]
 
 
+def absorbed(*, reward: float = 0.5, rise: float = 0.0, past: float = 0.2, now: float = 0.01) -> list[Observation]:
+    """The KL to the teacher falls, and then stays where it fell to; at β = 1 it counts for little there."""
+    fall = steps(24, reward, past, growth=(now - past) / 24, rise=rise)
+    return [*fall, *steps(60, reward + 24 * rise, now, rise=rise, after=24)]
+
+
+def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None:
+    tick, vote = votes(absorbed())[0]
+    assert tick >= 3 * Teacher.HALF
+    assert (vote.actuator, vote.value, vote.evidence) == (TEACHER, "middle", ("symptom:reward_plateau",))
+    assert vote.rationale.startswith("small is absorbed: KL 0.1") and "0.010 now" in vote.rationale
+    assert vote.confidence >= STANDS_BEHIND
+
+
+@pytest.mark.parametrize(
+    ("observations", "run"),
+    [
+        (absorbed(rise=0.006, reward=0.2), started()),
+        (absorbed(past=0.015), started()),
+        (absorbed(reward=0.92), started()),
+        (absorbed(), started("strong", beta=0.01)),
+        (steps(120, 0.5, 0.01), started()),
+        ([*steps(30, 0.5, 0.03), *steps(15, 0.5, 9.0, after=30), *steps(60, 0.5, 0.03, after=45)], started()),
+        ([seen(t, 0.5, 0.3 if t == 1 else 0.01, 0.6) for t in range(1, 100)], started()),
+        ([seen(t, 0.5, 0.3 if t < 60 else 0.001, 0.6) for t in range(1, 72)], started(beta=0.01)),
+    ],
+    ids=[
+        "it learns",
+        "little fell",
+        "no headroom",
+        "none is stronger",
+        "never high",
+        "it leapt",
+        "one step",
+        "a short dip",
+    ],
+)
+def test_what_is_not_absorbed(observations: list[Observation], run: RunStarted) -> None:
+    assert not [vote for _, vote in votes(observations, run) if "absorbed" in vote.rationale]
+
+
+@pytest.mark.parametrize("what", [BETA, "run.rollback"])
+def test_what_a_fault_did_before_a_rollback_or_a_higher_beta_is_not_its_past(what: str) -> None:
+    """As recorded: a fault throws the KL far out, and it comes back to what it was."""
+    fault = [*steps(30, 0.5, 0.03), *steps(15, 0.5, 3.0, after=30)]
+    mended = [changed(45, what, 0.3, 1.0), *steps(12, 0.5, 0.8, after=45), *steps(60, 0.5, 0.03, after=57)]
+    assert not [vote for _, vote in votes([*fault, *mended]) if "absorbed" in vote.rationale]
+
+
+def test_the_past_of_another_teacher_does_not_count() -> None:
+    events = [*steps(30, 0.5, 0.3), changed(30, TEACHER, "small", "middle"), *steps(60, 0.5, 0.01, after=30)]
+    assert not [vote for _, vote in votes(events) if "absorbed" in vote.rationale]
+
+
+@pytest.mark.parametrize(("apart", "moves"), [(0.3, True), (0.012, False), (math.nan, False)])
+def test_a_stronger_teacher_must_have_more_to_teach_where_that_is_measured(apart: float, moves: bool) -> None:
+    run = started()
+    run = run.model_copy(update={"metrics": (*run.metrics, MetricSpec(name="kl/middle"))})
+    events = [
+        one.model_copy(update={"metrics": one.metrics | {"kl/middle": apart}}) if one.tick % 25 == 0 else one
+        for one in absorbed()
+    ]
+    said = [tick for tick, vote in votes(events, run) if "absorbed" in vote.rationale]
+    assert bool(said) == moves and min(said, default=50) >= 50, "after the second sample"
+    assert not votes(absorbed(), run), "it is announced, and was not measured yet"
+
+
 @pytest.mark.parametrize("what", [TEACHER, BETA, "run.rollback"])
 def test_after_a_change_it_looks_anew(what: str) -> None:
     changes: dict[str, tuple[float | str, float | str]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,10 +14,13 @@ from tests.support.replayed import a_run, left_behind
 from oven_agents import Agent, Vote, Window
 from oven_agents.backtest.backtest import Backtest, Findings
 from oven_agents.backtest.command import main
+from oven_agents.review.command import look
+from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.log.replay import replay
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.known_actuators import ACTUATORS
 from oven_controller.protocol.messages import (
@@ -62,7 +66,10 @@ class Lockstep:
     """A learner, a mesh and one agent, as in lockstep: the agent has spoken before the next tick, and what was decided
     is carried out before it. The loss falls by itself and the reward with the rate's distance from 4."""
 
-    def __init__(self, agent: Agent, name: str, ticks: int, **rules: object) -> None:
+    def __init__(
+        self, agent: Agent, name: str, ticks: int, anew: Mapping[int, ActuatorSpec] | None = None, **rules: object
+    ) -> None:
+        """`anew`: tick → what the learner announces after it."""
         self.log, self.name = Log(stride=1), name
         self.session = Session(agent, name)
         self.scale = 1.0
@@ -80,6 +87,9 @@ class Lockstep:
             body = Observation(**self.log.stamp(), tick=tick, step=tick, progress=0.0, metrics=seen)
             self.log.put("observation", body)
             self.react()
+            if anew and tick in anew:
+                self.log.put("run", ActuatorAnnounced(**self.log.stamp(), actuator=anew[tick], tick=tick, step=tick))
+                self.react()
         self.log.put("run", RunEnded(**self.log.stamp(), reason="completed", tick=ticks, step=ticks))
         self.react()
 
@@ -113,6 +123,36 @@ def test_an_agent_that_took_part_in_lockstep_votes_again_as_it_did(agent: type[A
     assert told == [(decision.tick, decision.verdict, decision.value) for decision in recorded.decisions]
     receipts = sum(isinstance(entry.body, Receipt) for entry in recorded.events)
     assert sum(said.carried_out for said in found.said) == receipts
+
+
+class Clipper(Agent):
+    """Turns what is not there from the beginning."""
+
+    moves = ("grad.clip",)
+    speciality = ("grad.clip",)
+
+    def vote(self, window: Window) -> Vote:
+        knob = window.knobs["grad.clip"]
+        return window.propose("grad.clip", knob.spec.high, confidence=0.95, why="as far as it goes")
+
+
+def test_a_recording_with_announcements_is_heard_as_it_was(tmp_path: Path) -> None:
+    """The agent cannot fire before tick 4, and may go further from tick 20 on; every tick closes."""
+    clip = ActuatorSpec(name="grad.clip", kind="scalar", low=0.5, high=2, value=1.0)
+    recorded = Lockstep(Clipper(), "clipper", 40, {4: clip, 20: clip.model_copy(update={"high": 8})}).log
+    assert recorded.closed_ticks == list(range(1, 41)) and replay(recorded.events, RUN).same
+    receipts = [entry.body for entry in recorded.events if isinstance(entry.body, Receipt)]
+    assert max(float(str(one.after)) for one in receipts if one.tick < 20) <= 2 < float(str(receipts[-1].after))
+    found = backtest(Clipper(), "clipper", recorded.events)
+    assert found.same_votes is True and found.divergences == [] and found.said[0].tick == 4
+    made = {"c": Clipper()}
+    report = look(RUN, lambda: recorded.events, made, {"c": "c"}, tmp_path / "t", lambda run: run, 1, lambda _: None)
+    assert [spec.high for spec in report.start.actuators if spec.name == "grad.clip"] == [8]
+    panel = OpenLoopReplay(RUN, made)
+    for event in recorded.events:
+        panel.take(event)
+    assert [when for when, what in panel.changes if what == "grad.clip was announced anew"] == [4, 20]
+    assert [said.tick for said in panel.said][:1] == [4]
 
 
 def test_the_first_divergence_and_what_follows_from_it() -> None:

@@ -91,6 +91,10 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
     started(home.create("r", "grpo"))
     assert offered("set ") == KNOBS
     assert offered("trust lr grad") == ["grad.clip"]
+    with home.find("r").export.open("a") as log:
+        for name in ("teacher.active", KNOBS[0]):
+            log.write(json.dumps({"seq": 3, "data": {"type": "ActuatorAnnounced", "actuator": {"name": name}}}) + "\n")
+    assert offered("set ") == [*KNOBS, "teacher.active"]
     home.create("other", "grpo")
     assert offered("set --run r grad") == ["grad.clip"]
     assert len(offered("set --run other grpo")) == 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import CommandAnswer, Decision, Message, OperatorCommand, Receipt
-from oven_controller.stack.operator_client import Result
+from oven_controller.runs.operator_client import Result
 
 
 @pytest.mark.parametrize(

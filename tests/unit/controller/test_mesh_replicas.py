@@ -19,6 +19,7 @@ from oven_controller.log.replay import replay
 from oven_controller.mesh.outputs import OUTPUTS, Output
 from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -164,6 +165,14 @@ class Swarm(RuleBasedStateMachine):
                 where = {"decision_id": made.id, "actuator": made.actuator, "tick": self.tick, "step": self.step}
                 self.speak("receipt", Receipt, status=status, **change, **where)
                 return
+
+    @rule(actuator=actuators, narrow=st.booleans())
+    def announce_anew(self, actuator: str, narrow: bool) -> None:
+        """With room for what agents propose, or with none but for its present value."""
+        spec = next(spec for spec in SPECS if spec.name == actuator)
+        if narrow and spec.kind in ("scalar", "choice"):
+            spec = spec.model_copy(update={"low": 0.9, "high": 1.1, "choices": spec.choices[:1]})
+        self.speak("run", ActuatorAnnounced, actuator=spec, tick=self.tick, step=self.step)
 
     @rule(agent=agents, specialist=st.booleans(), leaves=st.booleans())
     def comes_and_goes(self, agent: str, specialist: bool, leaves: bool) -> None:

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.mesh_log import LR, Log
+from tests.support.mesh_log import LR, SPECS, Log
 from tests.support.replayed import left_behind
 
 from oven_controller.errors import ConfigError
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.actions import EVALUATE
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.requests import OutcomeReport
 from oven_controller.runs.folder import Home
 from oven_kg.cli.training_commands import LEARN
@@ -51,8 +52,14 @@ def test_the_same_log_tells_the_same_from_wherever_it_is_read_again() -> None:
     assert reports(log) == reports(log) != []
 
 
-def test_what_was_carried_out_at_one_tick_is_one_plan_and_a_measurement_no_part_of_it() -> None:
-    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
+@pytest.mark.parametrize("later", [False, True], ids=["announced at the start", "announced later"])
+def test_what_was_carried_out_at_one_tick_is_one_plan_and_a_measurement_no_part_of_it(later: bool) -> None:
+    log, actions = Log(), [spec for spec in SPECS if later and spec.kind == "action"]
+    log.start(tuple(spec for spec in SPECS if spec not in actions), outcome_ticks=10, cooldown_ticks=0)
+    for agent in ("amy", "bob"):
+        log.join(agent)
+    for spec in actions:
+        log.put("run", ActuatorAnnounced(**log.stamp(), actuator=spec, tick=0, step=0))
     for n in range(10):
         log.tick(loss=1.0 + 0.01 * (n % 3 - 1))
     decisions = []

@@ -8,6 +8,7 @@ from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
 from oven_controller.cli.explain import lines as explained
 from oven_controller.log.explanation import Explanations
 from oven_controller.log.run_summary import RunSummary
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
 from oven_controller.stack.line_output import Headless
@@ -57,6 +58,20 @@ def test_commands_and_their_answers_are_lines() -> None:
         "decisions: 2 adopted, 0 rejected; receipts: 1 applied",
     ):
         assert line in said
+
+
+def test_what_is_announced_and_injected_is_a_line_and_counts() -> None:
+    log = Log.running("amy")
+    log.tick()
+    wide = next(spec for spec in SPECS if spec.name == LR).model_copy(update={"high": 500, "value": 2.0})
+    log.put("run", ActuatorAnnounced(**log.stamp(), actuator=wide, tick=1, step=1))
+    told = {"by": "ann", "why": "they lag", "topic": "sums", "hashes": ("a", "b"), "held": 2, "tick": 1, "step": 1}
+    log.put("run", PromptsInjected(**log.stamp(), **told))
+    said = lines(log.events)
+    assert f"learner  announced {LR} at step 1: 0.01 to 500, now 2" in said
+    assert "prompts  ann added 2 prompts to sums at step 1 (2 held): they lag" in said
+    found = view(log)
+    assert found.knobs[LR] == 2.0 and (found.injected, found.evicted) == (2, 0)
 
 
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:

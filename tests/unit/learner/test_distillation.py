@@ -22,7 +22,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.recipes.base import Order
 from oven_learner.recipes.distillation.recipe import RECIPE
 from oven_learner.recipes.distillation.settings import NAMES, DistillationSettings, parse_start
-from oven_learner.teachers import Teachers
+from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -77,6 +77,22 @@ def test_a_swap_is_announced_applied_and_seen_in_the_loss(tmp_path: Path) -> Non
     loss = line.series("loss")
     before, after = loss[:3], loss[3:]
     assert max(before) < min(after) or max(after) < min(before), "the policy stands still; its teacher is another"
+
+
+@pytest.mark.parametrize("kept", [{"strategy": "quantized"}, {"strategy": "offload"}], ids=["8 bits", "offload"])
+def test_a_teacher_that_is_kept_otherwise_distils_as_the_same_one_does(tmp_path: Path, kept: dict[str, Any]) -> None:
+    losses = []
+    for options in ({}, kept):
+        job = distilling(tmp_path, learning_rate=1e-9, logging_steps=1, max_steps=2)
+        teachers = Teachers(job, own="one", offload_folder=tmp_path)
+        teachers.register(TeacherConfig(name="two", model=teacher(12, width=64), tokenizer=tokenizer(), **options))
+        teachers.swap("two")
+        set_seed(5)
+        job.train()
+        losses.append([entry["loss"] for entry in job.state.log_history if "loss" in entry])
+    assert len(losses[0]) == 2 and losses[1] == pytest.approx(
+        losses[0], rel=0.05 if kept["strategy"] == "quantized" else 1e-6
+    )
 
 
 def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
     orders, ids = [], []
     for seed in (1, 1, 2):
         remote = Remote(judge=by_length)
-        committee = Committee({}, remote=remote, seed=seed, run="r", policy="a policy")
+        committee = Committee({}, remote=remote, seed=seed, run="r", description="a policy")
         judged(committee, texts * 2, size=8)
         orders.append([[completion.text for completion in request.completions] for request in remote.asked])
         ids.append([completion.id for request in remote.asked for completion in request.completions])
@@ -86,6 +86,16 @@ def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
     assert orders[0] == orders[1] and ids[0] == ids[1]
     assert not set(ids[0]) & set(ids[2])
     assert orders[0][0] != texts and orders[0][0] != orders[0][1]
+
+
+@pytest.mark.parametrize("description", ["", "Sorts digits."])
+def test_judges_that_are_told_nothing_are_named_once(description: str, caplog: pytest.LogCaptureFixture) -> None:
+    committee = Committee({"a": share_of_a}, remote=Remote(judge=by_length), description=description)
+    for _ in range(2):
+        judged(committee, ["ab", "aba", "ab", "aab"])
+    assert caplog.text.count("judge are not told what is trained; give the committee a description") == (
+        not description
+    )
 
 
 def test_without_a_quorum_a_group_has_no_reward_and_the_others_do() -> None:

@@ -8,25 +8,52 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
-from oven_learner.rewards import ModelDescription, convene
+from oven_learner.rewards import Committee, ModelDescription, convene
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
     model: Any = torch.nn.Linear(1000, 1000)
-    found = ModelDescription.from_model(model, task="Sort digits.", good_answer="the digits, sorted")
+    found = ModelDescription.from_model(
+        model, description="Sort digits.", scoring_guidance="A good answer is the digits, sorted."
+    )
     assert (found.parameters, found.architecture, found.name) == (1_001_000, "Linear", "Linear")
     text = found.to_agent_prompt()
     assert text.splitlines() == [
         "Model in training: Linear, a Linear with 1 million parameters.",
-        "Task: Sort digits.",
-        "A good answer: the digits, sorted",
+        "Description: Sort digits.",
+        "Modality: text",
+        "Scoring: A good answer is the digits, sorted.",
     ]
-    with pytest.raises(ValueError, match="task"):
-        ModelDescription.from_model(model, task="")
+    with pytest.raises(ValueError, match="description"):
+        ModelDescription.from_model(model, description="")
+    with pytest.raises(ValueError, match="good_answer"):
+        ModelDescription.from_model(model, description="Sort digits.", good_answer="sorted")
+
+
+@given(
+    st.fixed_dictionaries(
+        {name: st.text(st.characters(categories=["L", "N"]), min_size=1) for name in (
+            "name", "description", "modality", "domain", "output_format", "scoring_guidance", "example_input",
+            "example_output",
+        )}
+    )
+)  # fmt: skip
+def test_all_that_is_said_is_in_the_prompt(said: dict[str, str]) -> None:
+    model: Any = torch.nn.Linear(1, 1)
+    found = ModelDescription.from_model(model, use_verifier=True, **said)
+    text = found.to_agent_prompt()
+    assert all(value in text for value in said.values()) and "a program checks the answers" in text
+    assert "a program" not in found.model_copy(update={"use_verifier": False}).to_agent_prompt()
+    told = Committee({"a": lambda completions, **_: [0.0] * len(completions)}, description=found)
+    assert told.description == text
+    told.description = "in other words"
+    assert told.description == "in other words"
 
 
 def test_the_rules_that_are_measured() -> None:
@@ -53,6 +80,8 @@ def test_remote_members_of_the_settings_join_with_an_equal_share(
     judge = {"api": "openai", "model": "m"}
     configured(monkeypatch, tmp_path, {"members": {"one": judge, "two": judge}, "deadline_s": 3, "hold_after": 4})
     made = convene(RULES, weights=WEIGHTS)
+    told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")
+    assert convene(RULES, description=told).description == told.to_agent_prompt()
     assert made.weights == pytest.approx({"exact": 1 / 3, "format": 0, "length": 0, "one": 1 / 3, "two": 1 / 3})
     assert made.remote is not None and made.remote.deadline_s == 3 and made.hold_after == 4 and made.quorum == 2
     assert Connection.find().committee.members["one"].model == "m"

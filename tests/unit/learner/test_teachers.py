@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
@@ -119,6 +121,34 @@ def test_beta_scales_the_term_live(tmp_path: Path) -> None:
     torch.testing.assert_close(gradient(job, inputs), 3 * once, rtol=1e-4, atol=1e-7)
 
 
+def test_a_teacher_that_is_added_while_training_is_announced_and_not_chosen(tmp_path: Path) -> None:
+    job: Any = grpo(tmp_path, lr_scheduler_type="constant")
+    teachers = Teachers(job)
+    teachers.add("one", teacher(11), tokenizer())
+    teachers.swap("one")
+    job.beta = job.args.beta = 0.5
+    active = []
+
+    class Adding(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            active.append(teachers.active)
+            if state.global_step in (1, 2):
+                teachers.add(("two", "three")[state.global_step - 1], teacher(11 + state.global_step), tokenizer())
+
+    line = FakeLink({4: ("teacher.active", "three")})
+    attach(job, link=line, teachers=teachers)
+    job.add_callback(Adding())
+    job.train()
+    run, said = line.sent[0], [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
+    assert isinstance(run, RunStarted) and "teacher.active" not in {spec.name for spec in run.actuators}
+    assert [(one.step, one.actuator.choices, one.actuator.value) for one in said] == [
+        (2, ("one", "two"), "one"),
+        (3, ("one", "two", "three"), "one"),
+    ]
+    assert set(active[:4]) == {"one"} and active[-1] == "three"
+    assert [receipt.status for receipt in line.receipts() if receipt.actuator == "teacher.active"] == ["applied"]
+
+
 def test_a_swap_is_announced_applied_and_read_back(tmp_path: Path) -> None:
     job, teachers = anchored(tmp_path)
     line = FakeLink({2: ("teacher.active", "two"), 4: ("grpo.beta", 1.0)})
@@ -213,6 +243,8 @@ def test_what_cannot_be_asked_of_it(tmp_path: Path) -> None:
     job, teachers = anchored(tmp_path)
     with pytest.raises(TeacherRefusedError, match="shares parameters"):
         teachers.add("self", job.model)
+    with pytest.raises(TeacherRefusedError, match="forward runs another model"):
+        teachers.add("copy", copy.deepcopy(job.model))
     assert all(parameter.requires_grad for parameter in job.model.parameters())
     with pytest.raises(ConfigError, match="is there already"):
         teachers.add("one", teacher(1))

@@ -9,11 +9,13 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.mesh_log import LR, NOON
+from tests.support.mesh_log import LR, NOON, Log
 from tests.support.monitor_log import ended, recorded
 
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
+    ActuatorSpec,
     AgentStatus,
     BallotOpened,
     Decision,
@@ -121,6 +123,22 @@ def test_scalar_knobs_have_curves_and_actions_have_none() -> None:
     charted = fold(EVENTS).charted()
     assert LR in charted
     assert "run.rollback" not in charted
+
+
+def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> None:
+    log = Log.running("amy")
+    log.tick()
+    spec = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
+    log.put("run", ActuatorAnnounced(**log.stamp(), actuator=spec, tick=1, step=1))
+    told = {"by": "ann", "why": "they lag", "topic": "sums", "hashes": ("a",), "held": 1, "tick": 1, "step": 1}
+    log.put("run", PromptsInjected(**log.stamp(), **told))
+    view = fold(log.events)
+    notes = [entry.text for entry in view.entries if isinstance(entry, Note)]
+    assert notes[-2:] == [
+        "announced loss.sft at step 1: 0 to 1, now 0.25",
+        "ann added 1 prompt to sums at step 1 (1 held): they lag",
+    ]
+    assert view.series["loss.sft"].last == 0.25 and "loss.sft" in view.charted()
 
 
 def test_steps_go_back_after_a_rollback_and_ticks_do_not() -> None:

@@ -73,7 +73,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an operator did, a start and an end of the learner, or an agent's notice."""
+    """What an operator did, a start or an end of the learner or what it announced between, or an agent's notice."""
 
     seq: int
     step: int

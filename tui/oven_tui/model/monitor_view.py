@@ -13,7 +13,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
+from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.run_summary import RunSummary, text, training_signal
+from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -112,6 +114,11 @@ class MonitorView:
                 self._knobs()
                 self._lost_trial()
                 self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
+            case ActuatorAnnounced() as body:
+                self._knobs()
+                self._enter(Note(event.seq, body.step, "learner", announced(body)))
+            case PromptsInjected() as body:
+                self._enter(Note(event.seq, body.step, "learner", injected(body)))
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)

@@ -37,6 +37,14 @@ class RowsRead:
             bits[place] |= bit
         return again / count
 
+    def grow(self, rows: int) -> None:
+        """By so many rows at the end, none of them read."""
+        self._bits += bytes((rows + 7) // 8)
+
+    def forget(self, row: int) -> None:
+        """Another row lies in this one's place."""
+        self._bits[row >> 3] &= ~(1 << (row & 7)) & 0xFF
+
     def bits(self) -> torch.Tensor:
         """A copy, uint8 [rows / 8]: row r is bit r mod 8 of byte r div 8."""
         return torch.frombuffer(bytearray(self._bits), dtype=torch.uint8)
@@ -75,6 +83,8 @@ class Mixture:
         self.seed = seed
         self.dataset = _joined(list(datasets.values()))
         """All of them, one after another: the trainer's `train_dataset`."""
+        self.epoch = self.dataset
+        """What an epoch goes over."""
         ends = list(accumulate(len(rows) for rows in datasets.values()))
         self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
@@ -141,9 +151,16 @@ class Mixture:
         rows = []
         for i in range(count):
             point = (i + offset) / count * edges[-1]
-            rows.append(rng.choice(self.pools[self.names[bisect_right(edges, point)]]))
+            rows.append(self.pick(rng, self.names[bisect_right(edges, point)], chunk))
         rng.shuffle(rows)
         return rows
+
+    def pick(self, rng: random.Random, name: str, chunk: int) -> int:
+        """One row of a dataset."""
+        return rng.choice(self.pools[name])
+
+    def check_loader(self, args: Any) -> None:
+        """Raises ConfigError where the loader that a trainer's arguments make cannot follow."""
 
     def _normalised(self, weights: Mapping[str, float]) -> dict[str, float]:
         if set(weights) != set(self.names):
@@ -194,6 +211,7 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     """
     if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
         return
+    mixture.check_loader(trainer.args)
     rows = trainer.train_dataset
     if not hasattr(rows, "__len__") or len(rows) != len(mixture.dataset):
         held = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "rows that cannot be counted"
@@ -205,6 +223,8 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     made = trainer._get_train_sampler
 
     def sampler(dataset: Any = None) -> MixtureSampler:
+        if mixture.epoch is not mixture.dataset:
+            dataset = mixture.epoch
         return _laid_out_as(made() if dataset is None else made(dataset), trainer, mixture)
 
     sampler.oven_mixture = mixture  # type: ignore[attr-defined]

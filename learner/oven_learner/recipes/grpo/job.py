@@ -41,7 +41,7 @@ def build(
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
-    committee.policy = describe(model, tokenizer).to_agent_prompt()
+    committee.description = describe(model, tokenizer)
     rows = training_pools(settings.lengths, settings.train_prompts, seed)
     levels = [Dataset.from_list([vars(row) for row in of_level]) for of_level in rows]
     mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
@@ -89,8 +89,11 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
     return ModelDescription.from_model(
         model,
         tokenizer,
-        task="Sort the digits between S and = in ascending order; repeated digits stay repeated.",
-        good_answer="exactly the sorted digits, and nothing else",
+        description="Sort the digits between S and = in ascending order; repeated digits stay repeated.",
+        domain="sorting",
+        output_format="the sorted digits, and nothing else",
+        scoring_guidance="A good answer is exactly the sorted digits; anything before or after them is wrong.",
+        use_verifier=True,
         example_input="S5203=",
         example_output="0235",
     )

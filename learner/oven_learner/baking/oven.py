@@ -1,0 +1,211 @@
+"""A training under the controller as a script holds it: run it, swap its judges and teachers, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.messages import Receipt
+from oven_controller.settings.model import MemberSettings
+from oven_learner.baking import operator_commands, own_stack
+from oven_learner.baking.member_choice import chosen, moved
+from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
+from oven_learner.client.client import OvenClient
+from oven_learner.rewards import Committee
+from oven_learner.rewards.committee import WEIGHTS
+from oven_learner.teachers import TeacherConfig
+
+TEACHER = "teacher.active"
+
+
+class AnyTeachers(Protocol):
+    """Teachers by name, of whichever trainer."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Weakest first."""
+
+    @property
+    def active(self) -> str:
+        """The one that teaches now."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The model. Raises UnknownNameError, TeacherRefusedError."""
+
+    def swap(self, name: str) -> None:
+        """Make `name` the active one."""
+
+    def register(self, config: TeacherConfig) -> None:
+        """Load it, check it, and have it by its name."""
+
+
+class Training(Protocol):
+    """What an Oven needs of a trainer."""
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer itself."""
+
+    @property
+    def teachers(self) -> AnyTeachers | None:
+        """None where it is held to nothing."""
+
+    @property
+    def client(self) -> OvenClient | None:
+        """The client of the training under way; None before."""
+
+    def when_announced(self, call: Callable[[], object]) -> None:
+        """Have this called when the run was announced."""
+
+    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
+        """Call it in the training's thread after the running step, and wait for that. Raises what it raised."""
+
+    def train(self) -> Any:
+        """To the end."""
+
+
+class Oven:
+    """From `bake`. Use it in a `with`, or train to the end, or say `close()`: its own stack ends then.
+
+    Swaps are an operator's commands: signed, logged and answered. Each returns the learner's Receipt, or raises
+    CommandRefusedError with the reason. Before training begins a swap says what training begins with, and there is no
+    receipt.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        place: own_stack.Place,
+        stack: own_stack.OwnStack | None,
+        committee: Committee,
+        members: Mapping[str, MemberSettings],
+    ) -> None:
+        self.trainer, self.teachers = training.trainer, training.teachers
+        """For text TRL's GRPOTrainer, else a PolicyTrainer."""
+        self.committee = committee
+        self.run_name, self.folder = place.run, place.folder
+        self._training = training
+        self.summary = ""
+        """What its own stack said at the end."""
+        self._stack, self._members = stack, dict(members)
+        self.began = threading.Event()
+        """Set when training is announced: from here on swaps are commands."""
+        self._asked = False
+        training.when_announced(self.began.set)
+
+    def run_sync(self) -> Any:
+        """Train to the end, and return what the trainer does. Raises ConfigError in a running event loop, which it
+        would block: `await run()` there."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._trained()
+        raise ConfigError("an event loop runs here, and run_sync() would block it: say `await oven.run()`")
+
+    async def run(self) -> Any:
+        """The same, in a thread. Where it is cancelled, training ends after its running step first."""
+        training = asyncio.create_task(asyncio.to_thread(self._trained))
+        try:
+            return await asyncio.shield(training)
+        except asyncio.CancelledError:
+            if self._training.client is not None:
+                self._training.client.request_stop("cancelled by the script")
+            await training
+            raise
+
+    def stop(self, reason: str = "the script said stop") -> Receipt | None:
+        """End the training after its running step."""
+        return self._command(action="stop", reason=reason)
+
+    def swap_teacher(self, name: str) -> Receipt | None:
+        """Make `name` the teacher from the next step on. Raises UnknownNameError."""
+        known = self.teachers.names if self.teachers is not None else ()
+        if self.teachers is None or name not in known:
+            raise UnknownNameError("teacher", name, known)
+        if not self._asked:
+            self.teachers.swap(name)
+            return None
+        return self._command(action="set", actuator=TEACHER, value=name)
+
+    def swap_agent(
+        self, role: str, *, provider: str | None = None, model: str | None = None, name: str | None = None
+    ) -> Receipt | None:
+        """Have another member of the committee judge in this role: the one by this `name`, `provider` or `model`, among
+        those that the run was configured with. It gets the whole weight of the role. Raises UnknownNameError."""
+        return self._weigh({role: chosen(self._members, role, provider, model, name)})
+
+    def swap_all_agents(self, *, provider: str | None = None, model: str | None = None) -> Receipt | None:
+        """The same in every role that has such a member. Raises UnknownNameError where none has."""
+        roles = dict.fromkeys(member.role for member in self._members.values())
+        fitting: dict[str, str] = {}
+        for role in roles:
+            try:
+                fitting[role] = chosen(self._members, role, provider, model, None)
+            except UnknownNameError:
+                continue
+        if not fitting:
+            raise UnknownNameError("member of the committee", model or provider or "", self._members)
+        return self._weigh(fitting)
+
+    def register_teacher(self, config: TeacherConfig) -> None:
+        """Load another teacher, and have it as a choice from the next step on, without choosing it. It is loaded and
+        checked between two steps, which waits for that. Raises TeacherRefusedError with the reason, ConfigError where
+        this training began without a teacher to be held to."""
+        if self.teachers is None:
+            raise ConfigError(f"teacher {config.name!r} has nothing to stand in for: give bake() one to begin with")
+        add = partial(self.teachers.register, config)
+        if not self._asked:
+            add()
+        else:
+            self._training.between_steps(add, ANSWER_S)
+            operator_commands.offered(*self._place_in_log(), TEACHER, config.name)
+
+    def attach_to_model(self, model: Any) -> None:
+        """Set `model.teacher`, the active one, or None."""
+        model.teacher = (
+            self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
+        )
+
+    def close(self) -> None:
+        """End its own stack. A second call does nothing."""
+        if self._stack is not None:
+            self.summary, self._stack = self._stack.end(), None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _trained(self) -> Any:
+        self._asked = True
+        try:
+            return self._training.train()
+        finally:
+            self.close()
+
+    def _weigh(self, fitting: Mapping[str, str]) -> Receipt | None:
+        weights = moved(self.committee.weights, self._members, fitting)
+        if not self._asked:
+            self.committee.set_weights(weights)
+            return None
+        return self._command(action="set", actuator=WEIGHTS, value=weights)
+
+    def _command(self, **command: Any) -> Receipt | None:
+        """What came too early would be of no run: it waits until training has been announced."""
+        if not self._asked:
+            raise ConfigError(f"training has not begun: {command['action']} has nothing to act on yet")
+        if not self.began.wait(ANSWER_S):
+            raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so nothing is said to it")
+        return operator_commands.said(*self._place_in_log(), **command)
+
+    def _place_in_log(self) -> tuple[Path, int]:
+        """The run's folder, and a sequence of the log before this training's announcement."""
+        client = self._training.client
+        assert client is not None  # it has announced the training
+        return operator_commands.folder_of(self.folder, self.run_name), client.began_after

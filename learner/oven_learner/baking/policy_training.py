@@ -1,0 +1,117 @@
+"""Anything but text: GRPO over a Policy, made of what a script says of its prompts, judges and teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.baking.oven import Oven
+from oven_learner.baking.own_stack import OwnStack, Place, within
+from oven_learner.baking.step_calls import StepCalls
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.link.find_controller import Connection
+from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig
+from oven_learner.policies.teachers import policy_of
+from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.teachers import TeacherConfig
+
+BETA = 0.05
+"""Of the KL term per coordinate, where there is a teacher and no `beta` is given."""
+CALLED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
+"""Fields of PolicyTrainerConfig that have another name in `bake`."""
+
+
+class SteeredTrainer(PolicyTrainer):
+    """A PolicyTrainer as an Oven drives it: in the run at `place`."""
+
+    def __init__(self, place: Place, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._place, self._calls = place, StepCalls()
+        self._announced: Callable[[], object] = lambda: None
+
+    @property
+    def trainer(self) -> PolicyTrainer:
+        return self
+
+    def when_announced(self, call: Callable[[], object]) -> None:
+        self._announced = call
+
+    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
+        self._calls.ask(call, limit_s)
+
+    def train(self, **options: Any) -> None:
+        try:
+            with within(self._place):
+                super().train(**{"recipe": "bake", **options})
+        finally:
+            self._calls.end()
+
+    def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
+        """Between two steps: what other threads asked for, and then the step."""
+        self._announced()
+        self._calls.make()
+        return super().update(number, conditions)
+
+
+def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of PolicyTrainerConfig. Raises UnknownNameError for one that it does not have, and ConfigError for one that is
+    called otherwise here."""
+    known = {field.name for field in fields(PolicyTrainerConfig)}
+    for name in given:
+        if name in CALLED:
+            raise ConfigError(f"{name}= is called {CALLED[name]}= here")
+        if name not in known:
+            raise UnknownNameError("argument of bake() or of PolicyTrainerConfig", name, known)
+    return {
+        "max_steps": total_steps,
+        "group_size": group_size,
+        "conditions_per_step": prompts_per_step,
+        **given,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTraining:
+    """What `bake` was asked for, before there is a run."""
+
+    model: Policy
+    prompts: Sequence[Any]
+    rules: Mapping[str, RewardFunction]
+    teachers: Sequence[TeacherConfig]
+    teacher: str | None
+    evaluate: Callable[[], Measured] | None
+    said: Mapping[str, Any]
+    """What judges are told of the model: fields of ModelDescription."""
+    arguments: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, Policy):
+            raise ConfigError(
+                f"a {self.said.get('modality', 'model')} model is trained as a Policy, and this is a "
+                f"{type(self.model).__name__}: give it `sample` and `step_log_probs` (oven_learner.policies)"
+            )
+
+    def oven(self, place: Place, stack: OwnStack | None) -> Oven:
+        """The training, for the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+        with within(place):
+            committee, members = self._committee(), Connection.find().committee.members
+        beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
+        trainer = SteeredTrainer(
+            place,
+            self.model,
+            committee,
+            self.prompts,
+            PolicyTrainerConfig(**{**self.arguments, "beta": beta}),
+            teachers={config.name: policy_of(config) for config in self.teachers},
+            teacher=self.teacher or "",
+            evaluate=self.evaluate,
+            output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,
+        )
+        return Oven(trainer, place, stack, committee, members)
+
+    def _committee(self) -> Committee:
+        described = ModelDescription.from_model(self.model, **self.said)
+        return convene(self.rules, description=described, seed=self.arguments.get("seed", 0))

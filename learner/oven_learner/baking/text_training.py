@@ -1,0 +1,143 @@
+"""Text: TRL's GRPOTrainer for a causal language model, of a script's prompts, judges and teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.baking.oven import Oven
+from oven_learner.baking.own_stack import OwnStack, Place, within
+from oven_learner.baking.step_calls import StepCalls
+from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.hf.attach import attach
+from oven_learner.hf.callback import Attachment
+from oven_learner.hf.prompts import PromptSource
+from oven_learner.link.find_controller import Connection
+from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.teachers import TeacherConfig, Teachers
+
+BETA = 0.1
+"""Of the KL term, where there is a teacher and no `beta` is given."""
+CALLED = {"num_generations": "group_size", "max_steps": "total_steps"}
+"""Arguments of GRPOConfig that have another name in `bake`."""
+
+
+def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of GRPOConfig. Raises UnknownNameError for one that it does not have, and ConfigError for one that is called
+    otherwise here."""
+    known = {field.name for field in fields(GRPOConfig) if field.init}
+    for name in given:
+        if name in CALLED:
+            raise ConfigError(f"{name}= is called {CALLED[name]}= here")
+        if name not in known:
+            raise UnknownNameError("argument of bake() or of GRPOConfig", name, known)
+    return {
+        "max_steps": total_steps,
+        "num_generations": group_size,
+        "per_device_train_batch_size": group_size * prompts_per_step,
+        "logging_steps": 1,
+        "report_to": [],
+        **given,
+        "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
+    }
+
+
+class AttachedTraining(TrainerCallback):
+    """An attached trainer as an Oven drives it; its callback comes after the attachment's."""
+
+    def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
+        self.trainer, self.teachers = attachment.trainer, teachers
+        self._attachment = attachment
+        self._announced: Callable[[], object] = lambda: None
+        self._calls = StepCalls()
+        attachment.trainer.add_callback(self)
+
+    @property
+    def client(self) -> OvenClient | None:
+        return self._attachment.client
+
+    def train(self) -> Any:
+        return self.trainer.train()
+
+    def when_announced(self, call: Callable[[], object]) -> None:
+        self._announced = call
+
+    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
+        self._calls.ask(call, limit_s)
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """The attachment has announced the run."""
+        self._announced()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Between two steps: what other threads asked for."""
+        self._calls.make()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """No step follows: what waits is turned down."""
+        self._calls.end()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTraining:
+    """What `bake` was asked for, before there is a run."""
+
+    model: Any
+    tokenizer: Any
+    prompts: Sequence[str] | PromptSource
+    rules: Mapping[str, RewardFunction]
+    teachers: Sequence[TeacherConfig]
+    teacher: str | None
+    evaluate: Callable[[], Measured] | None
+    said: Mapping[str, Any]
+    """What judges are told of the model: fields of ModelDescription."""
+    arguments: Mapping[str, Any]
+    beta: float | None
+
+    def oven(self, place: Place, stack: OwnStack | None) -> Oven:
+        """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+        with within(place):
+            committee, members = self._committee(), Connection.find().committee.members
+            trainer = self._trainer(committee, place.folder)
+            teachers = self._taught(trainer)
+            attachment = attach(trainer, recipe="bake", evaluate=self.evaluate, teachers=teachers, committee=committee)
+        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members)
+
+    def _committee(self) -> Committee:
+        described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
+        return convene(self.rules, description=described, seed=self.arguments.get("seed", 42))
+
+    def _trainer(self, committee: Committee, folder: Path) -> Any:
+        out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
+        return GRPOTrainer(
+            model=self.model,
+            processing_class=self.tokenizer,
+            reward_funcs=[committee],
+            args=GRPOConfig(**{**out, **self.arguments}),
+            train_dataset=self._rows(),
+        )
+
+    def _rows(self) -> Any:
+        if isinstance(self.prompts, PromptSource):
+            return self.prompts.dataset
+        return Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
+
+    def _taught(self, trainer: Any) -> Teachers | None:
+        if not self.teachers:
+            return None
+        found = Teachers(trainer)
+        for config in self.teachers:
+            found.register(config)
+        found.swap(self.teacher or self.teachers[0].name)
+        trainer.beta = trainer.args.beta = BETA if self.beta is None else self.beta
+        return found

@@ -1,0 +1,30 @@
+"""Policies of any kind, and GRPO over them: text models, trajectories, diffusion models.
+
+    policy = GaussianTrajectory(TrajectoryNetwork(intent_dim=8, frames=32, dims=72))
+    trainer = PolicyTrainer(policy, {"reach": reach}, intents, PolicyTrainerConfig(max_steps=200))
+    trainer.train()                                # connected to the controller, as `oven.connect` says
+
+A policy is a torch module with `sample` and `step_log_probs` (policies/base.py). DiffusionPolicy needs the extra
+`diffusion`.
+"""
+
+from oven_learner.policies.base import Policy, Samples
+from oven_learner.policies.causal import CausalPolicy
+from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
+from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.trainer import PolicyTrainer
+from oven_learner.policies.trainer_config import PolicyTrainerConfig
+
+__all__ = [
+    "CausalPolicy",
+    "DiffusionPolicy",
+    "GaussianTrajectory",
+    "Policy",
+    "PolicyTeachers",
+    "PolicyTrainer",
+    "PolicyTrainerConfig",
+    "Samples",
+    "TemporalUNet",
+    "TrajectoryNetwork",
+]

@@ -1,0 +1,126 @@
+"""Checkpoints of a PolicyTrainer: all that the next step depends on, in one file beside the controller's record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+
+from oven_controller.errors import ConfigError, reason
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.policies.base import Policy
+from oven_learner.policies.batch import Batch, batch_of
+from oven_learner.policies.conditions import ConditionSource
+from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.rollback import checkpoint_record
+from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
+
+STATE = "policy_trainer.pt"
+KEPT = 2
+"""Checkpoints; older ones are removed."""
+TRAINING = "1"
+
+
+class Trainer(Protocol):
+    """What the next step depends on."""
+
+    config: PolicyTrainerConfig
+    policy: Policy
+    optimizer: Any
+    scheduler: Any
+    source: ConditionSource
+    teachers: PolicyTeachers
+    client: LoopClient | None
+    conditions: list[Any]
+    batch: Batch | None
+    step: int
+    position: int
+    skipped: int
+    beta: float
+    epsilon: tuple[float, float]
+
+
+def save(trainer: Trainer, output: Path) -> Path:
+    """Write `checkpoint-STEP` in `output`, and return it. It counts once all of it is written."""
+    folder = output / f"checkpoint-{trainer.step}"
+    checkpoint_record.begin(folder)
+    torch.save(state_of(trainer), folder / STATE)
+    (folder / TRAINER_STATE).write_text(json.dumps({"global_step": trainer.step}) + "\n")
+    client = trainer.client
+    specs = client.actuators.specs() if client is not None else ()
+    record = Record(
+        **(client.position() if client is not None else {"incarnation": 0, "n": 0, "tick": 0}),
+        run=os.environ.get("OVEN_RUN", ""),
+        training=TRAINING,
+        step=trainer.step,
+        trained=trainer.position,
+        fresh=False,
+        own=False,
+        world=1,
+        actuators={spec.name: spec.value for spec in specs if spec.kind != "action"},
+        model=_shapes(trainer),
+    )
+    checkpoint_record.finish(folder, record)
+    whole = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
+    for path in sorted(whole, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[:-KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+    return folder
+
+
+def newest(output: Path) -> Path | None:
+    """The checkpoint in `output` that a training continues from; None where there is none."""
+    return checkpoint_record.to_resume(output, os.environ.get("OVEN_RUN", ""), TRAINING)
+
+
+def load(trainer: Trainer, folder: Path) -> None:
+    """Put a trainer that was made as then where it was: the next step is the one that it would have been. Teachers are
+    those that it was made with. Raises ConfigError for a checkpoint that is not whole, or of something else."""
+    checkpoint_record.checked(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
+    try:
+        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ConfigError(
+            f"{folder / STATE} cannot be read ({reason(error)}); conditions have to be texts, numbers or tensors"
+        ) from error
+    trainer.policy.load_state_dict(state["policy"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    for thing, then in ((trainer.scheduler, state["scheduler"]), (trainer.source, state["source"])):
+        if isinstance(thing, Stateful) and then is not None:
+            thing.load_state_dict(then)
+    trainer.step, trainer.position, trainer.skipped = state["step"], state["position"], state["skipped"]
+    trainer.conditions = list(state["conditions"])
+    trainer.beta, trainer.epsilon = state["beta"], (state["epsilon"][0], state["epsilon"][1])
+    if state["teacher"]:
+        trainer.teachers.swap(state["teacher"])
+    device = next(trainer.policy.parameters()).device
+    trainer.batch = batch_of(state["batch"], device) if state["batch"] is not None else None
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """Tensors and plain values only."""
+    batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
+    again = batch is not None and trainer.position % trainer.config.updates_per_batch
+    return {
+        "policy": trainer.policy.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scheduler": scheduler.state_dict() if isinstance(scheduler, Stateful) else None,
+        "source": source.state_dict() if isinstance(source, Stateful) else None,
+        "step": trainer.step,
+        "position": trainer.position,
+        "skipped": trainer.skipped,
+        "conditions": trainer.conditions,
+        "beta": trainer.beta,
+        "epsilon": list(trainer.epsilon),
+        "teacher": trainer.teachers.active,
+        "batch": batch.state_dict() if batch is not None and again else None,
+    }
+
+
+def _shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in trainer.policy.named_parameters()}

@@ -1,0 +1,191 @@
+"""A diffusion model as a policy, as in DDPO (Black et al. 2023, arXiv 2305.13301).
+
+The chain from noise to sample is a decision process: given x_t and the intent, x_{t−1} is Gaussian with the mean of
+the scheduler's own step and the deviation η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16), so each denoising step
+has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent;
+each is a step of the objective here, with its own ratio, as in policies/gaussian.py. DDPO takes one ratio per
+denoising step, of the mean over coordinates and not of the density. The last denoising step of a schedule that ends in
+the sample itself has no noise, and does not count. Needs the extra `diffusion`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oven_controller.errors import ConfigError
+from oven_learner.policies.base import Policy, Samples, as_vectors
+from oven_learner.policies.gaussian import normal_log_density
+
+
+def diffusers() -> Any:
+    """The library. Raises ConfigError, with the line that installs it, where it is missing."""
+    try:
+        import diffusers
+    except ImportError as error:
+        raise ConfigError(
+            f'diffusion policies need diffusers ({error}): `pip install "oven-controller[diffusion]"`'
+        ) from error
+    return diffusers
+
+
+class DiffusionPolicy(Policy):
+    """Samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)` predicts for
+    x (B, F, D), t (B,) int64 and the intent (B, I) what the scheduler's `prediction_type` says. The scheduler is
+    diffusers' DDIM with `eta` above 0, or DDPM, which is DDIM at η = 1.
+
+    Raises ConfigError for another scheduler, and where no step would have noise.
+    """
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        scheduler: Any,
+        *,
+        frames: int,
+        dims: int,
+        steps: int = 10,
+        eta: float = 1.0,
+        encode: Callable[[Sequence[Any]], Tensor] = as_vectors,
+    ) -> None:
+        super().__init__()
+        self.scheduler = _as_ddim(scheduler, eta)
+        trained = self.scheduler.config.num_train_timesteps
+        if not 2 <= steps <= trained:
+            raise ConfigError(f"steps={steps}: give 2 to {trained}, which the scheduler was trained with")
+        self.scheduler.set_timesteps(steps)
+        self.network, self.encode = network, encode
+        self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
+        self._times = [int(time) for time in self.scheduler.timesteps]
+        self._deviations = [eta * self._sigma(time) for time in self._times]
+
+    def sample(self, conditions: Sequence[Any], n: int) -> Samples:
+        """Trajectories as outputs, (F, D) float32 each; the whole chain is kept, to score it again."""
+        with torch.no_grad():
+            intents = self._intents(conditions).repeat_interleave(n, dim=0)
+            x = torch.randn(len(intents), self.frames, self.dims).to(intents)
+            chain = [x]
+            for step, deviation in enumerate(self._deviations):
+                x = self._mean(step, x, self._predict(step, x, intents))
+                x = x + deviation * torch.randn_like(x) if deviation else x
+                chain.append(x)
+        noisy = torch.tensor([float(deviation > 0) for deviation in self._deviations], device=x.device)
+        mask = noisy.repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
+        return Samples({"chain": torch.stack(chain, 1)}, mask, list(x.cpu()))
+
+    def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
+        """(B, steps F D): log-density of each coordinate, one denoising step after another; 0 without noise."""
+        chain = samples.tensors["chain"]  # (B, steps + 1, F, D)
+        if chain.shape[1:] != (self.steps + 1, self.frames, self.dims):
+            raise ConfigError(
+                f"the policy denoises {self.frames} × {self.dims} in {self.steps} steps, and these samples have "
+                f"{chain.shape[2]} × {chain.shape[3]} in {chain.shape[1] - 1}"
+            )
+        intents, said = self._intents(conditions), []
+        for step, deviation in enumerate(self._deviations):
+            if not deviation:
+                said.append(torch.zeros_like(chain[:, step]).flatten(1))
+                continue
+            x, then = chain[:, step], chain[:, step + 1]
+            mean = self._mean(step, x, self._predict(step, x, intents))
+            said.append(normal_log_density(then, mean, mean.new_tensor(math.log(deviation))).flatten(1))
+        return torch.cat(said, 1)
+
+    def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
+        """Mean squared error of the prediction on clips x (B, F, D) with noise drawn at every level: what a diffusion
+        model is trained with before any reward. A scalar."""
+        noise = torch.randn_like(x)
+        times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
+        noisy = self.scheduler.add_noise(x, noise, times)
+        kind = self.scheduler.config.prediction_type
+        wanted = {"epsilon": noise, "sample": x}.get(kind)
+        if wanted is None:
+            wanted = self.scheduler.get_velocity(x, noise, times)
+        return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), wanted)
+
+    def _predict(self, step: int, x: Tensor, intents: Tensor) -> Tensor:
+        times = torch.full((len(x),), self._times[step], device=x.device)
+        found: Tensor = self.network(x, times, intents)
+        if found.shape != x.shape:
+            raise ConfigError(f"the network returned {tuple(found.shape)} for x of {tuple(x.shape)}; give that shape")
+        return found
+
+    def _mean(self, step: int, x: Tensor, predicted: Tensor) -> Tensor:
+        """The scheduler's own step, with noise that is 0. Where x_0 is clipped, the direction follows it, as DDPM's
+        posterior mean does."""
+        clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
+        found: Tensor = self.scheduler.step(
+            predicted,
+            self._times[step],
+            x,
+            eta=self.eta,
+            use_clipped_model_output=clips,
+            variance_noise=torch.zeros_like(x),
+        ).prev_sample
+        return found
+
+    def _sigma(self, time: int) -> float:
+        """σ_t at η = 1, from the scheduler's public table."""
+        before = time - self.scheduler.config.num_train_timesteps // self.steps
+        alpha = float(self.scheduler.alphas_cumprod[time])
+        then = float(self.scheduler.alphas_cumprod[before] if before >= 0 else self.scheduler.final_alpha_cumprod)
+        return math.sqrt(max(0.0, (1 - then) / (1 - alpha) * (1 - alpha / then)))
+
+    def _intents(self, conditions: Sequence[Any]) -> Tensor:
+        return self.encode(conditions).to(next(self.network.parameters()))
+
+
+class TemporalUNet(torch.nn.Module):
+    """diffusers' 1-D UNet over frames, as Diffuser uses it for plans (Janner et al. 2022, arXiv 2205.09991); the intent
+    joins as channels. `frames` must be divisible by 4."""
+
+    def __init__(self, intent_dim: int, frames: int, dims: int, *, channels: tuple[int, int] = (32, 64)) -> None:
+        super().__init__()
+        if frames % 4:
+            raise ConfigError(f"frames={frames}: the UNet halves them twice, so give a multiple of 4")
+        self.intent = torch.nn.Linear(intent_dim, channels[0])
+        self.unet = diffusers().UNet1DModel(
+            sample_size=frames,
+            in_channels=dims + channels[0],
+            out_channels=dims,
+            time_embedding_type="positional",
+            use_timestep_embedding=True,
+            down_block_types=("DownResnetBlock1D", "DownResnetBlock1D"),
+            mid_block_type="MidResTemporalBlock1D",
+            up_block_types=("UpResnetBlock1D", "UpResnetBlock1D"),
+            out_block_type="OutConv1DBlock",
+            block_out_channels=channels,
+            norm_num_groups=8,
+            layers_per_block=1,
+            act_fn="mish",
+        )
+
+    def forward(self, x: Tensor, time: Tensor, intent: Tensor) -> Tensor:
+        """(B, F, D), (B,), (B, I) → (B, F, D)."""
+        joined = torch.cat([x, self.intent(intent)[:, None].expand(-1, x.shape[1], -1)], dim=-1)
+        found: Tensor = self.unet(joined.transpose(1, 2), time).sample
+        return found.transpose(1, 2)
+
+
+def _as_ddim(scheduler: Any, eta: float) -> Any:
+    """The policy's own DDIM scheduler, from the user's. Raises ConfigError."""
+    library = diffusers()
+    if isinstance(scheduler, library.DDPMScheduler):
+        kind = scheduler.config.variance_type
+        if eta != 1.0 or kind not in ("fixed_small", "fixed_small_log"):
+            raise ConfigError(
+                f"DDPM with eta={eta:g} and variance_type={kind!r}: give eta=1 and 'fixed_small', or a DDIMScheduler"
+            )
+    elif not isinstance(scheduler, library.DDIMScheduler):
+        raise ConfigError(
+            f"{type(scheduler).__name__} has no known density per step; give diffusers' DDIMScheduler or DDPMScheduler"
+        )
+    if not 0 < eta <= 1:
+        raise ConfigError(
+            f"eta={eta:g}: without noise a denoising step has no density, and above 1 no deviation; give 0 < eta <= 1"
+        )
+    return library.DDIMScheduler.from_config(scheduler.config)

@@ -1,0 +1,103 @@
+"""Trajectories of Gaussians: a step is one coordinate of one frame, and its density is exact.
+
+Coordinates and not whole frames: the ratio of two densities of 72 coordinates leaves every clipping range after one
+update, and its k3 overflows; that of one coordinate is as mild as a token's, and their product is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oven_controller.errors import ConfigError
+from oven_learner.policies.base import Policy, Samples, as_vectors
+
+LOG_DEVIATIONS = (-7.0, 2.0)
+"""Bounds of the log standard deviation: from 0.001 to 7 units. A narrower spike float32 cannot follow."""
+LOG_2_PI = math.log(2 * math.pi)
+
+
+def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
+    """Of independent Gaussians, elementwise, in nats."""
+    return -0.5 * (((x - mean) / log_deviation.exp()).square() + LOG_2_PI) - log_deviation
+
+
+class GaussianTrajectory(Policy):
+    """Samples trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
+    deviations (B, F, 2 D), in that order; `encode` makes intents of conditions (by default these are vectors).
+
+    Given the intent, coordinates are independent: a trajectory's log-density is the sum over all of them. Smoothness
+    is learnt. Raises ConfigError where the network's shape is another.
+    """
+
+    def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
+        super().__init__()
+        self.network, self.encode = network, encode
+
+    def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations, (B, F, D) each."""
+        intents = self.encode(conditions).to(next(self.network.parameters()))
+        try:
+            both = self.network(intents)
+        except RuntimeError as error:
+            raise ConfigError(f"the network does not take intents of shape {tuple(intents.shape)}: {error}") from error
+        if both.dim() != 3 or both.shape[0] != len(conditions) or both.shape[2] % 2:
+            raise ConfigError(
+                f"the network returned {tuple(both.shape)} for {len(conditions)} intents; give (B, frames, 2 × dims)"
+            )
+        mean, log_deviation = both.chunk(2, dim=-1)
+        return mean, log_deviation.clamp(*LOG_DEVIATIONS)
+
+    def sample(self, conditions: Sequence[Any], n: int) -> Samples:
+        """Trajectories as outputs, (F, D) float32 each."""
+        with torch.no_grad():
+            mean, log_deviation = self.distribution(conditions)
+        mean, log_deviation = mean.repeat_interleave(n, dim=0), log_deviation.repeat_interleave(n, dim=0)
+        drawn = mean + log_deviation.exp() * torch.randn_like(mean)
+        return Samples({"trajectory": drawn}, torch.ones_like(drawn).flatten(1), list(drawn.cpu()))
+
+    def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
+        """(B, F D): the log-density of each coordinate, frame by frame."""
+        drawn = samples.tensors["trajectory"]
+        mean, log_deviation = self.distribution(conditions)
+        if mean.shape != drawn.shape:
+            raise ConfigError(
+                f"the policy makes trajectories of {tuple(mean.shape[1:])} frames × dimensions, and these have "
+                f"{tuple(drawn.shape[1:])}"
+            )
+        return normal_log_density(drawn, mean, log_deviation).flatten(1)
+
+
+class TrajectoryNetwork(torch.nn.Module):
+    """Means and log deviations of every frame, from the intent and the frame's place in time. Small: two layers."""
+
+    def __init__(
+        self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
+    ) -> None:
+        """`waves`: cosines over the trajectory that say where a frame is; the fastest has `waves` / 2 periods, which
+        is how smooth the first means are. `log_deviation`: at the start."""
+        super().__init__()
+        if min(intent_dim, frames, dims, hidden, waves) < 1:
+            raise ConfigError(
+                f"intent_dim={intent_dim}, frames={frames}, dims={dims}, hidden={hidden}, waves={waves}: each is at "
+                "least 1"
+            )
+        at = (torch.arange(frames) + 0.5) / frames  # (F,)
+        self.register_buffer("time", torch.cos(math.pi * at[:, None] * torch.arange(waves)), persistent=False)
+        self.intent = torch.nn.Linear(intent_dim, hidden)
+        self.place = torch.nn.Linear(waves, hidden, bias=False)
+        self.body = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(hidden, hidden), torch.nn.SiLU())
+        self.head = torch.nn.Linear(hidden, 2 * dims)
+        with torch.no_grad():
+            self.head.weight.mul_(0.1)
+            self.head.bias.zero_()
+            self.head.bias[dims:] = log_deviation
+
+    def forward(self, intents: Tensor) -> Tensor:
+        """(B, I) → (B, F, 2 D)."""
+        found: Tensor = self.head(self.body(self.intent(intents)[:, None] + self.place(self.time)[None]))
+        return found

@@ -1,0 +1,49 @@
+"""What of a PolicyTrainer may be turned, under the names that TRL's GRPOTrainer has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from oven_learner.actuators import Actuators
+from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.policies.scoring import Scoring
+from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
+
+
+class Trainer(Protocol):
+    """As far as its knobs go."""
+
+    config: PolicyTrainerConfig
+    teachers: PolicyTeachers
+    scoring: Scoring
+    beta: float
+    epsilon: tuple[float, float]
+
+
+def announce(trainer: Trainer, actuators: Actuators) -> None:
+    """`grpo.beta` where there is a teacher, `teacher.active` where there are two, `grpo.epsilon` where samples are
+    used again, and a committee's weights. The learning rate and the clip are `connect`'s."""
+
+    def set_beta(value: float) -> None:
+        trainer.beta = value
+
+    def set_low(value: float) -> None:
+        trainer.epsilon = (value, trainer.epsilon[1] if apart else value)
+
+    def set_high(value: float) -> None:
+        trainer.epsilon = (trainer.epsilon[0], value)
+
+    config = trainer.config
+    if len(trainer.teachers):
+        unit = "× KL per step, in the loss"
+        announce_beta(actuators, config.beta, lambda: trainer.beta, set_beta, config.beta_bounds, unit)
+        announce_teachers(actuators, trainer.teachers)
+    apart = config.epsilon_high is not None and config.epsilon_high != config.epsilon
+    if config.updates_per_batch > 1:
+        own, unit = UserValues(), "ratio below 1" if apart else "ratio around 1"
+        own.scalar(actuators, "grpo.epsilon", lambda: trainer.epsilon[0], set_low, unit=unit, most=1.0)
+        if apart:
+            own.scalar(actuators, "grpo.epsilon_high", lambda: trainer.epsilon[1], set_high, unit="ratio above 1")
+    trainer.scoring.announce(actuators)

@@ -1,0 +1,250 @@
+"""GRPO over a policy of any kind, in one process, on accelerate and `oven.connect`."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.client.held_out_evaluation import Measured, means
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.custom_loop import connect
+from oven_learner.policies import checkpoint, knobs
+from oven_learner.policies.base import Policy, check_policy, repeated
+from oven_learner.policies.batch import Batch, drawn
+from oven_learner.policies.conditions import ConditionSource, source_of
+from oven_learner.policies.objective import advantages, objective, row_weights
+from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
+from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.rule_members import RewardFunction
+
+
+class PolicyTrainer:
+    """Trains `policy` by the rewards of its samples. Groups without a finite reward for each sample are left out of
+    the loss; where all are, the weights stay.
+
+    `conditions` are a list, or a source with `next_batch(n)`; one that is a mapping has a "prompt" for the policy, and
+    columns for rewards. `teachers`, weakest first, hold the policy by `beta`; without any, and with a β, a frozen
+    copy of the policy is "initial". `teacher` is the one to begin with. `evaluate` as `oven.connect` has it.
+    Samples and rewards of a batch are drawn from the seed and the batch's number alone, so training continues from a
+    checkpoint bit for bit. Raises ConfigError for what could not train, before the first step.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rewards: Committee | Mapping[str, RewardFunction],
+        conditions: Sequence[Any] | ConditionSource,
+        config: PolicyTrainerConfig,
+        *,
+        teachers: Mapping[str, Policy] | None = None,
+        teacher: str = "",
+        optimizer: torch.optim.Optimizer | None = None,
+        scheduler: Any = None,
+        evaluate: Callable[[], Measured] | None = None,
+        evaluate_every: int = 20,
+        metrics: tuple[MetricSpec, ...] = (),
+        output_dir: Path | str | None = None,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        """`optimizer`: AdamW without weight decay where there is none. `metrics`: what `evaluate` and rewards add, and
+        what more is known of others, such as the best reward that there is."""
+        self.accelerator = accelerator or Accelerator()
+        if (ranks := self.accelerator.num_processes) > 1:
+            raise ConfigError(f"PolicyTrainer trains in one process, not in {ranks}; start it without a launcher")
+        self.config, self.scoring = config, Scoring(rewards, config.group_size)
+        self.source = source_of(conditions, config.seed)
+        self.conditions = self._next_conditions()
+        self.position = 0
+        """Items of `_items` that were trained on: which update of which batch comes next."""
+        check_policy(policy, [prompt_of(self.conditions[0])])
+        self.policy = policy.to(self.accelerator.device).eval()
+        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        optimizer = optimizer or torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+        self.optimizer, self.scheduler = self.accelerator.prepare(optimizer), scheduler
+        self.beta, self.epsilon = config.beta, (config.epsilon, config.epsilon_high or config.epsilon)
+        self.teachers = PolicyTeachers(self.policy, [prompt_of(self.conditions[0])])
+        for name, model in (teachers or ({"initial": copy.deepcopy(self.policy)} if config.beta else {})).items():
+            self.teachers.add(name, model)
+        if teacher:
+            self.teachers.swap(teacher)
+        self.output = Path(output_dir) if output_dir is not None else None
+        self.batch: Batch | None = None
+        self.step, self.skipped = 0, 0
+        self.client: LoopClient | None = None
+        self._why: Counter[str] = Counter()
+        self._given: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
+        if evaluate is not None and config.updates_per_batch > 1:
+            # A trial compares by example; it would put back weights within a batch, and not the batch.
+            self._given["evaluate"] = lambda: means(evaluate())[0]
+        self._metrics = metrics
+
+    def train(self, **options: Any) -> None:
+        """To `max_steps`, or until it is stopped. `options` are further ones of `oven.connect`."""
+        actuators = options.pop("actuators", None) or Actuators()
+        knobs.announce(self, actuators)
+        options = {
+            "model": self.policy,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "clip": self.config.max_grad_norm,
+            "max_steps": self.config.max_steps,
+            "step": self.step,
+            "metrics": self.announced(),
+            "lr_bounds": self.config.lr_bounds,
+            "recipe": "policy",
+            **self._given,
+            **options,
+        }
+        try:
+            with connect(actuators, **options) as client:
+                self.client = client
+                if self.step < self.config.max_steps:
+                    self._loop(client)
+                if self.output is not None:
+                    client.end_trial("training has ended")
+                    checkpoint.save(self, self.output)
+        finally:
+            if self.scoring.committee is not None:
+                self.scoring.committee.close()
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        """The metrics of each step."""
+        own = {spec.name for spec in self._metrics}
+        found = (*OF_SAMPLES, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
+        return (*(spec for spec in found if spec.name not in own), *self._metrics)
+
+    def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
+        """One update of the weights with batch `number`, which is sampled for `conditions` unless it is there already.
+        Returns the step's metrics: of one that is skipped those of the samples, and no loss."""
+        if self.batch is None or self.batch.number != number:
+            self.batch = self.rollout(number, conditions)
+        metrics = self.batch.take_metrics()
+        metrics[SKIPPED_STEPS.name] = float(not len(self.batch.samples))
+        if not len(self.batch.samples):
+            self.skipped += 1
+            return metrics
+        self.skipped, self._why = 0, Counter()
+        self.optimizer.zero_grad()
+        metrics |= self.backward(self.batch)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.optimizer.zero_grad()
+        return metrics
+
+    def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
+        """Sample and score batch `number`; what no one scored is left out of it."""
+        config, prompts = self.config, [prompt_of(condition) for condition in conditions]
+        with drawn(config.seed, number), torch.no_grad():
+            samples = self.policy.sample(prompts, config.group_size)
+            if len(samples) != len(prompts) * config.group_size:
+                raise ConfigError(
+                    f"the policy returned {len(samples)} samples for {len(prompts)} × {config.group_size}"
+                )
+            scored = self.scoring(conditions, samples.outputs, self.step)
+        whole = scored.rewards.view(-1, config.group_size).isfinite().all(1)
+        kept = whole.repeat_interleave(config.group_size).nonzero().flatten()
+        device = samples.mask.device
+        rows = repeated(prompts, config.group_size)
+        batch = Batch(number, samples.rows(kept.to(device)), [rows[place] for place in kept.tolist()], kept.float())
+        batch.metrics = dict(scored.metrics)
+        self._why.update(scored.why)
+        if len(kept):
+            gain, deviation = advantages(scored.rewards[kept], config.group_size)
+            batch.advantages = gain.to(device)
+            said = self._scored(self.policy, batch)
+            batch.old = said if config.updates_per_batch > 1 else None
+            mask = batch.samples.mask
+            batch.metrics |= {
+                "reward": float(scored.rewards[kept].mean()),
+                "reward_std": float(deviation.mean()),
+                "frac_reward_zero_std": float((deviation < 1e-8).float().mean()),
+                "entropy": float(-(said * mask).sum() / mask.sum()),
+                "completions/mean_length": float(mask.sum(-1).mean()),
+            }
+        return batch
+
+    def backward(self, batch: Batch) -> dict[str, float]:
+        """The loss's gradient on the batch, added to the parameters'; the loss and what is measured beside it."""
+        reference = self._reference(batch) if self.beta else None
+        weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
+        sums = torch.zeros(3, device=total.device)
+        for part in batch.parts(self.config.rows_per_pass):
+            with self.accelerator.autocast():
+                now = self.policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part))
+            terms = objective(
+                now,
+                now.detach() if batch.old is None else batch.old[part],
+                None if reference is None else reference[part],
+                batch.advantages[part],
+                batch.samples.mask[part],
+                beta=self.beta,
+                epsilon=self.epsilon,
+                row_weight=weights[part],
+            )
+            self.accelerator.backward(terms.loss)
+            sums += torch.stack([terms.loss.detach(), terms.kl / total, terms.clipped / total])
+        loss, kl, clipped = sums.tolist()
+        return {"loss": loss, "clip_ratio/region_mean": clipped, **({KL.name: kl} if reference is not None else {})}
+
+    def _loop(self, client: LoopClient) -> None:
+        held_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
+        for index, conditions in client.batches(self._items()):
+            self.step = client.step + 1
+            metrics = self.update(index // self.config.updates_per_batch, conditions)
+            self.position = index + 1
+            client.observe(self.step, metrics)
+            if self.skipped >= held_after:
+                said = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
+                client.hold(f"no group had a reward in {self.skipped} steps in a row ({said or 'no reason given'})")
+                self.skipped = 0
+            client.poll()
+            if client.step != self.step:  # a rollback or a trial: these samples are of other weights
+                self.step, self.batch = client.step, None
+            elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
+                client.end_trial("a checkpoint is saved")
+                checkpoint.save(self, self.output)
+            if client.stopping or client.step >= self.config.max_steps:
+                return
+
+    def _items(self) -> Iterator[tuple[int, list[Any]]]:
+        """One per update: its number, and the conditions of its batch."""
+        place = self.position
+        while True:
+            if place and place % self.config.updates_per_batch == 0:
+                self.conditions = self._next_conditions()
+            yield place, self.conditions
+            place += 1
+
+    def _next_conditions(self) -> list[Any]:
+        wanted = self.config.conditions_per_step
+        found = list(self.source.next_batch(wanted))
+        if len(found) != wanted:
+            raise ConfigError(f"the source of conditions gave {len(found)}, and {wanted} were asked for")
+        return found
+
+    def _reference(self, batch: Batch) -> Tensor:
+        """The active teacher's; asked once per batch, and again after a swap."""
+        name = self.teachers.active
+        if batch.reference is None or batch.reference[0] != name:
+            batch.reference = name, self._scored(self.teachers[name], batch)
+        return batch.reference[1]
+
+    @torch.no_grad()
+    def _scored(self, policy: Policy, batch: Batch) -> Tensor:
+        parts = batch.parts(self.config.rows_per_pass)
+        with self.accelerator.autocast():
+            said = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]
+        return torch.cat(said)

@@ -1,0 +1,70 @@
+"""A skeleton of 24 joints, and where they are when each is turned: forward kinematics in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
+    ("pelvis", -1, (0.0, 0.0, 0.0)),
+    ("left_hip", 0, (0.07, -0.09, 0.0)),
+    ("right_hip", 0, (-0.07, -0.09, 0.0)),
+    ("spine1", 0, (0.0, 0.11, -0.02)),
+    ("left_knee", 1, (0.03, -0.38, 0.0)),
+    ("right_knee", 2, (-0.03, -0.38, 0.0)),
+    ("spine2", 3, (0.0, 0.13, 0.0)),
+    ("left_ankle", 4, (-0.01, -0.42, -0.03)),
+    ("right_ankle", 5, (0.01, -0.42, -0.03)),
+    ("spine3", 6, (0.0, 0.05, 0.0)),
+    ("left_foot", 7, (0.04, -0.06, 0.12)),
+    ("right_foot", 8, (-0.04, -0.06, 0.12)),
+    ("neck", 9, (0.0, 0.21, -0.03)),
+    ("left_collar", 9, (0.07, 0.11, -0.02)),
+    ("right_collar", 9, (-0.07, 0.11, -0.02)),
+    ("head", 12, (0.0, 0.09, 0.05)),
+    ("left_shoulder", 13, (0.12, 0.05, -0.01)),
+    ("right_shoulder", 14, (-0.12, 0.05, -0.01)),
+    ("left_elbow", 16, (0.26, 0.0, 0.0)),
+    ("right_elbow", 17, (-0.26, 0.0, 0.0)),
+    ("left_wrist", 18, (0.25, 0.0, 0.0)),
+    ("right_wrist", 19, (-0.25, 0.0, 0.0)),
+    ("left_hand", 20, (0.08, 0.0, 0.0)),
+    ("right_hand", 21, (-0.08, 0.0, 0.0)),
+)
+"""Name, parent, and offset from it in metres (x to the left, y up, z forward), at rest with the arms out: SMPL's tree
+with round lengths of a person of 1.7 m."""
+PLACE = {name: place for place, (name, _, _) in enumerate(JOINTS)}
+PARENTS = tuple(parent for _, parent, _ in JOINTS)
+DIMS = 3 * len(JOINTS)
+ARM_M = 0.59
+"""From shoulder to hand."""
+_LIMITS = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
+OTHER_LIMIT = 0.7
+
+
+def limits() -> Tensor:
+    """(24,): how far each joint may turn, in radians."""
+    return torch.tensor([_LIMITS.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
+
+
+def rotations(turns: Tensor) -> Tensor:
+    """(…, 3) axis-angles in radians → (…, 3, 3) matrices, by Rodrigues' formula."""
+    angle: Tensor = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
+    x, y, z = (turns / angle).unbind(-1)
+    none = torch.zeros_like(x)
+    cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], -1).reshape(*x.shape, 3, 3)
+    sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
+    found: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
+    return found
+
+
+def positions(turns: Tensor) -> Tensor:
+    """(…, 72) axis-angles → (…, 24, 3) joints in metres, the pelvis at the origin."""
+    each = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
+    offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(turns)
+    turned, placed = [each[..., 0, :, :]], [torch.zeros_like(each[..., 0, :, 0])]
+    for joint in range(1, len(JOINTS)):
+        parent = PARENTS[joint]
+        placed.append(placed[parent] + turned[parent] @ offsets[joint])
+        turned.append(turned[parent] @ each[..., joint, :, :])
+    return torch.stack(placed, -2)

@@ -1,0 +1,83 @@
+"""`bake`: one call from a model to a steered run, in a stack of its own that ends with the script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.conftest import Oven
+
+from oven_controller.log.replay import replay
+from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.messages import Decision, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.runs.folder import Home
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def script(oven: Oven, name: str = "text_model.py", **env: str) -> subprocess.Popen[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / name)],
+        env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def test_a_model_is_baked_and_its_teacher_swapped(oven: Oven) -> None:
+    process = script(oven)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    run = said.partition("run ")[2].partition(":")[0]
+    assert f"run {run}: teacher small → big at step" in said and "completed at step 120" in said
+    assert "registered while training: big → late at step" in said
+    events = oven.events(run)
+    bodies = [event.body for event in events]
+    started = next(body for body in bodies if isinstance(body, RunStarted))
+    assert (started.recipe, started.horizon.max_steps) == ("bake", 120)
+    command = next(body for body in bodies if isinstance(body, OperatorCommand))
+    decision = next(body for body in bodies if isinstance(body, Decision) and body.command == command.id)
+    receipt = next(body for body in bodies if isinstance(body, Receipt) and body.decision_id == decision.id)
+    assert (receipt.status, receipt.before, receipt.after) == ("applied", "small", "big")
+    announced = next(body for body in bodies if isinstance(body, ActuatorAnnounced))
+    assert announced.actuator.choices == ("small", "big", "late"), "registering is no decision"
+    assert any(isinstance(body, RunEnded) and body.reason == "completed" for body in bodies)
+    assert Home(oven.home).find(run).status() == "completed" and replay(events, run).same
+
+
+def test_a_model_of_motion_is_baked(oven: Oven) -> None:
+    process = script(oven, "motion_model.py", STEPS="24")
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    run = said.partition("run ")[2].partition(":")[0]
+    assert f"run {run}: teacher small → strong at step" in said and "completed at step 24" in said
+    assert replay(oven.events(run), run).same
+
+
+def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_training(oven: Oven) -> None:
+    process = script(oven, STEPS="100000")
+    oven.until(process, "'loss'")
+    run = Home(oven.home).find(None, running=True)
+    stack = psutil.Process(run.info().pid)
+    family = [stack, *stack.children(recursive=True)]
+    process.kill()
+    process.communicate(timeout=60)
+    gone, left = psutil.wait_procs(family, timeout=60)
+    assert not left and len(gone) == len(family) and not run.locked()
+    assert replay(oven.events(run.run), run.run).same
+
+    process = script(oven, STEPS="600")
+    oven.until(process, "registered while training")
+    stack = psutil.Process(Home(oven.home).find(None, running=True).info().pid)
+    stack.send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 0 and "'train_runtime'" in said, said

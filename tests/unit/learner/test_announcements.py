@@ -1,0 +1,195 @@
+"""Actuators that come or change while training: what is refused, when it is said, what a resume makes of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+from tests.support.decisions import decide, make
+from tests.support.gym_line import Line
+from tests.support.trial_link import TrialLink, order
+from tests.unit.learner.test_trials import Run
+
+from oven_bench.gym.episode import Branches, Training
+from oven_bench.gym.fault import NOTHING
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.messages import ActuatorSpec, Receipt, RunStarted
+from oven_controller.protocol.trial_messages import TrialEnded
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.testing import FakeLink
+
+
+class Knobs:
+    def __init__(self) -> None:
+        self.mode, self.rate, self.shares = "a", 1.0, {"x": 0.5, "y": 0.5}
+        self.registry = registry = Actuators()
+        registry.choice("mode", lambda: self.mode, lambda name: setattr(self, "mode", name), ("a", "b"))
+        registry.scalar("rate", lambda: self.rate, lambda v: setattr(self, "rate", v), low=0.1, high=10, scale="log")
+        registry.simplex("mix", lambda: self.shares, lambda shares: setattr(self, "shares", shares))
+        registry.action("look", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("mode", {"choices": ("b", "c")}, "mode is 'a' now, which is none of the choices b, c; keep it among them"),
+        ("mode", {"choices": ()}, r"none of the choices \(none\)"),
+        ("mode", {"choices": ("a", "c", "c")}, "'c' is among the choices twice"),
+        ("mode", {"choices": "ab"}, "are not names; give a list"),
+        ("mode", {"choices": ("a", "")}, "none of them empty"),
+        ("mode", {"low": 1.0}, "a choice, which has no bounds to change; give choices"),
+        ("rate", {"choices": ("a",)}, "a scalar, which has no choices to change; give low and high"),
+        ("rate", {"high": 0.5}, r"rate is 1 now, outside its bounds \[0.1, 0.5\]; widen them"),
+        ("rate", {"low": 0.0}, "low > 0"),
+        ("rate", {"high": math.inf}, "give low < high"),
+        ("rate", {"low": math.nan}, "give low < high"),
+        ("mix", {"choices": ("x",)}, "its components are the names that it reads"),
+        ("look", {"high": 1.0}, "an action takes a number or nothing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, changes: Any, says: str) -> None:
+    knobs = Knobs()
+    before = knobs.registry.specs()
+    with pytest.raises(ConfigError, match=says):
+        knobs.registry.update(name, **changes)
+    assert knobs.registry.specs() == before
+
+
+def test_choices_and_bounds_come_and_go() -> None:
+    knobs = Knobs()
+    knobs.registry.update("mode", choices=("a", "c"))
+    assert knobs.registry.apply("mode", "b").status == "rejected"
+    assert knobs.registry.apply("mode", "c").status == "applied" and knobs.mode == "c"
+    knobs.registry.update("rate", high=100)
+    spec = knobs.registry.spec("rate")
+    assert (spec.low, spec.high, spec.scale) == (0.1, 100, "log")
+    knobs.shares = {"x": 0.25, "z": 0.75}
+    knobs.registry.update("mix")
+    assert knobs.registry.spec("mix").choices == ("x", "z")
+    knobs.shares = {"x": 0.25, "z": 0.5}
+    with pytest.raises(ConfigError, match="sum 1; set it to a value that fits first"):
+        knobs.registry.update("mix")
+    with pytest.raises(UnknownNameError, match="rate"):
+        knobs.registry.update("rat", high=2)
+
+
+def said(line: FakeLink) -> list[ActuatorAnnounced]:
+    return [message for message in line.sent if isinstance(message, ActuatorAnnounced)]
+
+
+def test_it_is_said_at_the_next_boundary_with_the_value_then_and_before_what_is_carried_out() -> None:
+    line = FakeLink()
+    client, model = make(line)
+    client.observe(1, {})
+    client.actuators.update("rate", high=1000)
+    client.announce("rate")
+    client.announce("rate")
+    assert not said(line)
+    model.rate = 1.5
+    line.incoming.append(decide(500.0, apply_at=2))
+    client.poll()
+    (one,) = said(line)
+    assert (one.actuator.name, one.actuator.high, one.actuator.value, one.tick, one.step) == ("rate", 1000, 1.5, 1, 1)
+    assert [type(message) for message in line.sent[-2:]] == [ActuatorAnnounced, Receipt] and model.rate == 500.0
+    client.observe(2, {})
+    client.poll()
+    assert len(said(line)) == 1
+    with pytest.raises(UnknownNameError, match="rate"):
+        client.announce("rat")
+
+
+def test_before_the_start_nothing_is_said_of_it_but_in_run_started() -> None:
+    line = FakeLink()
+    client, _ = make(line, start=False)
+    client.actuators.update("rate", high=1000)
+    client.announce("rate")
+    client.start()
+    client.observe(1, {})
+    client.poll()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and not said(line)
+    assert {spec.name: spec.high for spec in run.actuators}["rate"] == 1000
+
+
+def test_what_cannot_be_read_is_not_announced_and_training_continues(caplog: pytest.LogCaptureFixture) -> None:
+    line = FakeLink()
+    client, _ = make(line)
+    values = [1.0]
+    client.actuators.scalar("odd", lambda: values[0], values.append, low=0, high=2)
+    client.announce("odd")
+    values.clear()
+    with caplog.at_level(logging.ERROR, "oven.learner"):
+        client.observe(1, {})
+        client.poll()
+    assert not said(line) and "odd is not announced: it cannot be read: list index" in caplog.text
+
+
+def test_while_a_trial_is_played_it_waits_and_an_arm_that_does_not_fit_is_not_played() -> None:
+    """The second trial was ordered before the announcement, and begins after it."""
+    line, asked = Line("pretraining", 3), [False]
+    training = Training(line, NOTHING, None)
+    name = "optimizer.lr_scale"
+
+    def heard(message: Any) -> None:
+        if message.type == "BranchObservation" and not asked[0]:
+            asked[0] = True
+            line.actuators.update(name, high=1.5)
+            client.announce(name)
+
+    link = TrialLink(order(2, {name: 0.5}), order(12, {name: 2.0}), heard=heard)
+    client = OvenClient(
+        link,
+        line.actuators,
+        metrics=line.metrics,
+        max_steps=20,
+        snapshots=Snapshots(training.take, training.restore, credit=math.inf),
+        trials=Branches(training, line),
+    )
+    client.start()
+    while client.step < 20:
+        metrics = training.train_step()
+        client.observe(training.step, metrics)
+        client.poll()
+    client.close("completed")
+    first, second = link.ended()
+    (one,) = said(link)
+    at = [link.sent.index(message) for message in (first, one, second)]
+    assert asked[0] and at == sorted(at) and first.status == "completed" and first.arms[1].gain is not None
+    assert second.arms[1].gain is None and "outside the bounds" in second.arms[1].reason
+    assert sum(isinstance(message, TrialEnded) for message in link.sent) == 2
+
+
+def test_trials_without_an_announcement_say_none() -> None:
+    assert not said(Run(TrialLink(order(2, {"optimizer.lr_scale": 0.5})), steps=8).link)
+
+
+def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pytest.LogCaptureFixture) -> None:
+    wide = ActuatorSpec(name="rate", kind="scalar", scale="log", low=0.01, high=1000, value=1.0)
+    past = ResumeState(
+        incarnation=1, tick=5, training="1", values={"1": {"rate": 500.0}}, announced={"1": {"rate": wide}}
+    )
+    line = FakeLink(past=past)
+    _, model = make(line)
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and model.rate == 500.0
+    assert run.actuators[0].high == 1000 and run.actuators[0].value == 500.0
+    narrow = wide.model_copy(update={"low": 5.0, "high": 6.0})
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        make(FakeLink(past=ResumeState(incarnation=1, training="1", announced={"1": {"rate": narrow}})))
+    assert "not resumed: rate is 1 now, outside its bounds" in caplog.text
+
+
+def test_a_choice_that_the_script_has_not_given_yet_is_not_resumed_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    knobs = Knobs()
+    past = ResumeState(incarnation=1, tick=5, training="1", values={"1": {"mode": "c"}})
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        OvenClient(FakeLink(past=past), knobs.registry, max_steps=9).start()
+    assert knobs.mode == "a" and "'c' is none of a, b" in caplog.text

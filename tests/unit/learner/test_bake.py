@@ -1,0 +1,100 @@
+"""What `bake` turns down before anything is started, and which judge a swap means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.attached import llama
+from tests.support.tiny_grpo import vowels
+from tests.unit.learner.test_attach_trl import tokenizer
+
+import oven_learner as oven
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.settings.model import MemberSettings
+from oven_learner.baking import text_training
+from oven_learner.baking.member_choice import chosen, moved
+from oven_learner.baking.oven import Oven
+
+GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"prompts": []}, "at least one prompt"),
+        ({"prompts": "abc"}, "has to be a list"),
+        ({"group_size": 1}, "group_size=1"),
+        ({"prompts_per_step": 0}, "prompts_per_step=0"),
+        ({"total_steps": 0}, "total_steps=0"),
+        ({"rules": None}, "nothing scores"),
+        ({"modality": "texts"}, "did you mean 'text'"),
+        ({"num_generations": 4}, "is called group_size= here"),
+        ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
+        ({"beta": 0.1}, "needs a teacher"),
+        ({"teacher": "big"}, "no teacher named 'big'"),
+        ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
+        ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
+    ],
+)
+def test_it_is_turned_down_before_the_first_step(
+    wrong: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    for name in ("OVEN_URL", "OVEN_RUN", "OVEN_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises((ConfigError, UnknownNameError), match=said):
+        oven.bake(llama(), tokenizer(), **(GOOD | wrong))
+
+
+def test_without_a_tokenizer_there_is_no_text() -> None:
+    with pytest.raises(ConfigError, match="needs its tokenizer"):
+        oven.bake(llama(), **GOOD)
+
+
+def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    with pytest.raises(ConfigError, match="a stack is there already"):
+        oven.bake(llama(), tokenizer(), **GOOD, run="mine")
+
+
+async def test_run_sync_would_block_an_event_loop() -> None:
+    baked = Oven.__new__(Oven)
+    with pytest.raises(ConfigError, match=r"await oven\.run\(\)"):
+        baked.run_sync()
+    assert asyncio.get_running_loop().is_running()
+
+
+MEMBERS = {
+    "sonnet": MemberSettings(api="anthropic", model="sonnet-5", role="critic"),
+    "seek": MemberSettings(api="openai", model="chat", role="critic", base_url="https://api.deepseek.com"),
+    "tricks": MemberSettings(api="anthropic", model="haiku-5", role="adversary"),
+}
+
+
+def test_a_member_is_chosen_by_name_provider_or_model() -> None:
+    assert chosen(MEMBERS, "critic", "deepseek", None, None) == "seek"
+    assert chosen(MEMBERS, "critic", "anthropic", None, None) == "sonnet"
+    assert chosen(MEMBERS, "critic", None, "chat", None) == "seek"
+    assert chosen(MEMBERS, "critic", None, None, "seek") == "seek"
+    with pytest.raises(UnknownNameError, match="no role named 'critics'; did you mean 'critic'"):
+        chosen(MEMBERS, "critics", None, None, None)
+    with pytest.raises(UnknownNameError, match="no member in the role critic named 'grok'"):
+        chosen(MEMBERS, "critic", "grok", None, None)
+
+
+def test_a_role_keeps_its_weight_when_another_member_takes_it() -> None:
+    weights = {"rule": 0.4, "sonnet": 0.5, "seek": 0.0, "tricks": 0.1}
+    swapped = moved(weights, MEMBERS, {"critic": "seek"})
+    assert swapped == {"rule": 0.4, "sonnet": 0.0, "seek": 0.5, "tricks": 0.1}
+    assert moved(swapped, MEMBERS, {"critic": "sonnet"}) == weights
+    silent = moved({"rule": 1.0, "sonnet": 0.0, "seek": 0.0, "tricks": 0.0}, MEMBERS, {"critic": "seek"})
+    assert silent["seek"] == 0.25, "a role that had no weight gets an even share"
+
+
+def test_trl_gets_the_sizes_under_its_own_names() -> None:
+    found = text_training.arguments(4, 3, 20, {"learning_rate": 1e-4, "beta": 0.3})
+    assert (found["num_generations"], found["per_device_train_batch_size"], found["max_steps"]) == (4, 12, 20)
+    assert found["beta"] == 0.0, "the teacher is put in its place afterwards"

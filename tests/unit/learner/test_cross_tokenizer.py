@@ -1,0 +1,199 @@
+"""The channel `distill` from a teacher that cuts text otherwise: the same text is compared, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.attached import THIRD_PARTY, llama, weights
+from tests.support.tiny_grpo import ROWS, batch, gradient, grpo
+from tests.unit.learner.test_teachers import teacher
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Split
+from transformers import PreTrainedTokenizerFast, set_seed
+
+from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_learner.hf.attach import attach
+from oven_learner.losses import ChannelTrainer, Distillation
+from oven_learner.losses.cross_tokenizer import CrossTokenizer
+from oven_learner.teachers import TeacherConfig
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+LETTERS = "abcdefghijklmnopqrstuvwxyz012"
+SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def letters(order: str = LETTERS) -> Any:
+    """One token for each letter, with ids by their order; 32 in all."""
+    made = Tokenizer(WordLevel({word: n for n, word in enumerate([*SPECIAL.values(), *order])}, unk_token="<pad>"))
+    made.pre_tokenizer = Split("", "isolated")
+    made.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
+
+
+def pairs() -> Any:
+    """Letters, and some pairs of them that are one token."""
+    words = [*SPECIAL.values(), *LETTERS, *(one + other for one in "abcdefgh" for other in "abcdefgh")]
+    made = Tokenizer(
+        BPE({word: n for n, word in enumerate(words)}, [(one, other) for one in "abcdefgh" for other in "abcdefgh"])
+    )
+    made.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
+
+
+def byte_level() -> Any:
+    """A byte-level tokenizer: characters beyond ASCII are several tokens."""
+    made = Tokenizer(BPE({word: n for n, word in enumerate([*SPECIAL.values(), *sorted(ByteLevel.alphabet())])}, []))
+    made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
+
+
+def renamed(model: Any, old: Any, new: Any) -> Any:
+    """The same model for a tokenizer that gives the same tokens other ids."""
+    made = copy.deepcopy(model).eval()
+    ids, others = old.get_vocab(), new.get_vocab()
+    with torch.no_grad():
+        for token, place in ids.items():
+            for mine, theirs in zip(
+                (made.get_input_embeddings(), made.get_output_embeddings()),
+                (model.get_input_embeddings(), model.get_output_embeddings()),
+                strict=True,
+            ):
+                mine.weight[others[token]] = theirs.weight[place]
+    return made
+
+
+def channelled(folder: Path, weight: float = 1.0, **given: Any) -> Any:
+    channel = Distillation(weight, **given)
+    return grpo(folder, ChannelTrainer, channels=[channel], processing_class=letters(), lr_scheduler_type="constant")
+
+
+def test_the_same_model_under_other_ids_is_no_distance_away(tmp_path: Path) -> None:
+    set_seed(3)
+    policy = llama()  # as the trainer's, which is made from that seed
+    other = letters(LETTERS[::-1])
+    job = channelled(tmp_path, teacher=renamed(policy, letters(), other), tokenizer=other)
+    inputs = batch(job)
+    ids = inputs["completion_ids"]  # special tokens amid the text are the policy's alone: the teacher reads text
+    inputs["completion_ids"] = ids.where((ids > 2) | (inputs["completion_mask"] == 0), 5)
+    total, count = job.channels[0].tally(job.model, inputs)
+    assert int(count) == int(inputs["completion_mask"].sum())
+    assert float(total.detach()) == pytest.approx(0, abs=1e-5)
+    assert gradient(job, inputs).norm() < 1e-4
+
+    swapped = channelled(tmp_path / "as it is", teacher=copy.deepcopy(policy), tokenizer=other)
+    far, _ = swapped.channels[0].tally(swapped.model, batch(swapped))
+    assert float(far.detach()) > 1e-3, "the ids mean other letters, and the model is not renamed"
+
+
+def test_longer_tokens_are_compared_with_the_text_that_they_cover(tmp_path: Path) -> None:
+    job = channelled(tmp_path, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
+    inputs = batch(job)
+    found = gradient(job, inputs)
+    assert found.norm() > 1e-4 and bool(torch.isfinite(found).all())
+    job.channels[0].set_weight(0.0)
+    assert not gradient(job, inputs).any()
+
+
+def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
+    other = letters(LETTERS[::-1])
+    job = channelled(tmp_path, 1.0, teacher=TeacherConfig(name="t", model=teacher(12, width=32), strategy="offload"),
+                     tokenizer=other)  # fmt: skip
+    inputs = batch(job)
+    optimizer = torch.optim.Adam(job.model.parameters(), lr=0.02)
+    values = []
+    for _ in range(15):
+        total, count = job.channels[0].tally(job.model, inputs)
+        optimizer.zero_grad()
+        (total / count).backward()
+        optimizer.step()
+        values.append(float(total.detach() / count))
+    assert values[-1] < 0.5 * values[0] and min(values) >= 0
+
+
+def test_a_run_publishes_the_term_and_its_knob(tmp_path: Path) -> None:
+    line = FakeLink({1: ("channel.distill", 0.25)})
+    job = channelled(tmp_path, 0.5, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
+    attach(job, link=line)
+    job.train()
+    assert line.series("channel/distill/weight") == [0.5, 0.25, 0.25]
+    assert all(value > 0 for value in line.series("channel/distill"))
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+
+
+def test_at_weight_0_it_is_trls_trainer_bit_for_bit(tmp_path: Path) -> None:
+    plain = grpo(tmp_path / "plain", processing_class=letters(), lr_scheduler_type="constant")
+    with_channel = channelled(tmp_path, 0.0, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
+    ends = []
+    for job in (plain, with_channel):
+        torch.manual_seed(7)
+        job.train()
+        ends.append(weights(job))
+    assert all(torch.equal(*both) for both in zip(*ends, strict=True))
+
+
+@given(st.text(alphabet="abcdefgh", min_size=1, max_size=12))
+def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
+    across = CrossTokenizer(letters(), pairs(), beta=0.5, temperature=1.0, device=torch.device("cpu"))
+    written, places, ends = across.text([*letters()(text)["input_ids"], 2])
+    assert (written, places, ends) == (text, list(range(len(text))), list(range(1, len(text) + 1)))
+    tokens, theirs = across.read(text)
+    assert theirs[-1] == len(text) and len(tokens) == len(theirs)
+    assert theirs == [sum(len(pairs().decode([one])) for one in tokens[: n + 1]) for n in range(len(tokens))]
+
+
+def test_half_a_character_ends_where_the_character_may() -> None:
+    words = byte_level()
+    across = CrossTokenizer(words, words, beta=0.5, temperature=1.0, device=torch.device("cpu"))
+    ids = words("aé→")["input_ids"]
+    text, _, ends = across.text(ids)
+    assert text == "aé→" and ends[-1] == 6 and ends == sorted(ends)
+    text, places, ends = across.text(ids[:2])
+    assert len(places) == len(ends) == 2 and ends[-1] == len(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (lambda: {"tokenizer": letters()}, ConfigError, "without its teacher"),
+        (lambda: {"teacher": teacher(1)}, TeacherRefusedError, "no tokenizer beside it"),
+        (lambda: {"teacher": teacher(1), "tokenizer": pairs()}, TeacherRefusedError, "ids up to 95 and it has 32 rows"),
+        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "beta": 1.0}, ConfigError, "beta 1 with"),
+        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "limit_bytes": 9}, TeacherRefusedError, "limit is 9"),
+        (lambda: {"teacher": nan(), "tokenizer": letters()}, TeacherRefusedError, "not finite"),
+    ],
+)
+def test_what_cannot_teach(tmp_path: Path, given: Any, error: Any, said: str) -> None:
+    with pytest.raises(error, match=said):
+        channelled(tmp_path, **given())
+
+
+def test_the_policy_itself_cannot_teach(tmp_path: Path) -> None:
+    policy = grpo(tmp_path / "policy", processing_class=letters()).model
+    with pytest.raises(TeacherRefusedError, match="shares parameters"):
+        grpo(tmp_path, ChannelTrainer, model=policy, channels=[Distillation(1.0, teacher=policy, tokenizer=letters())])
+
+
+def test_conversations_need_the_teachers_template(tmp_path: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+    with pytest.raises(ConfigError, match="no template"):
+        grpo(tmp_path, ChannelTrainer, rows=rows, processing_class=letters(),
+             channels=[Distillation(1.0, teacher=teacher(1), tokenizer=letters())])  # fmt: skip
+
+
+def nan() -> Any:
+    model = teacher(1)
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    return model

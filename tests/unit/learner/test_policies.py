@@ -1,0 +1,183 @@
+"""Policies: what they sample, and what its log-probability is, with its gradient."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY
+from tests.support.policies import KINDS, conditions, gradient, made
+from tests.unit.learner.test_attach_trl import tokenizer
+from torch.distributions import Normal
+
+from oven_controller.errors import ConfigError
+from oven_learner.policies import CausalPolicy, DiffusionPolicy, GaussianTrajectory, Policy, TemporalUNet
+from oven_learner.policies.base import repeated
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+def sampled(policy: Any, kind: str, n: int = 3) -> tuple[Any, list[Any]]:
+    torch.manual_seed(5)
+    return policy.sample(conditions(kind), n), repeated(conditions(kind), n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_is_scored_alike_alone_and_in_any_order(kind: str) -> None:
+    policy = made(kind)
+    samples, rows = sampled(policy, kind)
+    whole = policy.log_prob(samples, rows)
+    assert whole.shape == (9,) and bool(whole.isfinite().all()) and len(samples.outputs) == 9
+    order = torch.tensor([7, 0, 4])
+    part = policy.log_prob(samples.rows(order), [rows[place] for place in order.tolist()])
+    torch.testing.assert_close(part, whole[order], rtol=1e-5, atol=1e-5)
+    again, _ = sampled(policy, kind)
+    assert torch.equal(again.mask, samples.mask)
+    assert all(torch.equal(again.tensors[name], tensor) for name, tensor in samples.tensors.items())
+
+
+def test_tokens_have_the_probabilities_that_they_were_drawn_with() -> None:
+    policy: Any = made("causal")
+    samples, rows = sampled(policy, "causal")
+    said = policy.step_log_probs(samples, rows)
+    for row, prompt in enumerate(rows):
+        ids = list(policy.tokenizer(prompt)["input_ids"])
+        for step in range(int(samples.mask[row].sum())):
+            token = int(samples.tensors["completion_ids"][row, step])
+            alone = policy.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            assert float(alone[token].detach()) == pytest.approx(float(said[row, step].detach()), abs=1e-5)
+            ids.append(token)
+
+
+def test_an_end_token_is_the_last_that_counts() -> None:
+    policy: Any = made("causal")
+    with torch.no_grad():
+        policy.model.lm_head.weight[policy.tokenizer.eos_token_id] += 0.5
+    samples, _ = sampled(policy, "causal", n=20)
+    ids, end = samples.tensors["completion_ids"], policy.tokenizer.eos_token_id
+    lengths = samples.mask.sum(1).int().tolist()
+    assert len(set(lengths)) > 1
+    for row, length in zip(ids.tolist(), lengths, strict=True):
+        assert end not in row[: length - 1] and (length == 4 or row[length - 1] == end)
+
+
+def test_a_trajectory_has_the_density_of_its_gaussians() -> None:
+    policy: Any = made("gaussian")
+    samples, rows = sampled(policy, "gaussian")
+    mean, log_deviation = policy.distribution(rows)
+    wanted = Normal(mean, log_deviation.exp()).log_prob(samples.tensors["trajectory"]).sum((1, 2))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(policy.log_prob(samples, rows), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("library_scheduler", ["DDIMScheduler", "DDPMScheduler"])
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_chain_is_the_schedulers_own(library_scheduler: str, clip: bool) -> None:
+    """Every step of it is the scheduler's mean and noise of known size, by the scheduler's own `step`."""
+    library = pytest.importorskip("diffusers")
+    scheduler = getattr(library, library_scheduler)(num_train_timesteps=40, clip_sample=clip)
+    torch.manual_seed(1)
+    policy = DiffusionPolicy(TemporalUNet(3, 4, 2, channels=(8, 16)), scheduler, frames=4, dims=2, steps=4).eval()
+    samples, rows = sampled(policy, "diffusion")
+    scheduler.set_timesteps(4)
+    chain, intents = samples.tensors["chain"], torch.tensor(rows)
+    density = torch.zeros(len(rows))
+    with torch.no_grad():
+        for step, time in enumerate(scheduler.timesteps):
+            predicted = policy.network(chain[:, step], torch.full((len(rows),), int(time)), intents)
+            drawn = []
+            for _ in range(2):  # the same noise to both, and to a chain that begins elsewhere
+                options: dict[str, Any] = {"generator": torch.Generator().manual_seed(9)}
+                if library_scheduler == "DDIMScheduler":
+                    options |= {"eta": 1.0, "use_clipped_model_output": clip}
+                drawn.append(scheduler.step(predicted, time, chain[:, step], **options).prev_sample)
+            noise = torch.randn(predicted.shape, generator=torch.Generator().manual_seed(9))
+            mean = policy._mean(step, chain[:, step], predicted)  # noqa: SLF001
+            deviation = policy._deviations[step]  # noqa: SLF001
+            torch.testing.assert_close(drawn[0], mean + deviation * noise, rtol=1e-4, atol=1e-4)
+            if deviation:
+                density += Normal(mean, deviation).log_prob(chain[:, step + 1]).sum((1, 2))  # type: ignore[no-untyped-call]
+            else:
+                torch.testing.assert_close(chain[:, step + 1], mean)
+    torch.testing.assert_close(policy.log_prob(samples, rows).detach(), density, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "h"), [("causal", 1e-4), ("gaussian", 1e-4), ("diffusion", 1e-7)])
+def test_its_gradient_is_what_finite_differences_say(kind: str, h: float) -> None:
+    """Along the gradient; Llama normalises in float32 whatever its weights are, and a UNet of 16 channels is curved."""
+    policy = made(kind).double()
+    samples, rows = sampled(policy, kind)
+    policy.log_prob(samples, rows).sum().backward()  # type: ignore[no-untyped-call]
+    slope, found = float(gradient(policy).norm()), []
+    for sign in (1, -2):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                if parameter.grad is not None:
+                    parameter.add_(sign * h / slope * parameter.grad)
+            found.append(float(policy.log_prob(samples, rows).sum()))
+    assert (found[0] - found[1]) / (2 * h) == pytest.approx(slope, rel=1e-3)
+
+
+def test_denoising_is_learnt_from_clips() -> None:
+    policy: Any = made("diffusion")
+    clips = torch.linspace(-1, 1, 4)[None, :, None].expand(24, 4, 2)
+    optimizer = torch.optim.Adam(policy.parameters(), 0.003)
+    torch.manual_seed(0)
+    losses = []
+    for _ in range(120):
+        optimizer.zero_grad()
+        loss = policy.denoising_loss(clips, conditions("diffusion") * 8)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
+
+
+def test_a_missing_library_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[diffusion\]"'):
+        TemporalUNet(3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"eta": 0.0}, "no density"),
+        ({"steps": 1}, "give 2 to 40"),
+        ({"scheduler": "PNDMScheduler"}, "no known density"),
+        ({"scheduler": "DDPMScheduler", "eta": 0.5}, "give eta=1"),
+    ],
+)
+def test_a_scheduler_without_a_density_is_refused(options: dict[str, Any], said: str) -> None:
+    library = pytest.importorskip("diffusers")
+    scheduler = getattr(library, options.pop("scheduler", "DDIMScheduler"))(num_train_timesteps=40)
+    network = torch.nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match=said):
+        DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **options})
+
+
+def test_an_unfit_tokenizer_or_network_is_refused() -> None:
+    model = made("causal").model
+    with pytest.raises(ConfigError, match="needs its tokenizer"):
+        CausalPolicy(model, None)
+    words = tokenizer()
+    words.pad_token = None
+    with pytest.raises(ConfigError, match="no pad_token"):
+        CausalPolicy(model, words)
+    words = tokenizer()
+    words.add_tokens([f"more{n}" for n in range(40)])
+    with pytest.raises(ConfigError, match="32 rows"):
+        CausalPolicy(model, words)
+    with pytest.raises(ConfigError, match="not take intents of shape"):
+        made("gaussian").sample([[1.0, 2.0]], 1)
+    with pytest.raises(ConfigError, match="give the policy encode="):
+        made("gaussian").sample(["wave hello"], 1)
+    flat = torch.nn.Linear(3, 4)
+    with pytest.raises(ConfigError, match="give \\(B, frames, 2 × dims\\)"):
+        GaussianTrajectory(flat).sample([[1.0, 2.0, 3.0]], 1)
+    other: Policy = made("gaussian")
+    samples, rows = sampled(other, "gaussian")
+    wider = GaussianTrajectory(torch.nn.Sequential(torch.nn.Linear(3, 24), torch.nn.Unflatten(1, (4, 6))))
+    with pytest.raises(ConfigError, match=r"\(4, 3\) frames × dimensions, and these have \(4, 2\)"):
+        wider.log_prob(samples, rows)

@@ -1,0 +1,401 @@
+"""GRPO over policies: TRL's loss, the teacher's pull, what no one scored, knobs and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support import tiny_grpo
+from tests.support.attached import THIRD_PARTY, llama
+from tests.support.policies import KINDS, conditions, gradient, liked, made, trainer
+from tests.support.trial_link import TrialLink, order
+from tests.unit.learner.test_attach_trl import tokenizer
+from transformers import set_seed
+
+from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.policies import CausalPolicy, Policy, PolicyTrainer, PolicyTrainerConfig, Samples, checkpoint
+from oven_learner.policies.objective import objective
+from oven_learner.rewards import Committee
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+class Replayed(CausalPolicy):
+    """Gives again what TRL's trainer has sampled, and what its rewards were given."""
+
+    recorded: list[dict[str, Any]]
+
+    def sample(self, conditions: Sequence[Any], n: int) -> Samples:
+        batch = self.recorded.pop(0) if n > 2 else self.recorded[0]  # two: the check before the first step
+        names = ("prompt_ids", "prompt_mask", "completion_ids")
+        texts = self.tokenizer.batch_decode(batch["completion_ids"], skip_special_tokens=True)
+        whole = Samples({name: batch[name] for name in names}, batch["completion_mask"].float(), texts)
+        return whole if n > 2 else whole.rows(torch.arange(n))
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "beta", "updates"), [("dapo", 0.1, 2), ("grpo", 0.1, 1), ("grpo", 0.0, 5), ("dapo", 0.0, 1)]
+)
+def test_the_loss_is_trls_over_ten_updates(tmp_path: Path, loss_type: str, beta: float, updates: int) -> None:
+    settings: dict[str, Any] = {"loss_type": loss_type, "beta": beta, "num_iterations": updates, "max_steps": 10}
+    job = tiny_grpo.grpo(tmp_path, lr_scheduler_type="constant", logging_steps=1, epsilon_high=0.3, **settings)
+    set_seed(3)
+    model, recorded = llama(), []  # TRL's own weights, without its fused head
+    assert all(map(torch.equal, model.parameters(), job.model.parameters()))
+    generate = job._generate_and_score_completions
+
+    def watched(inputs: Any) -> Any:
+        batch = generate(inputs)
+        recorded.append({name: value.clone() for name, value in batch.items() if isinstance(value, torch.Tensor)})
+        return batch
+
+    job._generate_and_score_completions = watched
+    job.train()
+    policy = Replayed(model, tokenizer(), max_tokens=4)
+    policy.recorded = recorded
+
+    def both(completions: list[str], **_: Any) -> list[float | None]:
+        pairs = zip(tiny_grpo.vowels(completions), tiny_grpo.early(completions), strict=True)
+        return [(one or 0.0) + (other or 0.0) for one, other in pairs]
+
+    ours = PolicyTrainer(
+        policy,
+        {"both": both},
+        ["a", "b"],
+        PolicyTrainerConfig(
+            max_steps=10,
+            group_size=4,
+            conditions_per_step=2,
+            learning_rate=0.01,
+            loss_type=loss_type,  # type: ignore[arg-type]
+            beta=beta,
+            epsilon_high=0.3,
+            updates_per_batch=updates,
+        ),
+    )
+    line = FakeLink()
+    ours.train(link=line)
+    entries = [entry for entry in job.state.log_history if "loss" in entry]
+    said = line.series("loss")
+    assert len(said) == 10 and said == pytest.approx([entry["loss"] for entry in entries], abs=1e-5)
+    if beta:
+        assert line.series("kl") == pytest.approx([entry["kl"] for entry in entries], abs=1e-5)
+    for name, parameter in job.model.named_parameters():
+        torch.testing.assert_close(dict(model.named_parameters())[name], parameter, rtol=0, atol=1e-4)
+
+
+def still(job: PolicyTrainer) -> Any:
+    """A batch whose advantages are 0: what is left of its gradient is the KL term's."""
+    batch = job.rollout(0, job.conditions)
+    batch.advantages = torch.zeros_like(batch.advantages)
+    return batch
+
+
+def beside(kind: str, seed: int) -> Policy:
+    """A policy near to the one that is trained: no ratio leaves the range in which it has a gradient."""
+    policy = made(kind)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1e-3 * torch.randn_like(parameter))
+    return policy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kl_term_has_the_active_teachers_gradient(kind: str) -> None:
+    teachers = {"small": beside(kind, 1), "strong": beside(kind, 2)}
+    job = trainer(kind, beta=0.3, teachers=teachers)
+    policy, batch = job.policy, still(job)
+
+    def pull(beta: float) -> torch.Tensor:
+        policy.zero_grad()
+        job.beta = beta
+        job.backward(batch)
+        return gradient(policy)
+
+    def by_hand(name: str) -> torch.Tensor:
+        policy.zero_grad()
+        now = policy.step_log_probs(batch.samples, batch.conditions)
+        away = teachers[name].step_log_probs(batch.samples, batch.conditions).detach() - now
+        term = (away.exp() - away - 1) * (now - now.detach()).exp()
+        (0.3 * (term * batch.samples.mask).sum() / batch.samples.mask.sum()).backward()
+        return gradient(policy)
+
+    small = pull(0.3)
+    assert float(small.norm()) > 1e-4
+    torch.testing.assert_close(small, by_hand("small"))
+    assert not bool(pull(0.0).any()), "exactly 0"
+    job.teachers.swap("strong")
+    torch.testing.assert_close(pull(0.3), by_hand("strong"))
+    assert not torch.allclose(small, gradient(policy))
+    assert all(p.grad is None and not p.requires_grad for one in teachers.values() for p in one.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_resumes_within_a_batch_is_the_run(kind: str, tmp_path: Path) -> None:
+    def job() -> PolicyTrainer:
+        teachers = {"small": made(kind, 1), "strong": made(kind, 2)}
+        settings = {"max_steps": 7, "updates_per_batch": 2, "rows_per_pass": 3}
+        return trainer(kind, teachers=teachers, beta=0.05, output_dir=tmp_path, save_steps=5, **settings)
+
+    straight = job()
+    line = FakeLink({2: ("teacher.active", "strong"), 1: ("optimizer.lr_scale", 0.5), 3: ("grpo.beta", 0.1)})
+    straight.train(link=line)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-5", "checkpoint-7"]
+    resumed = job()
+    before = torch.get_rng_state()
+    checkpoint.load(resumed, tmp_path / "checkpoint-5")
+    assert (resumed.teachers.active, resumed.step) == ("strong", 5) and resumed.beta == pytest.approx(0.1)
+    later = FakeLink()
+    resumed.train(link=later)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [seen.step for seen in later.observed()][-1] == 7
+    assert later.observed()[-1].metrics["learning_rate"] == line.observed()[-1].metrics["learning_rate"]
+    assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
+
+
+def test_a_checkpoint_of_something_else_or_cut_is_refused(tmp_path: Path) -> None:
+    trainer("gaussian", output_dir=tmp_path, max_steps=2).train(link=FakeLink())
+    folder = checkpoint.newest(tmp_path)
+    assert folder is not None and folder.name == "checkpoint-2"
+    pytest.importorskip("diffusers")
+    with pytest.raises(ConfigError, match="of another model"):
+        checkpoint.load(trainer("diffusion"), folder)
+    (folder / checkpoint.STATE).write_bytes(b"cut")
+    with pytest.raises(ConfigError, match="has 3 bytes"):
+        checkpoint.load(trainer("gaussian"), folder)
+
+
+def faulty(of: Sequence[int], value: float | None = math.nan) -> Any:
+    """`liked`, with this value for some rows of every batch."""
+
+    def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        given = liked(completions)
+        return [value if row in of else one for row, one in enumerate(given)]
+
+    return reward
+
+
+@pytest.mark.parametrize(("value", "counted"), [(math.nan, "unscored"), (None, "unscored"), (math.inf, "infinite")])
+def test_a_group_without_a_reward_is_left_out_and_counted(value: float | None, counted: str) -> None:
+    job = trainer("gaussian", {"liked": faulty([1], value)}, max_steps=1, conditions_per_step=3, beta=0.1)
+    line = FakeLink()
+    job.train(link=line)
+    metrics = line.observed()[-1].metrics
+    assert metrics[f"rewards/{counted}"] == 1 and metrics["committee/skipped_groups"] == 1
+    assert metrics["committee/skipped_steps"] == 0
+    # The step is that of a batch that never had the group.
+    other = trainer("gaussian", max_steps=1, conditions_per_step=3, beta=0.1)
+    whole = other.rollout(0, other.conditions)
+    index = torch.arange(4, 12)
+    whole.samples, whole.advantages = whole.samples.rows(index), whole.advantages[index]
+    whole.conditions = whole.conditions[4:]
+    other.batch = whole
+    other.train(link=FakeLink())
+    assert all(map(torch.equal, job.policy.parameters(), other.policy.parameters()))
+
+
+def test_a_step_that_no_one_scored_trains_nothing_and_enough_of_them_hold_the_run() -> None:
+    rewards = {"liked": faulty(range(8)), "other": faulty(range(8), None)}
+    job = trainer("gaussian", rewards, max_steps=3, hold_after=2)
+    before = copy.deepcopy(job.policy.state_dict())
+
+    class Watched(FakeLink):
+        def send(self, make: Any, *, droppable: bool = False) -> None:
+            super().send(make, droppable=droppable)
+            message: Any = self.sent[-1]
+            if getattr(message, "actuator", "") == "run.hold":
+                assert job.client is not None
+                job.client.request_stop("seen")
+
+    line = Watched()
+    job.train(link=line)
+    assert all(torch.equal(before[name], value) for name, value in job.policy.state_dict().items())
+    metrics = line.observed()[-1].metrics
+    assert metrics["committee/skipped_steps"] == 1 and "loss" not in metrics and "reward" not in metrics
+    assert [receipt.actuator for receipt in line.receipts()] == ["run.hold"]
+    assert "in 2 steps in a row (no finite reward 16)" in line.receipts()[0].reason
+
+
+def test_a_committee_judges_and_its_weights_are_a_knob() -> None:
+    def low(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return [1 - (one or 0.0) for one in liked(completions)]
+
+    job = trainer("causal", Committee({"liked": liked, "low": low}, weights={"low": 0.25}, quorum=1))
+    line = FakeLink({2: ("reward.weights", {"liked": 0.5, "low": 0.5})})
+    job.train(link=line)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert {"rewards/liked/mean", "rewards/low/mean", "committee/agreement"} <= line.observed()[1].metrics.keys()
+
+
+def test_knobs_are_trls_and_a_rollback_goes_back() -> None:
+    teachers = {"small": made("gaussian", 1), "strong": made("gaussian", 2)}
+    job = trainer("gaussian", teachers=teachers, beta=0.1, updates_per_batch=2, epsilon_high=0.3, max_steps=6)
+    line = FakeLink({2: ("grpo.epsilon", 0.1), 3: ("run.rollback", 0.0), 5: ("teacher.active", "strong")})
+    job.train(link=line)
+    started = line.sent[0]
+    assert isinstance(started, RunStarted)
+    names = {spec.name for spec in started.actuators}
+    assert {
+        "grpo.beta",
+        "grpo.epsilon",
+        "grpo.epsilon_high",
+        "teacher.active",
+        "optimizer.lr_scale",
+        "grad.clip",
+    } <= names
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
+    assert [seen.step for seen in line.observed()] == [1, 2, 3, 1, 2, 3, 4, 5, 6]
+    assert job.teachers.active == "strong" and job.step == 6
+
+
+def test_a_reward_rises_and_columns_reach_the_rewards() -> None:
+    rows = [{"prompt": intent, "wanted": sum(intent)} for intent in conditions("gaussian")]
+
+    def near(prompts: list[Any], completions: list[Any], wanted: list[float], **_: Any) -> list[float | None]:
+        assert prompts[0] in conditions("gaussian")
+        return [-abs(float(done.mean()) - goal) for done, goal in zip(completions, wanted, strict=True)]
+
+    job = trainer("gaussian", {"near": near}, rows, max_steps=80, group_size=8, conditions_per_step=3)
+    line = FakeLink()
+    job.train(link=line)
+    rewards = line.series("reward")
+    assert sum(rewards[-10:]) > sum(rewards[:10]) / 2  # negative: less than half as far
+
+
+class Silent(Policy):
+    """Samples, and has no gradient."""
+
+    def __init__(self, detached: bool) -> None:
+        super().__init__()
+        self.weight, self.detached = torch.nn.Parameter(torch.zeros(2)), detached
+
+    def sample(self, conditions: Sequence[Any], n: int) -> Samples:
+        drawn = torch.randn(len(conditions) * n, 2)
+        return Samples({"drawn": drawn}, torch.ones_like(drawn), list(drawn))
+
+    def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> torch.Tensor:
+        drawn = samples.tensors["drawn"]
+        return (drawn * self.weight).detach() if self.detached else (drawn.requires_grad_() * 2)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_log_probabilities_without_a_gradient_are_refused_before_the_first_step(detached: bool) -> None:
+    with pytest.raises(ConfigError, match="has no gradient" if detached else "none of the policy's own"):
+        trainer("gaussian", policy=Silent(detached))
+
+
+def test_what_cannot_train_is_refused_before_the_first_step() -> None:
+    good: dict[str, Any] = {
+        "policy": made("gaussian"),
+        "rewards": {"liked": liked},
+        "conditions": [[1.0] * 3],
+        "config": PolicyTrainerConfig(max_steps=1),
+    }
+    for settings, said in (
+        ({"group_size": 1}, "group_size=1"),
+        ({"beta": -1.0}, "beta=-1"),
+        ({"loss_type": "dr"}, "dapo, grpo"),
+        ({"epsilon": 0.0}, "0 < epsilon <= 1"),
+        ({"updates_per_batch": 0}, "updates_per_batch=0: give 1 or more"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            trainer("gaussian", **settings)
+    for wrong, said in (
+        ({"rewards": {}}, "there are no rewards"),
+        ({"conditions": []}, "there are no conditions"),
+        ({"conditions": "wave"}, "conditions are str"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            PolicyTrainer(**{**good, **wrong})
+    frozen = made("gaussian").requires_grad_(False)
+    with pytest.raises(ConfigError, match="nothing to train"):
+        trainer("gaussian", policy=frozen)
+    with pytest.raises(ConfigError, match="is not a policy"):
+        trainer("gaussian", policy=llama())
+
+
+def test_rewards_of_another_length_are_an_error_that_names_the_function() -> None:
+    def short(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return liked(completions)[:-1]
+
+    with pytest.raises(ConfigError, match="'short' returned 7 numbers for 8 samples"):
+        trainer("gaussian", {"short": short}).train(link=FakeLink())
+
+
+def test_a_teacher_that_cannot_teach_is_refused_with_its_reason() -> None:
+    policy, other = made("gaussian"), made("causal")
+    broken = made("gaussian", 1)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(math.nan)
+    job = trainer("gaussian", policy=policy, teachers={"small": made("gaussian", 1)}, beta=0.1)
+    for name, teacher, said in (
+        ("own", policy, "shares parameters"),
+        ("text", other, "cannot score"),
+        ("nan", broken, "not finite"),
+    ):
+        with pytest.raises(TeacherRefusedError, match=said):
+            job.teachers.add(name, teacher)
+        with pytest.raises(TeacherRefusedError, match=said):
+            job.teachers.swap(name)
+    assert job.teachers.active == "small"
+    with pytest.raises(ConfigError, match="there already"):
+        job.teachers.add("small", made("gaussian"))
+
+
+def test_ratios_beyond_float_are_held_without_a_gradient() -> None:
+    now = torch.tensor([[0.0, 3000.0, -3000.0]], requires_grad=True)
+    terms = objective(
+        now,
+        torch.zeros(1, 3),
+        torch.zeros(1, 3),
+        torch.tensor([-1.0]),
+        torch.ones(1, 3),
+        beta=0.1,
+        epsilon=(0.2, 0.2),
+        row_weight=torch.ones(1, 1),
+    )
+    terms.loss.backward()  # type: ignore[no-untyped-call]
+    assert bool(terms.loss.isfinite()) and now.grad is not None
+    assert now.grad[0, 1:].tolist() == [0.0, 0.0] and float(now.grad[0, 0]) != 0
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_trials_branch_that_is_kept_is_the_run_bit_for_bit(kept: int) -> None:
+    def run(link: FakeLink, **settings: Any) -> PolicyTrainer:
+        def evaluate() -> dict[str, list[float]]:
+            drawn = job.policy.sample(conditions("gaussian"), 3).outputs
+            return {"eval/reward": [one or 0.0 for one in liked(drawn)]}
+
+        job = trainer("gaussian", evaluate=lambda: evaluate(), max_steps=12, **settings)
+        job.train(link=link)
+        return job
+
+    change = {"optimizer.lr_scale": 2.0}
+    alone = run(TrialLink(plan={4: ("optimizer.lr_scale", 2.0)} if kept else {}))
+    link = TrialLink(order(4, change, steps=3, reading="eval/reward", margin=0.0 if kept else 1e9))
+    tried = run(link)
+    (ended,) = link.ended()
+    assert (ended.status, ended.kept) == ("completed", kept), ended
+    assert all(map(torch.equal, alone.policy.parameters(), tried.policy.parameters()))
+    assert link.announced() == "eval/reward"
+
+
+def test_batches_that_are_used_again_are_in_no_trial() -> None:
+    line = TrialLink()
+    job = trainer("gaussian", updates_per_batch=2, evaluate=lambda: {"eval/reward": [0.0, 1.0]})
+    job.train(link=line)
+    assert line.announced() == "" and line.observed()[0].metrics["eval/reward"] == 0.5

@@ -1,0 +1,344 @@
+"""Prompts from everywhere, by topic; more of them on the way; and a resumed run that draws the same ones."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from datasets import Dataset, DatasetDict
+from tests.support.attached import THIRD_PARTY, equal, weights
+from tests.support.decisions import make
+from tests.unit.learner.test_attach_trl import grpo
+from transformers import TrainerCallback
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.announcements import PromptsInjected
+from oven_learner.hf.attach import attach
+from oven_learner.hf.knobs import Mixture
+from oven_learner.hf.prompts import PromptSource
+from oven_learner.hf.prompts.reading import digest
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+SUMS = [f"{n} + {n}" for n in range(10)]
+PROOFS = [f"prove {n}" for n in range(10)]
+
+
+def made(**options: Any) -> PromptSource:
+    return PromptSource({"sums": SUMS, "proofs": PROOFS}, **{"seed": 1, **options})
+
+
+def texts(source: PromptSource, chunks: int, count: int = 4) -> list[list[str]]:
+    return [[row["prompt"] for row in source.take(count)] for _ in range(chunks)]
+
+
+def forever() -> Iterator[str]:
+    while True:
+        yield "again"
+
+
+def stored(folder: Path) -> list[Callable[[], Any]]:
+    """The same prompts in every form that can be read."""
+    rows = [{"prompt": text, "answer": str(n)} for n, text in enumerate(SUMS)]
+    lines = folder / "sums.jsonl"
+    lines.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
+    Dataset.from_list(rows).save_to_disk(str(folder / "sums"))
+    return [lambda: rows, lambda: lines, lambda: str(lines), lambda: folder / "sums", lambda: lambda: iter(rows)]
+
+
+def test_a_list_a_file_a_folder_and_a_function_are_the_same_prompts(tmp_path: Path) -> None:
+    drawn = [PromptSource(prompts(), seed=3).take(8) for prompts in stored(tmp_path)]
+    assert all(one == drawn[0] for one in drawn) and set(drawn[0][0]) == {"prompt", "answer", "topic"}
+    assert {row["topic"] for row in drawn[0]} == {"prompts"}
+
+
+def test_topics_are_drawn_by_their_weights_as_a_mixture_is() -> None:
+    source, mixture = (
+        made(weights={"sums": 3, "proofs": 1}),
+        Mixture({"sums": SUMS, "proofs": PROOFS}, {"sums": 3, "proofs": 1}, seed=1),
+    )
+    for _ in range(5):
+        rows = source.take(8)
+        assert [row["prompt"] for row in rows] == [mixture.dataset[n] for n in mixture.draw(mixture.next_chunk, 8)]
+        assert Counter(row["topic"] for row in rows) == {"sums": 6, "proofs": 2}
+    source.set({"sums": 0, "proofs": 1})
+    assert {row["topic"] for row in islice(source, 20)} == {"proofs"}
+
+
+def test_rows_may_name_their_topic_and_lack_a_column() -> None:
+    source = PromptSource([{"prompt": "a", "topic": "x", "answer": 1}, {"prompt": "b", "topic": "y"}, "c"])
+    assert source.names == ("x", "y", "prompts")
+    assert source.dataset[1] == {"prompt": "b", "topic": "y", "answer": None}
+    chat = [[{"role": "user", "content": "hi"}], [{"role": "user", "content": "you"}]]
+    assert PromptSource(chat).dataset[0]["prompt"] == chat[0]
+
+
+BAD: list[tuple[Any, str]] = [
+    ([], "the source has no prompts; give at least one"),
+    ({}, "there are no prompts; give a list"),
+    ({"x": ["a"], "y": []}, "topic 'y' has no prompts"),
+    (["a", 7], "the source, prompt 1 is int, where text or messages are needed"),
+    (["a", "  "], "prompt 1 is an empty text"),
+    ([{"question": "a"}], "prompt 0 has no prompt; it has question"),
+    ([{"prompt": [{"role": "user"}]}], "prompt 0 is list, where text or messages"),
+    ([{"prompt": "a", 3: "b"}], "has the column 3"),
+    (["a", [{"role": "user", "content": "b"}]], "give all prompts in one form"),
+    ([{"prompt": "a", "topic": 3}], "has the topic 3; give a name"),
+    ({"x": [{"prompt": "a", "topic": "y"}]}, "is of topic 'y', and stands under 'x'"),
+    ({"Sums": ["a"], "sums ": ["b"]}, "the topics 'Sums' and 'sums ' are one name twice"),
+    ([{"prompt": "a", "topic": "X"}, {"prompt": "b", "topic": "x"}], "prompt 1: the topics 'X' and 'x'"),
+    ({"": ["a"]}, "'' is not a topic"),
+    (7, "the source is int; give a list"),
+    ({"x": b"abc"}, "topic 'x' is bytes"),
+    ("nowhere.jsonl", "nowhere.jsonl: no such file or folder; give a JSONL file"),
+]
+
+
+@pytest.mark.parametrize(("prompts", "says"), BAD, ids=[says[:24] for _, says in BAD])
+def test_what_is_not_prompts_says_where_and_what_to_give(prompts: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PromptSource(prompts)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [('{"prompt": ', "2 is not JSON"), ("7", "2 is int"), ('{"prompt": 7}', "2 is int"), ("[" * 5000, "2 is not JSON")],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(f'"a"\n{line}\n')
+    with pytest.raises(ConfigError, match=r"p\.jsonl:" + says):
+        PromptSource(path)
+    path.write_bytes(b'"a"\n"\xff"\n')
+    with pytest.raises(ConfigError, match=r"p\.jsonl:2 is not JSON"):
+        PromptSource(path)
+
+
+def test_a_folder_that_is_none_and_one_of_splits(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a folder of the datasets library"):
+        PromptSource(tmp_path)
+    DatasetDict({"train": Dataset.from_list([{"prompt": "a"}])}).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(ConfigError, match=r"has the splits train; give the folder of one, as .*/d/train"):
+        PromptSource(tmp_path / "d")
+    assert len(PromptSource(tmp_path / "d" / "train").epoch) == 1
+
+
+def test_a_function_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oven_learner.hf.prompts.reading.MOST_ROWS", 100)
+    with pytest.raises(ConfigError, match="more than 100 prompts; give fewer, or a function that ends"):
+        PromptSource(forever)
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'sums'"):
+        made(weights={"sumz": 1, "proofs": 1})
+    with pytest.raises(ConfigError, match="sum to 0; give finite ones of a positive sum"):
+        made(weights={"sums": 0, "proofs": 0})
+    with pytest.raises(ConfigError, match="sum to nan"):
+        made(weights={"sums": float("nan"), "proofs": 1})
+    with pytest.raises(ConfigError, match="name each of"):
+        made(weights={"sums": 1})
+    for cap in (0, 2.5, 10**6):
+        with pytest.raises(ConfigError, match="whole one from 1 to 100,000"):
+            made(cap=cap)
+    for share in (0, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="more than 0, at most 1"):
+            made(share=share)
+    with pytest.raises(ConfigError, match="give 1 or more"):
+        made().take(0)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "more", "error", "says"),
+    [
+        ([], {}, ConfigError, "0 prompts are to be injected; give 1 to 1000"),
+        (["a"] * 1001, {}, ConfigError, "1001 prompts"),
+        ("a", {}, ConfigError, "injected prompts are str; give a list"),
+        ([7], {}, ConfigError, "injected prompt 0 is int"),
+        ([[{"role": "user", "content": "a"}]], {}, ConfigError, "is messages, and the source's prompts are text"),
+        ([{"prompt": "a", "anser": 1}], {}, UnknownNameError, "no column of the prompts named 'anser'"),
+        (["a"], {"by": " "}, ConfigError, "say by in 1 to 64 characters"),
+        (["a"], {"why": ""}, ConfigError, "say why"),
+        (["a"], {"why": "y" * 2001}, ConfigError, "1 to 2000"),
+        (["a"], {"topic": None}, ConfigError, "name the topic that draws the prompts; there are sums, proofs"),
+        (["a"], {"topic": "proof"}, UnknownNameError, "did you mean 'proofs'"),
+    ],
+)
+def test_an_injection_that_cannot_be_changes_nothing(prompts: Any, more: Any, error: Any, says: str) -> None:
+    source = made()
+    before = source.state_dict()["injected"]
+    with pytest.raises(error) as raised:
+        source.inject(prompts, **{"by": "ann", "why": "so", "topic": "sums", **more})
+    assert says in str(raised.value) and source.state_dict()["injected"] == before and source.held == 0
+
+
+def test_injected_prompts_have_their_share_of_the_topic_and_the_oldest_make_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = made(cap=3, share=0.5, weights={"sums": 1, "proofs": 1})
+    source.take(4)
+    first = source.inject(["new 0", "new 1"], by="ann", why="so", topic="sums")
+    assert (first.held, first.evicted, first.hashes) == (2, 0, (digest("new 0"), digest("new 1")))
+    drawn = [text for rows in texts(source, 100) for text in rows]
+    share = sum(text.startswith("new") for text in drawn) / len(drawn)
+    assert 0.2 < share < 0.3, "half of the draws of half of the topics"
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        second = source.inject(["new 2", "new 3"], by="ann", why="so", topic="proofs")
+    assert (second.held, second.evicted) == (3, 1) and "1 injected prompts made room; 3 are held" in caplog.text
+    third = source.inject([f"late {n}" for n in range(5)], by="ann", why="so", topic="sums")
+    assert (third.held, third.evicted) == (3, 5)
+    after = {text for rows in texts(source, 100) for text in rows} - {*SUMS, *PROOFS}
+    assert after == {"late 2", "late 3", "late 4"}
+
+
+def test_the_log_has_who_why_and_hashes_and_no_text() -> None:
+    source, line = made(cap=2), FakeLink()
+    source.inject(["secret one"], by="ann", why="before the start", topic="sums")
+    client, _ = make(line)
+    client.observe(1, {})
+    source.log_to(client)
+    source.inject(["secret two", "secret three"], by="bob", why="they lag", topic="proofs")
+    said = [message for message in line.sent if isinstance(message, PromptsInjected)]
+    assert [(one.by, one.why, one.topic, one.held, one.evicted, one.tick) for one in said] == [
+        ("ann", "before the start", "sums", 1, 0, 1),
+        ("bob", "they lag", "proofs", 2, 1, 1),
+    ]
+    assert said[1].hashes == (digest("secret two"), digest("secret three"))
+    assert not any(b"secret" in message.wire() for message in line.sent)
+
+
+def test_a_state_of_other_prompts_says_so_and_one_of_a_higher_cap_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    state = made(cap=8).state_dict()
+    with pytest.raises(ConfigError, match="cap=4, and the state that is loaded has 8; give at least that"):
+        made(cap=4).load_state_dict(state)
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        PromptSource({"sums": SUMS[::-1], "proofs": PROOFS}, seed=1, cap=8).load_state_dict(state)
+    assert "the prompts are not those of the state" in caplog.text
+    with pytest.raises(ConfigError, match="name each of"):
+        PromptSource({"sums": SUMS}).load_state_dict(state)
+
+
+deeds = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 6)),
+        st.tuples(st.just("inject"), st.integers(1, 7), st.sampled_from(["sums", "proofs"])),
+        st.tuples(st.just("set"), st.floats(0, 1)),
+        st.tuples(st.just("skip"), st.integers(1, 5), st.integers(0, 2)),
+    ),
+    max_size=40,
+)
+
+
+def play(source: PromptSource, steps: list[tuple[Any, ...]], first: int = 0) -> list[list[str]]:
+    drawn = []
+    for number, step in enumerate(steps, first):
+        match step:
+            case ("take", count):
+                drawn.append([row["prompt"] for row in source.take(count)])
+            case ("inject", count, topic):
+                source.inject([f"{number}.{n}" for n in range(count)], by="ann", why="so", topic=topic)
+            case ("set", share):
+                source.set({"sums": share, "proofs": 1 - share})
+            case ("skip", count, back):
+                source.skip(count, max(0, source.next_chunk - back))
+    return drawn
+
+
+@settings(max_examples=150, deadline=None)
+@given(deeds, st.integers(0, 40))
+def test_a_resumed_source_draws_the_same_prompts_whatever_happened(steps: list[tuple[Any, ...]], cut: int) -> None:
+    straight, at = made(cap=5), min(cut, len(steps))
+    play(straight, steps[:at])
+    state = json.loads(json.dumps({**straight.state_dict(), "read": None}))  # plain values
+    resumed = made(cap=5)
+    resumed.inject(["of the script"], by="ann", why="at each start", topic="sums")
+    resumed.load_state_dict({**state, "read": straight.read.bits()})
+    assert resumed.held == straight.held <= 5
+    ahead = play(straight, steps[at:], at)
+    assert play(resumed, steps[at:], at) == ahead
+    assert resumed.state_dict()["injected"] == straight.state_dict()["injected"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.integers(1, 9), st.none()), max_size=60))
+def test_what_was_drawn_stays_as_it_was_until_it_is_fetched(steps: list[int | None]) -> None:
+    """The loader draws up to two chunks ahead of what it fetches."""
+    source = made(cap=3, share=0.9)
+    waiting: list[list[tuple[int, str]]] = []
+    for number, count in enumerate(steps):
+        if count is None:
+            rows = source.draw(source.next_chunk, 4)
+            waiting.append([(row, source.row(row)["prompt"]) for row in rows])
+            del waiting[:-2]
+        else:
+            source.inject([f"{number}.{n}" for n in range(count)], by="ann", why="so", topic="sums")
+        for row, text in (pair for chunk in waiting for pair in chunk):
+            assert source.dataset[row]["prompt"] == text
+
+
+class Injecting(TrainerCallback):
+    """Adds prompts in the middle of steps, by their numbers."""
+
+    def __init__(self, source: PromptSource, at: dict[int, list[str]]) -> None:
+        self.source, self.at = source, at
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if prompts := self.at.get(state.global_step):
+            self.source.inject(prompts, by="ann", why="they lag", topic="vowels")
+
+
+def trained(folder: Path, checkpoint: str | None = None, **options: Any) -> tuple[Any, list[list[str]], FakeLink]:
+    """A GRPO run, and the prompts of each generation."""
+    source = PromptSource({"vowels": list("aeiou"), "others": list("bcdfgh")}, seed=2, cap=3, share=0.7)
+    job: Any = grpo(
+        folder, data=source.dataset, **{"max_steps": 12, "save_strategy": "steps", "save_steps": 6} | options
+    )
+    line, seen = FakeLink({3: ("data.mixture", {"vowels": 0.9, "others": 0.1})}), []
+    attach(job, link=line, mixture=source)
+    job.add_callback(Injecting(source, {2: ["aa", "ee"], 4: ["ii", "oo"], 8: ["uu"]}))
+    generate = job._generate_and_score_completions
+
+    def watched(inputs: Any) -> Any:
+        seen.append([row["prompt"] for row in inputs])
+        return generate(inputs)
+
+    job._generate_and_score_completions = watched
+    job.train(resume_from_checkpoint=checkpoint)
+    return job, seen, line
+
+
+def test_a_grpo_run_draws_injected_prompts_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    straight, seen, line = trained(tmp_path)
+    assert all(len(set(rows)) == 1 for rows in seen), "groups are whole"
+    drawn = [rows[0] for rows in seen]
+    assert {"ii", "oo"} & set(drawn) and not {"ii", "oo"} & set(drawn[:6]), "two chunks were drawn ahead"
+    said = [message for message in line.sent if isinstance(message, PromptsInjected)]
+    assert [(one.step, one.evicted) for one in said] == [(2, 0), (4, 1), (8, 1)]
+    resumed, again, _ = trained(tmp_path, str(tmp_path / "checkpoint-6"))
+    assert again == seen[6:]
+    assert equal(weights(straight), weights(resumed))
+
+
+def test_an_epoch_goes_over_the_sources_own_prompts(tmp_path: Path) -> None:
+    job, seen, _ = trained(tmp_path, max_steps=-1, num_train_epochs=1, save_strategy="no")
+    assert job.state.global_step == len(seen) == 11
+
+
+def test_a_loader_in_other_processes_is_refused(tmp_path: Path) -> None:
+    source = PromptSource(list("abcd"))
+    job = grpo(tmp_path, data=source.dataset, dataloader_num_workers=2)
+    with pytest.raises(ConfigError, match=r"dataloader_num_workers=2.*leave it at 0"):
+        attach(job, link=FakeLink(), mixture=source)

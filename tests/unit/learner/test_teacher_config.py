@@ -1,0 +1,84 @@
+"""A teacher's config, in Python and from YAML: what it takes, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
+
+
+def test_its_defaults() -> None:
+    made = TeacherConfig(name="strong", model_name="folder")
+    assert (made.kind, made.strategy, made.bits, made.tokenizer) == ("small", "resident", 8, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"bits": 5}, "bits: it should be 4 or 8"),
+        ({"stratgy": "offload"}, "stratgy: Extra inputs are not permitted"),
+        ({"name": ""}, "name: String should have at least 1 character"),
+        ({"model_name": None}, "give one of `model` and `model_name`"),
+        ({"model": torch.nn.Linear(1, 1)}, "give one of `model` and `model_name`"),
+        ({"model_name": None, "model": "folder"}, "`model` is a str; to load one, give its folder as `model_name`"),
+        ({"joint_dim": 72}, "joint_dim are a diffusion teacher's; this one is 'small'"),
+        ({"kind": "diffusion", "joint_dim": 72}, "a diffusion teacher needs intent_dim"),
+        ({"kind": "diffusion", "joint_dim": 0, "intent_dim": 3}, "joint_dim: it should be greater than 0"),
+        ({"kind": "diffusion", "joint_dim": 72, "intent_dim": 3, "tokenizer": "t"}, "takes no tokens"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_names_it(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        TeacherConfig(**({"name": "strong", "model_name": "folder"} | values))
+    assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "near"),
+    [
+        ({"kind": "difusion"}, "diffusion"),
+        ({"strategy": "offloaded"}, "offload"),
+        ({"strategy": "quantised"}, "quantized"),
+    ],
+)
+def test_an_unknown_kind_or_strategy_names_the_nearest(values: dict[str, Any], near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
+        TeacherConfig(name="strong", model_name="folder", **values)
+
+
+def test_a_list_in_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "teachers.yaml"
+    file.write_text(
+        "- {name: small, model_name: here/small}\n"
+        "- name: big\n  kind: big\n  model_name: here/big\n  strategy: quantized\n  bits: 4\n"
+        "- {name: moves, kind: diffusion, model_name: here/moves, joint_dim: 72, intent_dim: 384}\n"
+    )
+    small, big, moves = read_teachers(file)
+    assert small == TeacherConfig(name="small", model_name="here/small")
+    assert (big.strategy, big.bits) == ("quantized", 4)
+    assert (moves.joint_dim, moves.intent_dim) == (72, 384)
+    assert teachers_of([small, {"name": "big", "model_name": "b"}])[0] is small
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: small", "holds a dict; write a list"),
+        ("- small", "entry 1: 'small' is not a mapping"),
+        ("- {name: a, model_name: x}\n- {name: a, model_name: y}", "names a twice"),
+        ("- {name: a, bits: [}", "teachers.yaml"),
+        ("- {name: a, model_name: x, bits: 5}", "teacher 'a': bits"),
+        ("- {name: a, name: b, model_name: x}", "teachers.yaml"),
+    ],
+)
+def test_what_is_wrong_in_yaml_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "teachers.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_teachers(file)
+    assert said in str(raised.value)

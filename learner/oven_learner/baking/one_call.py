@@ -78,6 +78,10 @@ def bake(
             f"a stack is there already (run {place.run!r}), and settings=, members=, run= and resume= are those of one "
             "that is started: leave them out, or unset OVEN_URL"
         )
+    if place is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise ConfigError(
+            "several ranks share one stack, and each would start its own: `oven-controller run -- torchrun …`"
+        )
     stack = None if place is not None else OwnStack(_configured(settings, members), run, resume)
     try:
         given: dict[str, Any] = {

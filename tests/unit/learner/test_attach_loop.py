@@ -25,8 +25,8 @@ def ended(line: FakeLink) -> RunEnded:
 
 def test_the_public_names() -> None:
     assert oven.__all__ == [
-        "Actuators", "Attachment", "Committee", "Mixture", "ModelDescription", "OvenClient", "PromptSource", "attach",
-        "connect", "convene",
+        "Actuators", "Attachment", "Committee", "Mixture", "ModelDescription", "Oven", "OvenClient", "PromptSource",
+        "attach", "bake", "connect", "convene",
     ]  # fmt: skip
     for name in oven.__all__:
         assert callable(getattr(oven, name)), name

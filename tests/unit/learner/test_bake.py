@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.attached import llama
+import torch
+from datasets import Dataset
+from tests.support.attached import THIRD_PARTY, llama
 from tests.support.tiny_grpo import vowels
-from tests.unit.learner.test_attach_trl import tokenizer
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
+from transformers import set_seed
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError, UnknownNameError
@@ -16,6 +23,9 @@ from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.member_choice import chosen, moved
 from oven_learner.baking.oven import Oven
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3}
 
@@ -51,6 +61,52 @@ def test_it_is_turned_down_before_the_first_step(
 def test_without_a_tokenizer_there_is_no_text() -> None:
     with pytest.raises(ConfigError, match="needs its tokenizer"):
         oven.bake(llama(), **GOOD)
+
+
+def test_ranks_do_not_start_a_stack_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OVEN_URL", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="several ranks share one stack"):
+        oven.bake(llama(), tokenizer(), **GOOD)
+
+
+def test_it_trains_as_the_same_trainer_does_with_attach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty steps, bit for bit."""
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
+    steps = {"max_completion_length": 4, "save_strategy": "no", "learning_rate": 0.01, **COMMON}
+    steps = {key: value for key, value in steps.items() if key not in ("max_steps", "beta")}
+    set_seed(3)
+    baked = oven.bake(
+        llama(),
+        tokenizer(),
+        prompts=[*"abcdefgh"],
+        rules=vowels,
+        group_size=4,
+        prompts_per_step=2,
+        total_steps=20,
+        **steps,
+    )
+    baked.run_sync()
+
+    set_seed(3)
+    judges = oven.Committee({"vowels": vowels}, seed=42, description="Answers the prompts.")
+    config = GRPOConfig(
+        output_dir=str(tmp_path),
+        **text_training.arguments(4, 2, 20, steps),
+    )
+    rows = Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"])
+    job: Any = GRPOTrainer(
+        model=llama(), processing_class=tokenizer(), reward_funcs=[judges], args=config, train_dataset=rows
+    )
+    oven.attach(job, committee=judges, link=FakeLink())
+    job.train()
+    assert job.state.global_step == baked.trainer.state.global_step == 20
+    assert all(map(torch.equal, job.model.parameters(), baked.trainer.model.parameters()))
+    fresh = llama()
+    assert not all(map(torch.equal, job.model.parameters(), fresh.parameters())), "it learnt"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ async def main() -> None:
         model(), Bytes(extra_ids=0), name="vowels-30k", description="Answers in vowels.", prompts=[*"abcdefgh"],
         rules=vowels, group_size=8, prompts_per_step=2, total_steps=STEPS,
         teachers={"small": model(), "big": model(64)}, beta=0.02,
-        learning_rate=3e-3, max_completion_length=8, use_cpu=True, bf16=False, gradient_checkpointing=False,
-        save_strategy="no", disable_tqdm=True, logging_steps=20, dataloader_pin_memory=False,
+        learning_rate=3e-3, max_completion_length=8, gradient_checkpointing=False,
+        save_strategy="no", disable_tqdm=True, logging_steps=20,
     )  # fmt: skip
     training = asyncio.create_task(baked.run())
     await asyncio.to_thread(baked.began.wait)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
+from oven_learner.baking.trainer_arguments import check_names
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig
@@ -57,14 +58,8 @@ class SteeredTrainer(PolicyTrainer):
 
 
 def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of PolicyTrainerConfig. Raises UnknownNameError for one that it does not have, and ConfigError for one that is
-    called otherwise here."""
-    known = {field.name for field in fields(PolicyTrainerConfig)}
-    for name in given:
-        if name in CALLED:
-            raise ConfigError(f"{name}= is called {CALLED[name]}= here")
-        if name not in known:
-            raise UnknownNameError("argument of bake() or of PolicyTrainerConfig", name, known)
+    """Of PolicyTrainerConfig. Raises as `check_names` does."""
+    check_names(given, (field.name for field in fields(PolicyTrainerConfig)), CALLED, "PolicyTrainerConfig")
     return {
         "max_steps": total_steps,
         "group_size": group_size,

@@ -7,15 +7,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError, UnknownNameError
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
+from oven_learner.baking.trainer_arguments import check_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
@@ -30,23 +31,20 @@ BETA = 0.1
 """Of the KL term, where there is a teacher and no `beta` is given."""
 CALLED = {"num_generations": "group_size", "max_steps": "total_steps"}
 """Arguments of GRPOConfig that have another name in `bake`."""
+WITHOUT_ACCELERATOR = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
+"""TRL trains in bfloat16 unless told otherwise, and raises ValueError where there is only a CPU."""
 
 
 def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of GRPOConfig. Raises UnknownNameError for one that it does not have, and ConfigError for one that is called
-    otherwise here."""
-    known = {field.name for field in fields(GRPOConfig) if field.init}
-    for name in given:
-        if name in CALLED:
-            raise ConfigError(f"{name}= is called {CALLED[name]}= here")
-        if name not in known:
-            raise UnknownNameError("argument of bake() or of GRPOConfig", name, known)
+    """Of GRPOConfig. Raises as `check_names` does."""
+    check_names(given, (field.name for field in fields(GRPOConfig) if field.init), CALLED, "GRPOConfig")
     return {
         "max_steps": total_steps,
         "num_generations": group_size,
         "per_device_train_batch_size": group_size * prompts_per_step,
         "logging_steps": 1,
         "report_to": [],
+        **({} if torch.accelerator.is_available() else WITHOUT_ACCELERATOR),
         **given,
         "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
     }
@@ -110,7 +108,14 @@ class TextTraining:
             committee, members = self._committee(), Connection.find().committee.members
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
-            attachment = attach(trainer, recipe="bake", evaluate=self.evaluate, teachers=teachers, committee=committee)
+            attachment = attach(
+                trainer,
+                recipe="bake",
+                evaluate=self.evaluate,
+                teachers=teachers,
+                committee=committee,
+                mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
+            )
         return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members)
 
     def _committee(self) -> Committee:

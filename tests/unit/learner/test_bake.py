@@ -19,6 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.messages import RunStarted
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.member_choice import chosen, moved
@@ -107,6 +108,28 @@ def test_it_trains_as_the_same_trainer_does_with_attach(tmp_path: Path, monkeypa
     assert all(map(torch.equal, job.model.parameters(), baked.trainer.model.parameters()))
     fresh = llama()
     assert not all(map(torch.equal, job.model.parameters(), fresh.parameters())), "it learnt"
+
+
+def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    link = FakeLink()
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=link))
+    baked = oven.bake(
+        llama(),
+        tokenizer(),
+        prompts=oven.PromptSource({"easy": ["a", "b"], "hard": ["c"]}, weights={"easy": 1, "hard": 1}),
+        rules=vowels,
+        group_size=4,
+        prompts_per_step=2,
+        total_steps=1,
+        max_completion_length=4,
+        save_strategy="no",
+    )
+    baked.run_sync()
+    started = next(body for body in link.sent if isinstance(body, RunStarted))
+    assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

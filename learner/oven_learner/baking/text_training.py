@@ -16,7 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
-from oven_learner.baking.trainer_arguments import check_names
+from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
@@ -43,6 +43,8 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         "num_generations": group_size,
         "per_device_train_batch_size": group_size * prompts_per_step,
         "logging_steps": 1,
+        "save_steps": save_steps(total_steps),
+        "save_total_limit": 2,
         "report_to": [],
         **({} if torch.accelerator.is_available() else WITHOUT_ACCELERATOR),
         **given,

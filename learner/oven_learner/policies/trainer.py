@@ -150,9 +150,7 @@ class PolicyTrainer:
         with drawn(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
-                raise ConfigError(
-                    f"the policy returned {len(samples)} samples for {len(prompts)} × {config.group_size}"
-                )
+                raise ConfigError(f"the policy made {len(samples)} samples for {len(prompts)} × {config.group_size}")
             scored = self.scoring(conditions, samples.outputs, self.step)
         whole = scored.rewards.view(-1, config.group_size).isfinite().all(1)
         kept = whole.repeat_interleave(config.group_size).nonzero().flatten()
@@ -213,6 +211,7 @@ class PolicyTrainer:
             client.poll()
             if client.step != self.step:  # a rollback or a trial: these samples are of other weights
                 self.step, self.batch = client.step, None
+                checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
                 client.end_trial("a checkpoint is saved")
                 checkpoint.save(self, self.output)

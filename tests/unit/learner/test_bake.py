@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from tests.support import policies
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.tiny_grpo import vowels
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
@@ -20,10 +22,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 import oven_learner as oven
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import RunStarted
+from oven_controller.runs import relaunch
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.member_choice import chosen, moved
 from oven_learner.baking.oven import Oven
+from oven_learner.baking.own_stack import Place
+from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -130,6 +136,28 @@ def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: p
     baked.run_sync()
     started = next(body for body in link.sent if isinstance(body, RunStarted))
     assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
+
+
+def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    """Bit for bit, and with a teacher that was registered by then."""
+
+    def job(resumed: bool = False) -> SteeredTrainer:
+        again = {relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {}
+        config = PolicyTrainerConfig(max_steps=8, save_steps=5, group_size=4, conditions_per_step=2, beta=0.1)
+        place = Place("one", tmp_path, {"OVEN_RUN": "one"} | again)
+        one = SteeredTrainer(place, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS, config,
+                             teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
+        one.teachers.add("late", policies.made("gaussian", 2))
+        return one
+
+    straight = job()
+    straight.train(link=FakeLink({2: ("teacher.active", "late")}))
+    shutil.rmtree(tmp_path / "checkpoint-8")
+    resumed = job(resumed=True)
+    line = FakeLink()
+    resumed.train(link=line)
+    assert [seen.step for seen in line.observed()] == [6, 7, 8] and resumed.teachers.active == "late"
+    assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

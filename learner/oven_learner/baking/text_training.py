@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -50,6 +51,13 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         **given,
         "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
     }
+
+
+def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
+    """Prompts that fill generations of `at_once`: TRL passes over what does not fill one, and trains on none where all
+    are fewer. These are repeated, all as often."""
+    times = at_once // math.gcd(len(prompts), at_once) if len(prompts) < at_once else 1
+    return [*prompts] * times
 
 
 class AttachedTraining(TrainerCallback):
@@ -126,18 +134,20 @@ class TextTraining:
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
+        config = GRPOConfig(**{**out, **self.arguments})
         return GRPOTrainer(
             model=self.model,
             processing_class=self.tokenizer,
             reward_funcs=[committee],
-            args=GRPOConfig(**{**out, **self.arguments}),
-            train_dataset=self._rows(),
+            args=config,
+            train_dataset=self._rows(config.generation_batch_size // config.num_generations),
         )
 
-    def _rows(self) -> Any:
+    def _rows(self, at_once: int) -> Any:
+        """`at_once`: prompts of one generation."""
         if isinstance(self.prompts, PromptSource):
             return self.prompts.dataset
-        return Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
+        return Dataset.from_list([{"prompt": prompt} for prompt in repeated(self.prompts, at_once)])
 
     def _taught(self, trainer: Any) -> Teachers | None:
         if not self.teachers:

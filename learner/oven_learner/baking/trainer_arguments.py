@@ -1,4 +1,4 @@
-"""The arguments of `bake` that are left for a trainer's configuration, checked by name, and a default of its own."""
+"""The arguments of `bake` that are left for a trainer's configuration, checked by name, and how often to save."""
 
 from __future__ import annotations
 

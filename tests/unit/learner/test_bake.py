@@ -138,6 +138,12 @@ def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: p
     assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
 
 
+@pytest.mark.parametrize(("given", "at_once", "rows"), [("ab", 4, 4), ("abc", 4, 12), ("abcd", 4, 4), ("abcde", 4, 5)])
+def test_fewer_prompts_than_a_step_takes_are_repeated_alike(given: str, at_once: int, rows: int) -> None:
+    found = text_training.repeated([*given], at_once)
+    assert len(found) == rows and len({found.count(one) for one in given}) == 1
+
+
 def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
     """Bit for bit, and with a teacher that was registered by then."""
 

@@ -15,7 +15,8 @@ from tests.e2e.conftest import Oven
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import Decision, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import Decision, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import Home
 
 pytestmark = pytest.mark.e2e

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import Oven
@@ -14,7 +15,8 @@ from tests.support.judge_endpoint import Endpoint
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import OperatorCommand, Receipt
+from oven_controller.protocol.messages import Receipt
+from oven_controller.protocol.operator_messages import OperatorCommand
 
 pytestmark = pytest.mark.e2e
 
@@ -27,8 +29,13 @@ SMALLER = (("group_size=8", "group_size=4"), ("total_steps=5000", "total_steps=6
 def models(folder: Path) -> None:
     for number, (name, width) in enumerate(FOLDERS.items()):
         set_seed(number)
-        sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1, "num_attention_heads": 2}
-        tokens = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+        sizes: dict[str, Any] = {
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        }
+        tokens: dict[str, Any] = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
         LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes, **tokens)).save_pretrained(folder / name)
         ByT5Tokenizer(extra_ids=0).save_pretrained(folder / name)
 

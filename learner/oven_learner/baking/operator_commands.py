@@ -11,7 +11,8 @@ from typing import Any
 
 from oven_controller.errors import ConfigError, OvenError
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import OperatorCommand, Receipt, RunStarted
+from oven_controller.protocol.messages import Receipt, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches, connected
 from oven_controller.runs.operator_client import AGAIN_S, Result, carried_out

@@ -135,6 +135,7 @@ class TextTraining:
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
         config = GRPOConfig(**{**out, **self.arguments})
+        assert config.generation_batch_size and config.num_generations  # TRL has set both
         return GRPOTrainer(
             model=self.model,
             processing_class=self.tokenizer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,9 @@ class Policy(torch.nn.Module):
     one each time that it is asked for.
     """
 
+    dims: int | None = None
+    """Coordinates of a frame of its samples; None: they have no frames, or it does not say."""
+
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """`n` samples per condition, those of one condition side by side, drawn from torch's global generator."""
         raise NotImplementedError
@@ -61,6 +64,17 @@ class Policy(torch.nn.Module):
 def repeated(conditions: Sequence[Any], n: int) -> list[Any]:
     """One condition per sample, in the order of `Policy.sample`."""
     return [condition for condition in conditions for _ in range(n)]
+
+
+def on_weights(inputs: Tensor, network: torch.nn.Module) -> Tensor:
+    """`inputs` where the network is run, in the dtype of its weights. Weights that are offloaded lie nowhere; the hooks
+    that bring them know where to."""
+    weight = next(network.parameters())
+    device = weight.device
+    if device.type == "meta":
+        hooks: Iterator[Any] = (getattr(module, "_hf_hook", None) for module in network.modules())
+        device = next(hook.execution_device for hook in hooks if hasattr(hook, "execution_device"))
+    return inputs.to(device, weight.dtype)
 
 
 def as_vectors(conditions: Sequence[Any]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.member_choice import chosen, moved
 from oven_learner.baking.oven import Oven
+from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -45,6 +47,11 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
         ({"beta": 0.1}, "needs a teacher"),
         ({"teacher": "big"}, "no teacher named 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}] * 2}, "teachers= names big twice"),
+        ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
+        ({"teachers": [{"name": "big", "model_name": "x", "strategy": "ofload"}]}, "did you mean 'offload'"),
+        ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
         ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
@@ -130,6 +137,25 @@ def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: p
     baked.run_sync()
     started = next(body for body in link.sent if isinstance(body, RunStarted))
     assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
+
+
+@pytest.mark.parametrize("form", ["mappings", "path", "text"])
+def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
+    llama().save_pretrained(tmp_path / "big")
+    entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
+    path = tmp_path / "teachers.yaml"
+    path.write_text(json.dumps(entries))  # YAML, too
+    given = {"mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path)}[form]
+    baked = oven.bake(llama(), tokenizer(), **GOOD, teachers=given, teacher="big", group_size=2, save_strategy="no")
+    assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
+    assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
+    assert baked.teachers.strategy("big") == "offload"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """One call for a model that makes no text: `python examples/motion_model.py`. A skeleton of 24 joints learns to reach
-where a sentence says, held to a teacher that is swapped on the way; the stack is started for it, and ends with it.
+where a sentence says, held to a teacher that is swapped on the way, also to one that is registered while it trains; the
+stack is started for it, and ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 
 import oven_learner as oven
 from oven_learner.recipes.motion.intents import TRAINED
@@ -16,7 +18,7 @@ from oven_learner.recipes.motion.skeleton import DIMS
 from oven_learner.recipes.motion.warmup import warm
 from oven_learner.teachers import TeacherConfig
 
-STEPS = int(os.environ.get("STEPS", "60"))
+STEPS = int(os.environ.get("STEPS", "120"))
 
 
 async def main() -> None:
@@ -38,8 +40,9 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         wide.save(folder)
         late = TeacherConfig(
-            name="wide", kind="diffusion", model_name=folder, strategy="offload", joint_dim=DIMS, intent_dim=INTENT_DIM
-        )
+            name="wide", kind="diffusion", model_name=folder, strategy="offload", joint_dim=DIMS,
+            intent_dim=wide.intent_dim,
+        )  # fmt: skip
         await asyncio.to_thread(baked.register_teacher, late)
     receipt = await asyncio.to_thread(baked.swap_teacher, "wide")
     print(f"registered while training: {receipt.before} → {receipt.after} at step {receipt.step}" if receipt else "")

@@ -154,7 +154,7 @@ class Oven:
             teachers.register(config)
             return
         operator_commands.folder_of(self.folder, self.run_name)  # where there is none, before anything has changed
-        candidate = teachers.prepare(config.name, config)
+        candidate = teachers.prepare(config.name, config, beside_training=True)
         self._training.between_steps(partial(teachers.admit, candidate))
         operator_commands.offered(*self._place_in_log(), TEACHER, config.name, self._ended.is_set)
 

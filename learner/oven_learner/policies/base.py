@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ class Policy(torch.nn.Module):
 
     dims: int | None = None
     """Coordinates of a frame of its samples; None: they have no frames, or it does not say."""
+    intent_dim: int | None = None
+    """Numbers of an encoded condition; None: it does not say."""
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """`n` samples per condition, those of one condition side by side, drawn from torch's global generator."""
@@ -55,6 +58,10 @@ class Policy(torch.nn.Module):
         """(B, T): natural log-probability or log-density of each step, given those before it. `conditions` has one
         per sample. Where the mask is 0 it is any finite number."""
         raise NotImplementedError
+
+    def save(self, folder: Path | str) -> None:
+        """Write what `load_policy` reads: policies of trajectories do."""
+        raise ConfigError(f"a {type(self).__name__} is not saved in a folder: keep its state_dict, or the model's own")
 
     def log_prob(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """(B,): of each whole sample, the sum over its steps."""

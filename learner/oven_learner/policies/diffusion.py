@@ -64,6 +64,7 @@ class DiffusionPolicy(Policy):
         self.scheduler.set_timesteps(steps)
         self.network, self.encode = network, encode
         self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
+        self.intent_dim = getattr(network, "intent_dim", None)
         self._times = [int(time) for time in self.scheduler.timesteps]
         self._deviations = [eta * self._sigma(time) for time in self._times]
 

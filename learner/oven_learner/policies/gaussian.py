@@ -39,7 +39,7 @@ class GaussianTrajectory(Policy):
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
         self.network, self.encode = network, encode
-        self.dims = getattr(network, "dims", None)
+        self.dims, self.intent_dim = getattr(network, "dims", None), getattr(network, "intent_dim", None)
 
     def save(self, folder: Path | str) -> None:
         """Write what `load_policy` reads, all but `encode`. Raises ConfigError for a network other than a

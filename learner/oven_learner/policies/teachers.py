@@ -56,7 +56,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _device(self) -> torch.device:
         return next(self._policy.parameters()).device
 
-    def _prepare(self, name: str, teacher: Any, tokenizer: Any) -> Candidate[Policy]:
+    def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Policy]:
         form: Form = "resident"
         config = teacher if isinstance(teacher, TeacherConfig) else None
         if config is not None:
@@ -120,14 +120,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         intent = encode(self._conditions).shape[-1] if encode is not None else None
         for field, given, widths in (
             ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame}),
-            (
-                "intent_dim",
-                config.intent_dim,
-                {
-                    "its intents": getattr(getattr(teacher, "network", None), "intent_dim", None),
-                    "the conditions' intents": intent,
-                },
-            ),
+            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intent}),
         ):
             for whose, width in widths.items():
                 if given is not None and width is not None and given != width:

@@ -67,13 +67,15 @@ class NamedTeachers(ABC, Generic[Model]):
         """`add` what `config` describes, kept in memory as its strategy says."""
         self.add(config.name, config)
 
-    def prepare(self, name: str, teacher: Any, tokenizer: Any = None) -> Candidate[Model]:
-        """The first and longer half of `add`: load it and put it into its form. In any thread, also beside a running
-        step. Raises as `add` does."""
+    def prepare(
+        self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
+    ) -> Candidate[Model]:
+        """The first and longer half of `add`: load it and put it into its form. `beside_training`: a step may run in
+        another thread meanwhile, and is not changed by it. Raises as `add` does."""
         if not name or name in self._order:
             raise _taken(name)
         try:
-            return self._prepare(name, teacher, tokenizer)
+            return self._prepare(name, teacher, tokenizer, beside_training)
         except TeacherRefusedError as error:
             self._name(name)
             raise self._refuse(name, error) from error
@@ -127,7 +129,7 @@ class NamedTeachers(ABC, Generic[Model]):
         return self._models[name]
 
     @abstractmethod
-    def _prepare(self, name: str, teacher: Any, tokenizer: Any) -> Candidate[Model]:
+    def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Model]:
         """Loaded and in its form; nothing of the trainer's may change."""
 
     @abstractmethod

@@ -134,13 +134,14 @@ class Teachers(NamedTeachers[Any]):
     def _present(self) -> Any:
         return self._trainer.teacher_model if self._distils else self._trainer.ref_model
 
-    def _prepare(self, name: str, teacher: Any, tokenizer: Any) -> Candidate[Any]:
+    def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Any]:
         trainer, device = self._trainer, self._trainer.accelerator.device
         form: Form = "resident"
         config = teacher if isinstance(teacher, TeacherConfig) else None
         if config is not None:
             form = chosen_form(config, device, self._limit - self._held)
-            tokenizer, teacher = loading.load_tokenizer(config), loading.load_model(config, form, device)
+            tokenizer = loading.load_tokenizer(config)
+            teacher = loading.load_model(config, form, device, beside_training=beside_training)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         checks.check_own_weights(policy, teacher)
         checks.check_size(teacher, self._held, self._limit, form)

@@ -151,8 +151,12 @@ def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
     entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
     path = tmp_path / "teachers.yaml"
     path.write_text(json.dumps(entries))  # YAML, too
-    given = {"mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path)}[form]
-    baked = oven.bake(llama(), tokenizer(), **GOOD, teachers=given, teacher="big", group_size=2, save_strategy="no")
+    forms: dict[str, Any] = {
+        "mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path),
+    }  # fmt: skip
+    baked = oven.bake(
+        llama(), tokenizer(), **GOOD, teachers=forms[form], teacher="big", group_size=2, save_strategy="no"
+    )
     assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
     assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
     assert baked.teachers.strategy("big") == "offload"

@@ -73,13 +73,13 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
     baked = oven(tmp_path)
     monkeypatch.setattr(PolicyTeachers, "_prepare", prepared)
     monkeypatch.setattr(PolicyTeachers, "_admit", admitted)
-    made("gaussian", 6).save(tmp_path / "saved")  # type: ignore[attr-defined]
+    made("gaussian", 6).save(tmp_path / "saved")
     with ThreadPoolExecutor(1) as thread:
         training = thread.submit(lambda: (baked.run_sync(), threading.get_ident())[1])
         assert baked.began.wait(60)
         try:
             baked.register_teacher(late(model=None, model_name=str(tmp_path / "saved")))
-            assert baked.teachers is not None and baked.teachers.names == ("teacher-1", "late")
+            assert baked.teachers is not None and "late" in baked.teachers.names
             with pytest.raises(TeacherRefusedError, match="there is no folder"):
                 baked.register_teacher(late("lost", model=None, model_name=str(tmp_path / "nowhere")))
             with pytest.raises(TeacherRefusedError, match="cannot score"):

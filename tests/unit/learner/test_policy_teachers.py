@@ -43,8 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved policy of each kind, to copy before it is broken."""
     root = tmp_path_factory.mktemp("policies")
     for kind in SAVED:
-        policy: Any = made(kind, 7)
-        policy.save(root / kind)
+        made(kind, 7).save(root / kind)
     return root
 
 
@@ -79,6 +78,8 @@ def test_what_is_saved_is_what_can_be_loaded(tmp_path: Path) -> None:
     ):
         GaussianTrajectory(own).save(tmp_path / "own")
     assert not (tmp_path / "own").exists()
+    with pytest.raises(ConfigError, match="a CausalPolicy is not saved"):
+        made("causal").save(tmp_path / "own")
 
 
 def described(**changes: Any) -> Callable[[Path], object]:
@@ -264,6 +265,17 @@ def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
     with pytest.raises(ConfigError, match="'big' is there already"):
         teachers.admit(other)
     assert teachers["big"] is one.model and heard == ["added"] and teachers.active == "small"
+
+
+def test_a_decision_for_a_refused_teacher_is_answered_with_the_reason_and_the_old_one_stays() -> None:
+    job = trainer("gaussian", beta=0.1, teachers={"one": made("gaussian", 1), "two": made("gaussian", 2)})
+    with pytest.raises(TeacherRefusedError):
+        job.teachers.register(config(model=broken()))
+    line = FakeLink({2: ("teacher.active", "big")})
+    job.train(link=line)
+    (receipt,) = line.receipts()
+    assert (receipt.status, receipt.before, receipt.after) == ("rejected", "one", "one")
+    assert "not finite" in receipt.reason and job.teachers.active == "one" and len(line.series("kl")) == 4
 
 
 class Growing(PolicyTrainer):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.attached import THIRD_PARTY, llama
-from tests.support.policies import conditions, made, trainer
+from tests.support.policies import conditions, liked, made, trainer
 from tests.unit.learner.test_teacher_strategies import file_limit
 
 from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
@@ -24,6 +24,7 @@ from oven_learner.policies import (
     GaussianTrajectory,
     PolicyTeachers,
     PolicyTrainer,
+    PolicyTrainerConfig,
     load_policy,
     loading,
     policy_folder,
@@ -292,13 +293,18 @@ class Growing(PolicyTrainer):
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_teacher_that_is_added_while_training_is_announced_and_can_be_swapped_to(first: int) -> None:
     teachers = {name: made("gaussian", seed) for seed, name in enumerate(["one", "two"][:first], start=1)}
-    job = trainer("gaussian", beta=0.1, teachers=teachers, max_steps=6)
-    job.__class__ = Growing
-    job.late = {2: "late", 3: "later"}  # type: ignore[attr-defined]
+    job = Growing(
+        made("gaussian"),
+        {"liked": liked},
+        conditions("gaussian"),
+        PolicyTrainerConfig(max_steps=6, group_size=4, conditions_per_step=2, beta=0.1),
+        teachers=teachers,
+    )
+    job.late = {2: "late", 3: "later"}
     line = FakeLink({5: ("teacher.active", "later")})
-    for _ in range(2):  # the second training has them from its start
-        job.train(link=line)
-        job.late, job.step, line.sent[len(line.sent) :] = {}, 0, []  # type: ignore[attr-defined]
+    job.train(link=line)
+    job.late, job.step = {}, 0
+    job.train(link=line)  # the second training has them from its start
     first_run, second_run = (body for body in line.sent if isinstance(body, RunStarted))
     offered = [{spec.name: spec.choices for spec in run.actuators} for run in (first_run, second_run)]
     assert offered[0].get("teacher.active") == (None if first == 1 else ("one", "two"))

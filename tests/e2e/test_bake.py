@@ -58,12 +58,18 @@ def test_a_model_is_baked_and_its_teacher_swapped(oven: Oven) -> None:
 
 
 def test_a_model_of_motion_is_baked(oven: Oven) -> None:
-    process = script(oven, "motion_model.py", STEPS="24")
+    process = script(oven, "motion_model.py", STEPS="120")
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     run = said.partition("run ")[2].partition(":")[0]
-    assert f"run {run}: teacher small → strong at step" in said and "completed at step 24" in said
-    assert replay(oven.events(run), run).same
+    assert f"run {run}: teacher small → strong at step" in said and "completed at step 120" in said
+    assert "registered while training: strong → wide at step" in said
+    events = oven.events(run)
+    announced = [event.body.actuator for event in events if isinstance(event.body, ActuatorAnnounced)]
+    assert [(one.name, one.choices, one.value) for one in announced] == [
+        ("teacher.active", ("small", "strong", "wide"), "strong")
+    ], "registering is no decision"
+    assert replay(events, run).same
 
 
 def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_training(oven: Oven) -> None:

@@ -17,7 +17,6 @@ from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
-from oven_learner.policies.teachers import policy_of
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig
@@ -45,16 +44,13 @@ class SteeredTrainer(PolicyTrainer):
     def when_announced(self, call: Callable[[], object]) -> None:
         self._announced = call
 
-    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
-        self._calls.ask(call, limit_s)
+    def between_steps(self, call: Callable[[], object]) -> None:
+        self._calls.ask(call)
 
     def train(self, **options: Any) -> None:
-        try:
-            with within(self._place):
-                self._resume()
-                super().train(**{"recipe": "bake", **options})
-        finally:
-            self._calls.end()
+        with self._calls.during_training(), within(self._place):
+            self._resume()
+            super().train(**{"recipe": "bake", **options})
 
     def _resume(self) -> None:
         """Continue from the newest checkpoint where the run is resumed; teachers may have been registered by now."""
@@ -117,7 +113,7 @@ class PolicyTraining:
             committee,
             self.prompts,
             PolicyTrainerConfig(**{**self.arguments, "beta": beta}),
-            teachers={config.name: policy_of(config) for config in self.teachers},
+            teachers={config.name: config for config in self.teachers},
             teacher=self.teacher or "",
             evaluate=self.evaluate,
             output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,

@@ -75,13 +75,14 @@ class AttachedTraining(TrainerCallback):
         return self._attachment.client
 
     def train(self) -> Any:
-        return self.trainer.train()
+        with self._calls.during_training():
+            return self.trainer.train()
 
     def when_announced(self, call: Callable[[], object]) -> None:
         self._announced = call
 
-    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
-        self._calls.ask(call, limit_s)
+    def between_steps(self, call: Callable[[], object]) -> None:
+        self._calls.ask(call)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """The attachment has announced the run."""
@@ -90,10 +91,6 @@ class AttachedTraining(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Between two steps: what other threads asked for."""
         self._calls.make()
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """No step follows: what waits is turned down."""
-        self._calls.end()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from oven_learner.policies.base import Policy, Samples
 from oven_learner.policies.causal import CausalPolicy
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.loading import load_policy
 from oven_learner.policies.teachers import PolicyTeachers
 from oven_learner.policies.trainer import PolicyTrainer
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
@@ -27,4 +28,5 @@ __all__ = [
     "Samples",
     "TemporalUNet",
     "TrajectoryNetwork",
+    "load_policy",
 ]

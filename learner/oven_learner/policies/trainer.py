@@ -24,7 +24,7 @@ from oven_learner.policies.batch import Batch, drawn
 from oven_learner.policies.conditions import ConditionSource, source_of
 from oven_learner.policies.objective import advantages, objective, row_weights
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
-from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
@@ -48,7 +48,7 @@ class PolicyTrainer:
         conditions: Sequence[Any] | ConditionSource,
         config: PolicyTrainerConfig,
         *,
-        teachers: Mapping[str, Policy] | None = None,
+        teachers: Mapping[str, AnyTeacher] | None = None,
         teacher: str = "",
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: Any = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
+from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -51,6 +53,11 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
         ({"beta": 0.1}, "needs a teacher"),
         ({"teacher": "big"}, "no teacher named 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}] * 2}, "teachers= names big twice"),
+        ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
+        ({"teachers": [{"name": "big", "model_name": "x", "strategy": "ofload"}]}, "did you mean 'offload'"),
+        ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
         ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
@@ -164,6 +171,29 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     resumed.train(link=line)
     assert [seen.step for seen in line.observed()] == [6, 7, 8] and resumed.teachers.active == "late"
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
+
+
+@pytest.mark.parametrize("form", ["mappings", "path", "text"])
+def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
+    llama().save_pretrained(tmp_path / "big")
+    entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
+    path = tmp_path / "teachers.yaml"
+    path.write_text(json.dumps(entries))  # YAML, too
+    forms: dict[str, Any] = {
+        "mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path),
+    }  # fmt: skip
+    baked = oven.bake(
+        llama(), tokenizer(), **GOOD, teachers=forms[form], teacher="big", group_size=2, save_strategy="no"
+    )
+    assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
+    assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
+    assert baked.teachers.strategy("big") == "offload"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

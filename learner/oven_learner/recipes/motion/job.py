@@ -24,7 +24,7 @@ from oven_learner.policies.diffusion import diffusers
 from oven_learner.recipes.base import Order
 from oven_learner.recipes.motion import pictures
 from oven_learner.recipes.motion.intents import EVALUATED, TRAINED
-from oven_learner.recipes.motion.rewards import RULES, WEIGHTS, worth
+from oven_learner.recipes.motion.rewards import EACH, RULES, WEIGHTS, worth
 from oven_learner.recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_learner.recipes.motion.skeleton import DIMS
 from oven_learner.recipes.motion.warmup import warm
@@ -33,8 +33,6 @@ from oven_learner.rewards import Committee
 
 LR_BOUNDS = (0.01, 100.0)
 BETA_BOUNDS = (0.01, 10.0)
-EACH = 4
-"""Clips per held-out intent in an evaluation."""
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
 
 

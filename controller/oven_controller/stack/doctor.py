@@ -23,6 +23,7 @@ NEEDED_FOR = {
     "learner": "training here",
     "quantized": "teachers in 8 and 4 bits",
     "diffusion": "policies and teachers that are diffusion models",
+    "motion": "intents of motion as sentences and not word by word",
     "tui": "the monitor",
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",

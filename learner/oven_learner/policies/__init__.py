@@ -4,8 +4,8 @@
     trainer = PolicyTrainer(policy, {"reach": reach}, intents, PolicyTrainerConfig(max_steps=200))
     trainer.train()                                # connected to the controller, as `oven.connect` says
 
-A policy is a torch module with `sample` and `step_log_probs` (policies/base.py). DiffusionPolicy needs the extra
-`diffusion`.
+A policy is a torch module with `sample` and `step_log_probs` (policies/base.py). TextEncoder makes vectors of
+conditions that are texts. DiffusionPolicy needs the extra `diffusion`.
 """
 
 from oven_learner.policies.base import Policy, Samples
@@ -14,6 +14,7 @@ from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
 from oven_learner.policies.loading import load_policy
 from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.text_encoder import TextEncoder
 from oven_learner.policies.trainer import PolicyTrainer
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 
@@ -27,6 +28,7 @@ __all__ = [
     "PolicyTrainerConfig",
     "Samples",
     "TemporalUNet",
+    "TextEncoder",
     "TrajectoryNetwork",
     "load_policy",
 ]

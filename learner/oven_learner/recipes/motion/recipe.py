@@ -14,7 +14,7 @@ class MotionRecipe:
     settings_model = MotionSettings
 
     def parse_start(self, text: str, seed: int, options: MotionSettings) -> Start:
-        return parse_start(text, options)
+        return parse_start(text)
 
     def train(self, order: Order) -> None:
         from oven_learner.recipes.motion.job import train

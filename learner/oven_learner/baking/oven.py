@@ -161,7 +161,7 @@ class Oven:
     def attach_to_model(self, model: Any) -> None:
         """Set `model.teacher`, the active one, or None."""
         model.teacher = (
-            self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
+            self.teachers[self.teachers.active] if self.teachers is not None and len(self.teachers) else None
         )
 
     def close(self) -> None:

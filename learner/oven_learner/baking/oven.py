@@ -164,7 +164,7 @@ class Oven:
         """Set `model.teacher`, the active one, and `model.verifier`; None where there is none."""
         model.verifier = self.verifier
         model.teacher = (
-            self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
+            self.teachers[self.teachers.active] if self.teachers is not None and len(self.teachers) else None
         )
 
     def close(self) -> None:

@@ -101,8 +101,13 @@ def test_before_training_a_teacher_is_there_at_once_and_without_a_first_one_neve
     baked.register_teacher(late())
     assert baked.teachers is not None and baked.teachers.names == ("teacher-1", "late")
     assert baked.swap_teacher("late") is None and baked.teachers.active == "late"
+    baked.attach_to_model(baked)
+    assert vars(baked)["teacher"] is baked.teachers["late"]
+    untaught = oven(tmp_path, teachers=0)
     with pytest.raises(ConfigError, match="nothing to stand in for"):
-        oven(tmp_path, teachers=0).register_teacher(late())
+        untaught.register_teacher(late())
+    untaught.attach_to_model(untaught)
+    assert vars(untaught)["teacher"] is None
 
 
 def test_a_run_without_a_folder_here_is_said_before_anything_is_loaded(tmp_path: Path) -> None:

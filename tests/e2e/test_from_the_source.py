@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diffusers import DDIMScheduler
 from tests.e2e.conftest import Oven
 from tests.support.judge_endpoint import Endpoint
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
@@ -17,13 +19,27 @@ from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_controller.runs.folder import Home
+from oven_learner.policies import DiffusionPolicy, TemporalUNet
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {"your-model": 32, "teachers/small": 32, "teachers/big": 64, "teachers/bigger": 96}
-SMALLER = (("group_size=8", "group_size=4"), ("total_steps=5000", "total_steps=60, max_completion_length=8"))
+SMALLER = (
+    ("group_size=8", "group_size=4"),
+    ("total_steps=5000", "total_steps=60, max_completion_length=8"),
+    ("total_steps=500,", "total_steps=4,"),
+    ("steps=8,", "steps=3,"),
+)
 """What is another in the test: sizes only. Beside these the judges' addresses."""
+
+
+class Lengths(Endpoint):
+    """A judge that tells the answers of an untrained model apart."""
+
+    def _worth(self, text: str) -> int:
+        return len(text.encode()) % 11
 
 
 def models(folder: Path) -> None:
@@ -38,6 +54,9 @@ def models(folder: Path) -> None:
         tokens: dict[str, Any] = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
         LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes, **tokens)).save_pretrained(folder / name)
         ByT5Tokenizer(extra_ids=0).save_pretrained(folder / name)
+    scheduler: Any = DDIMScheduler(num_train_timesteps=100, clip_sample=False)  # type: ignore[no-untyped-call]
+    network = TemporalUNet(384, 32, 72)  # of all-MiniLM-L6-v2's vectors
+    DiffusionPolicy(network, scheduler, frames=32, dims=72, steps=3).save(folder / "teachers" / "careful")
 
 
 def script(url: str) -> str:
@@ -51,9 +70,14 @@ def script(url: str) -> str:
     return code.replace('"api": "anthropic",', f'"api": "anthropic", "base_url": "{url}",')
 
 
+def started(folder: Path) -> str:
+    return str(json.loads((folder / "log.jsonl").read_text().partition("\n")[0])["time"])
+
+
 async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, tmp_path: Path) -> None:
     models(tmp_path)
-    async with Endpoint().running() as endpoint:
+    before = set((oven.home / "runs").glob("*"))
+    async with Lengths().running() as endpoint:
         (tmp_path / "calls.py").write_text(script(endpoint.url))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         process = await asyncio.create_subprocess_exec(
@@ -68,14 +92,17 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
         said = (await asyncio.wait_for(process.communicate(), 250))[0].decode()
     assert process.returncode == 0, said
     assert "Scoring: A function that fails its tests scores 0." in said
-    run = max((oven.home / "runs").iterdir(), key=lambda path: path.stat().st_mtime).name
-    events = oven.events(run)
+    text, motion = sorted((path for path in (oven.home / "runs").iterdir() if path not in before), key=started)
+    assert (
+        Home(oven.home).find(motion.name).status() == "completed" and replay(oven.events(motion.name), motion.name).same
+    )
+    events = oven.events(text.name)
     bodies = [event.body for event in events]
     asked = [(body.actuator, body.value) for body in bodies if isinstance(body, OperatorCommand)]
-    share = 1 / 3
+    others = {"haiku": pytest.approx(0.3), "verifier": pytest.approx(0.1)}
     assert asked == [
-        ("reward.weights", {"sonnet": 0.0, "deepseek": pytest.approx(2 * share), "haiku": pytest.approx(share)}),
-        ("reward.weights", {"sonnet": pytest.approx(2 * share), "deepseek": 0.0, "haiku": pytest.approx(share)}),
+        ("reward.weights", {"sonnet": 0.0, "deepseek": pytest.approx(0.6), **others}),
+        ("reward.weights", {"sonnet": pytest.approx(0.6), "deepseek": 0.0, **others}),
         ("teacher.active", "big"),
         ("teacher.active", "bigger"),
     ]
@@ -83,4 +110,4 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     assert list(receipts.values()).count("applied") >= len(asked)
     assert {request["model"] for request in endpoint.requests} >= {"claude-sonnet-5-5", "deepseek-chat"}
     assert any("What is not in the manual scores 0." in str(request) for request in endpoint.requests)
-    assert replay(events, run).same
+    assert replay(events, text.name).same

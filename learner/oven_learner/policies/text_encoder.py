@@ -116,7 +116,7 @@ def _minilm() -> tuple[Any, Any]:
     from transformers.utils import logging as bars
 
     folder, shown = str(import_module(PACKAGE).get_model_path()), bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     finally:

@@ -170,7 +170,8 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
     model = llama()
     baked.attach_to_model(model)
     found: Any = model
-    assert found.teacher is baked.teachers["small"] and found.verifier(prompts=["a"], completions=["b"])[0] is not None
+    assert baked.teachers is not None and found.teacher is baked.teachers["small"]
+    assert found.verifier(prompts=["a"], completions=["b"])[0] is not None
 
 
 def test_a_verifier_reads_texts_only() -> None:

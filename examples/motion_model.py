@@ -1,11 +1,13 @@
 """One call for a model that makes no text: `python examples/motion_model.py`. A skeleton of 24 joints learns to reach
-where a sentence says, held to a teacher that is swapped on the way; the stack is started for it, and ends with it.
+where a sentence says, held to a teacher that is swapped on the way, also to one that is registered while it trains; the
+stack is started for it, and ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 
 import oven_learner as oven
 from oven_learner.recipes.motion.intents import TRAINED
@@ -16,7 +18,7 @@ from oven_learner.recipes.motion.skeleton import DIMS
 from oven_learner.recipes.motion.warmup import warm
 from oven_learner.teachers import TeacherConfig
 
-STEPS = int(os.environ.get("STEPS", "60"))
+STEPS = int(os.environ.get("STEPS", "120"))
 
 
 async def main() -> None:
@@ -24,6 +26,7 @@ async def main() -> None:
     policy = warm(new_policy(settings, 0), settings, settings.habit, 0)
     strong = warm(new_policy(settings, 1), settings, (1.0, 1.0), 1)
     small = warm(new_policy(settings, 2), settings, settings.habit, 2)
+    wide = warm(new_policy(settings.model_copy(update={"hidden": 2 * settings.hidden}), 3), settings, (1.0, 1.0), 3)
     baked = oven.bake(
         policy, name="reach-24", modality="motion", domain="character animation", output_format="trajectory",
         description="Moves a skeleton of 24 joints, 32 frames, so that a hand reaches where a sentence says.",
@@ -34,6 +37,15 @@ async def main() -> None:
     await asyncio.to_thread(baked.began.wait)
     receipt = await asyncio.to_thread(baked.swap_teacher, "strong")
     print(f"run {baked.run_name}: teacher {receipt.before} → {receipt.after} at step {receipt.step}" if receipt else "")
+    with tempfile.TemporaryDirectory() as folder:
+        wide.save(folder)
+        late = TeacherConfig(
+            name="wide", kind="diffusion", model_name=folder, strategy="offload", joint_dim=DIMS,
+            intent_dim=wide.intent_dim,
+        )  # fmt: skip
+        await asyncio.to_thread(baked.register_teacher, late)
+    receipt = await asyncio.to_thread(baked.swap_teacher, "wide")
+    print(f"registered while training: {receipt.before} → {receipt.after} at step {receipt.step}" if receipt else "")
     await training
     print(f"{DIMS} coordinates a frame, {STEPS} steps\n{baked.summary}")
 

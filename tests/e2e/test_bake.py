@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,12 +15,14 @@ from tests.e2e.conftest import Oven
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import Decision, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import Decision, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def script(oven: Oven, name: str = "text_model.py", **env: str) -> subprocess.Popen[str]:
@@ -55,12 +58,18 @@ def test_a_model_is_baked_and_its_teacher_swapped(oven: Oven) -> None:
 
 
 def test_a_model_of_motion_is_baked(oven: Oven) -> None:
-    process = script(oven, "motion_model.py", STEPS="24")
+    process = script(oven, "motion_model.py", STEPS="120")
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     run = said.partition("run ")[2].partition(":")[0]
-    assert f"run {run}: teacher small → strong at step" in said and "completed at step 24" in said
-    assert replay(oven.events(run), run).same
+    assert f"run {run}: teacher small → strong at step" in said and "completed at step 120" in said
+    assert "registered while training: strong → wide at step" in said
+    events = oven.events(run)
+    announced = [event.body.actuator for event in events if isinstance(event.body, ActuatorAnnounced)]
+    assert [(one.name, one.choices, one.value) for one in announced] == [
+        ("teacher.active", ("small", "strong", "wide"), "strong")
+    ], "registering is no decision"
+    assert replay(events, run).same
 
 
 def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_training(oven: Oven) -> None:
@@ -81,3 +90,28 @@ def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_
     stack.send_signal(signal.SIGKILL)
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "'train_runtime'" in said, said
+
+
+def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: Oven) -> None:
+    command = [sys.executable, "-m", "tests.support.baked", "late"]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+    env = kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    options: dict[str, Any] = {"env": env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, **options, cwd=ROOT)
+    oven.until(process, "late from step")
+    oven.until(process, "saved a checkpoint")
+    run = Home(oven.home).find("late")
+    stack = psutil.Process(run.info().pid)
+    process.kill()
+    process.communicate(timeout=60)
+    psutil.wait_procs([stack], timeout=60)
+    said, _ = subprocess.Popen([*command, "resume"], **options, cwd=ROOT).communicate(timeout=200)
+    assert "late at the end" in said and "completed at step 200" in said, said
+    events = oven.events("late")
+    bodies = [event.body for event in events]
+    first, again = [body for body in bodies if isinstance(body, RunStarted)]
+    assert again.step > 0 and again.incarnation == first.incarnation + 1
+    announced = {spec.name: spec for spec in again.actuators}["teacher.active"]
+    assert (announced.value, announced.choices) == ("late", ("first", "late"))
+    found = replay(events, "late")
+    assert found.same and found.decisions

@@ -12,13 +12,11 @@ from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
-    CommandAnswer,
     Decision,
     Horizon,
     Message,
     MetricSpec,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
@@ -27,6 +25,7 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import ArmReading, TrialEnded, TrialStarted
 

@@ -10,7 +10,8 @@ from tests.support.decisions import Model, decide
 
 from oven_controller.errors import RefusedError
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import LogMessage, MetricSpec, Observation, OperatorCommand, RunEnded, StepClosed
+from oven_controller.protocol.messages import LogMessage, MetricSpec, Observation, RunEnded, StepClosed
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oven_controller.protocol.messages import (
-    Decision,
-    LearnerMessage,
-    LogMessage,
-    OperatorCommand,
-    Receipt,
-    RunStarted,
-)
+from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState

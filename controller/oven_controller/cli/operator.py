@@ -195,7 +195,7 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
     from pydantic import ValidationError
 
     from oven_controller.errors import ConfigError
-    from oven_controller.protocol.messages import OperatorCommand
+    from oven_controller.protocol.operator_messages import OperatorCommand
     from oven_controller.runs.folder import Home
     from oven_controller.runs.operator_client import carried_out
     from oven_controller.terminal_text import say

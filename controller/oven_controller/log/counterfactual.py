@@ -25,12 +25,12 @@ from oven_controller.protocol.messages import (
     Decision,
     LogMessage,
     Observation,
-    OperatorCommand,
     Receipt,
     RunStarted,
     Value,
     Vote,
 )
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
 

@@ -13,10 +13,8 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
-    CommandAnswer,
     Decision,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
@@ -24,6 +22,7 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.rules import Autonomy
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")

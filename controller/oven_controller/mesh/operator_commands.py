@@ -13,7 +13,8 @@ from oven_controller.mesh.actuator_values import Fault, clip, direction, outside
 from oven_controller.mesh.ballots import Ballot
 from oven_controller.mesh.guardrails import barred, contradicted, unmet
 from oven_controller.mesh.state import State
-from oven_controller.protocol.messages import TO_LEARNER, ActuatorSpec, Decision, OperatorCommand, Value
+from oven_controller.protocol.messages import ActuatorSpec, Decision, Value
+from oven_controller.protocol.operator_messages import TO_LEARNER, OperatorCommand
 from oven_controller.protocol.rules import ALL
 
 

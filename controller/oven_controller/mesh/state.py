@@ -20,11 +20,11 @@ from oven_controller.protocol.messages import (
     LearnerMessage,
     MetricSpec,
     Observation,
-    OperatorCommand,
     Receipt,
     RunStarted,
     Value,
 )
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.rules import Autonomy, Rules
 
 

@@ -35,12 +35,10 @@ from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
-    CommandAnswer,
     Decision,
     LearnerMessage,
     Message,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
@@ -50,6 +48,7 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.trial_messages import TrialEnded
 
 Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from oven_controller.protocol.rules import Autonomy, Rules
+from oven_controller.protocol.rules import Rules
 
 VERSION: Final = 1
 
@@ -431,45 +431,6 @@ class Outcome(LogMessage):
         "steps, `noise` the standard error of their paired difference",
     )
     lines: tuple[OutcomeLine, ...] = ()
-
-
-TO_LEARNER: Final = ("hold", "resume", "stop")
-"""The actions that the learner obeys; the mesh deals with the others."""
-
-
-class OperatorCommand(LogMessage):
-    """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
-
-    type: Literal["OperatorCommand"] = "OperatorCommand"
-    id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
-    action: Literal[
-        "approve", "veto", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "stop"
-    ]
-    of: str = Field(
-        default="", max_length=64, description="approve: a decision; veto: that or a ballot; by id or actuator"
-    )
-    actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
-    value: Value = Field(default=None, description="set: what to set")
-    agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
-    actuators: tuple[str, ...] = Field(
-        default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
-    )
-    autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
-    reason: str = Field(default="", max_length=2000)
-
-
-class CommandAnswer(LogMessage):
-    """mesh → operator, monitors. What became of an operator's command; what goes straight to the learner is answered by
-    its receipt."""
-
-    type: Literal["CommandAnswer"] = "CommandAnswer"
-    command: str = Field(description="the command's id")
-    operator: str
-    action: str
-    done: bool
-    reason: str = Field(description="what was done, or why not and what would be")
-    decision: str = Field(default="", description="id of the decision that it led to")
-    tick: int
 
 
 class StepClosed(LogMessage):

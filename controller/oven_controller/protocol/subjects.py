@@ -14,13 +14,11 @@ from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInj
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
-    CommandAnswer,
     Decision,
     LearnerMessage,
     LogMessage,
     Message,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
@@ -28,6 +26,7 @@ from oven_controller.protocol.messages import (
     StepClosed,
     Vote,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.requests import (
     Curriculum,
     CurriculumRequest,

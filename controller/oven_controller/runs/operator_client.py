@@ -15,7 +15,8 @@ from oven_controller.log.run_summary import text
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import TO_LEARNER, CommandAnswer, Decision, LogMessage, OperatorCommand, Receipt
+from oven_controller.protocol.messages import Decision, LogMessage, Receipt
+from oven_controller.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import connected, history
 from oven_controller.security.signing import Keyring, load_keys

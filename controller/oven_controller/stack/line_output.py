@@ -13,16 +13,15 @@ from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInj
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
-    CommandAnswer,
     Decision,
     LearnerMessage,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
     RunStarted,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.settings.resolution import Resolved
 from oven_controller.terminal_text import clean

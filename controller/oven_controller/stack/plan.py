@@ -150,6 +150,11 @@ class Plan:
             found["OVEN_KEYS"] = str(keys)
         return found | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
+    def attached_learner(self, *, resumed: bool) -> dict[str, str]:
+        """What a learner needs that the stack does not start; in a resumed run it continues from its newest
+        checkpoint."""
+        return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
+
     def _key(self, role: str, name: str = "") -> str:
         path = self.folder.credentials(role, name)  # type: ignore[arg-type]
         return str(path) if path else ""

@@ -15,7 +15,7 @@ from uuid import uuid4
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, OvenError
 from oven_controller.process.child import Child
-from oven_controller.protocol.messages import OperatorCommand
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.operator_client import carried_out
 from oven_controller.stack.output import relay

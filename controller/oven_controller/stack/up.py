@@ -211,12 +211,14 @@ class _Up:
         await self._open_monitor(plan)
         if self.request.command or self.request.learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
-        elif self.request.announced is not None:
+            return
+        environment = plan.attached_learner(resumed=self.request.resume)
+        if self.request.announced is not None:
             where = {"run": self.folder.run, "url": plan.url, "folder": str(self.folder.path.absolute())}
-            self.request.announced(where | {"environment": plan.environment("learner")})
+            self.request.announced(where | {"environment": environment})
         else:
             self.out("waiting for a learner; in its shell:")
-            for line in export_lines(plan.environment("learner")):
+            for line in export_lines(environment):
                 self.out(f"  {line}")
 
     async def _start_learner(self, processes: Processes, plan: Plan, resume_from: str) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from oven_learner.hf.prompts import PromptSource
     from oven_learner.teachers import TeacherConfig
 
+    AnyTeachers = Mapping[str, Any] | Sequence[TeacherConfig | Mapping[str, Any]] | Path | str
+
 MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
 """What a model may make. Text is trained by TRL, all else as a Policy."""
 
@@ -34,13 +36,13 @@ def bake(
     description: str = "",
     output_format: str = "",
     scoring_guidance: str = "",
-    use_verifier: bool | None = None,
+    use_verifier: bool | str | Path = False,
     prompts: Sequence[str] | PromptSource,
     group_size: int = 8,
     prompts_per_step: int = 4,
     total_steps: int,
     teacher: str | None = None,
-    teachers: Mapping[str, Any] | Sequence[TeacherConfig] = (),
+    teachers: AnyTeachers = (),
     rules: RewardFunction | Mapping[str, RewardFunction] | None = None,
     members: Mapping[str, Mapping[str, Any]] | None = None,
     evaluate: Callable[[], Measured] | None = None,
@@ -54,9 +56,13 @@ def bake(
     `prompts` are a list, or a PromptSource with topics, whose weights are then a knob and which takes more prompts
     while training. `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have
     them. `name`, `architecture`, `domain`, `description`, `output_format` and `scoring_guidance` are what judges are
-    told of the model. `teachers` are models by name, or TeacherConfigs, weakest first; without `teacher` the first is
-    the one to begin with. Text is trained by TRL, and what is left of the arguments is GRPOConfig's; any other
-    modality takes a Policy as its model, and PolicyTrainerConfig's.
+    told of the model. `teachers` are models by name; or a list of TeacherConfigs and of mappings as in YAML; or the
+    path of such a YAML file: weakest first. Without `teacher` the first is the one to begin with. Text is trained by
+    TRL, and what is left of the arguments is GRPOConfig's; any other modality takes a Policy as its model, and
+    PolicyTrainerConfig's.
+
+    `use_verifier` adds a member that compares texts with the active teacher's own, with a tenth of the weight; it may
+    name the folder or id of the sentence model.
 
     Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
     `resume` continues; it ends with the script.
@@ -67,11 +73,14 @@ def bake(
         raise UnknownNameError("modality", modality, MODALITIES)
     if modality == "text" and tokenizer is None:
         raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
+    if modality != "text" and use_verifier:
+        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}: leave use_verifier= out")
     _check_prompts(prompts)
     _check_sizes(group_size, prompts_per_step, total_steps)
     if not rules and not members:
         raise ConfigError("nothing scores what the model says: give rules=, members=, or both")
-    _check_teachers(teacher, teachers, trainer_args.get("beta"))
+    taught = _configs(teachers, tokenizer)
+    _check_teachers(teacher, taught, trainer_args.get("beta"))
     place = _place_in_environment()
     if place is not None and (settings or members or run or resume):
         raise ConfigError(
@@ -88,11 +97,18 @@ def bake(
             "model": model,
             "prompts": prompts,
             "rules": _named(rules),
-            "teachers": _configs(teachers, tokenizer),
+            "teachers": taught,
             "teacher": teacher,
             "evaluate": evaluate,
             "said": _described(
-                name, modality, architecture, domain, description, output_format, scoring_guidance, use_verifier
+                name=name,
+                modality=modality,
+                architecture=architecture,
+                domain=domain,
+                description=description,
+                output_format=output_format,
+                scoring_guidance=scoring_guidance,
+                use_verifier=bool(use_verifier),
             ),
         }
         sizes = group_size, prompts_per_step, total_steps
@@ -102,7 +118,11 @@ def bake(
 
             options = text_training.arguments(*sizes, trainer_args)
             training = text_training.TextTraining(
-                **given, tokenizer=tokenizer, arguments=options, beta=trainer_args.get("beta")
+                **given,
+                tokenizer=tokenizer,
+                arguments=options,
+                beta=trainer_args.get("beta"),
+                verifier=use_verifier,
             )
         else:
             from oven_learner.baking import policy_training
@@ -133,12 +153,11 @@ def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> No
             raise ConfigError(f"{word}={number} is not a number of them; give 1 or more")
 
 
-def _check_teachers(
-    first: str | None, teachers: Mapping[str, Any] | Sequence[TeacherConfig], beta: float | None
-) -> None:
-    names = list(teachers) if isinstance(teachers, Mapping) else [config.name for config in teachers]
-    if first is not None and first not in names:
-        raise UnknownNameError("teacher", first, names)
+def _check_teachers(first: str | None, teachers: Sequence[TeacherConfig], beta: float | None) -> None:
+    if first is not None:
+        names = [config.name for config in teachers]
+        if first not in names:
+            raise UnknownNameError("teacher", first, names)
     if beta and not teachers:
         raise ConfigError(f"beta={beta:g} needs a teacher to be held to: give teachers=, or leave it out")
 
@@ -155,36 +174,21 @@ def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mappin
     return found
 
 
-def _configs(teachers: Mapping[str, Any] | Sequence[TeacherConfig], tokenizer: Any) -> list[TeacherConfig]:
+def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
     """Weakest first. A model by its name is kept as it is, and has the policy's tokenizer."""
-    if not isinstance(teachers, Mapping):
-        return [*teachers]
-    from oven_learner.teachers import TeacherConfig
+    if not isinstance(teachers, str | Path) and not teachers:
+        return ()
+    from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
 
-    return [TeacherConfig(name=name, model=model, tokenizer=tokenizer) for name, model in teachers.items()]
+    if isinstance(teachers, str | Path):
+        return read_teachers(teachers)
+    if isinstance(teachers, Mapping):
+        return [TeacherConfig(name=name, model=model, tokenizer=tokenizer) for name, model in teachers.items()]
+    return teachers_of(teachers, "teachers=")
 
 
-def _described(
-    name: str,
-    modality: str,
-    architecture: str,
-    domain: str,
-    description: str,
-    output_format: str,
-    scoring_guidance: str,
-    use_verifier: bool | None,
-) -> dict[str, Any]:
+def _described(**said: Any) -> dict[str, Any]:
     """Fields of ModelDescription; what is not said is read off the model, or has its default."""
-    said = {
-        "name": name,
-        "modality": modality,
-        "architecture": architecture,
-        "domain": domain,
-        "description": description,
-        "output_format": output_format,
-        "scoring_guidance": scoring_guidance,
-        "use_verifier": use_verifier,
-    }
     return {"description": "Answers the prompts."} | {field: value for field, value in said.items() if value}
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from oven_controller.errors import ConfigError, OvenError
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import OperatorCommand, Receipt, RunStarted
+from oven_controller.protocol.messages import Receipt, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches, connected
 from oven_controller.runs.operator_client import AGAIN_S, Result, carried_out
@@ -45,8 +46,8 @@ async def _said(run: RunFolder, after: int, order: OperatorCommand, limit_s: flo
     return await carried_out(run, order, limit_s)
 
 
-def offered(folder: Path, after: int, actuator: str, choice: str, limit_s: float = ANSWER_S) -> None:
-    """Wait until the log has the announcement of an actuator's choice. Raises TimeoutError."""
+def offered(folder: Path, after: int, actuator: str, choice: str, ended: Callable[[], bool]) -> None:
+    """Wait until the log has the announcement of an actuator's choice, or training has `ended`. Raises BusError."""
 
     def is_it(body: object) -> bool:
         return (
@@ -54,13 +55,19 @@ def offered(folder: Path, after: int, actuator: str, choice: str, limit_s: float
         )
 
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
-        thread.submit(lambda: asyncio.run(_logged(RunFolder(folder), after, is_it, limit_s))).result()
+        thread.submit(lambda: asyncio.run(_logged(RunFolder(folder), after, is_it, None, ended))).result()
 
 
-async def _logged(run: RunFolder, after: int, is_it: Callable[[object], bool], limit_s: float) -> None:
-    """When the log has such a message after a sequence."""
+async def _logged(
+    run: RunFolder,
+    after: int,
+    is_it: Callable[[object], bool],
+    limit_s: float | None,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """When the log has such a message after a sequence, or `ended`."""
     async with asyncio.timeout(limit_s), connected(run, "operator") as bus:
-        while True:
+        while not ended():
             async for batch in batches(bus, run.run, after):
                 if any(is_it(event.body) for event in batch):
                     return

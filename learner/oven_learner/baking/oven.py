@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,30 +19,11 @@ from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS
+from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
+from oven_learner.teachers.named_teachers import NamedTeachers
 
 TEACHER = "teacher.active"
-
-
-class AnyTeachers(Protocol):
-    """Teachers by name, of whichever trainer."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Weakest first."""
-
-    @property
-    def active(self) -> str:
-        """The one that teaches now."""
-
-    def __getitem__(self, name: str) -> Any:
-        """The model. Raises UnknownNameError, TeacherRefusedError."""
-
-    def swap(self, name: str) -> None:
-        """Make `name` the active one."""
-
-    def register(self, config: TeacherConfig) -> None:
-        """Load it, check it, and have it by its name."""
 
 
 class Training(Protocol):
@@ -52,7 +34,7 @@ class Training(Protocol):
         """The trainer itself."""
 
     @property
-    def teachers(self) -> AnyTeachers | None:
+    def teachers(self) -> NamedTeachers[Any] | None:
         """None where it is held to nothing."""
 
     @property
@@ -62,8 +44,9 @@ class Training(Protocol):
     def when_announced(self, call: Callable[[], object]) -> None:
         """Have this called when the run was announced."""
 
-    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
-        """Call it in the training's thread after the running step, and wait for that. Raises what it raised."""
+    def between_steps(self, call: Callable[[], object]) -> None:
+        """Call it in the training's thread after the running step, and wait for that. Raises what it raised, and
+        ConfigError where training ends first."""
 
     def train(self) -> Any:
         """To the end."""
@@ -84,10 +67,11 @@ class Oven:
         stack: own_stack.OwnStack | None,
         committee: Committee,
         members: Mapping[str, MemberSettings],
+        verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
         """For text TRL's GRPOTrainer, else a PolicyTrainer."""
-        self.committee = committee
+        self.committee, self.verifier = committee, verifier
         self.run_name, self.folder = place.run, place.folder
         self._training = training
         self.summary = ""
@@ -96,7 +80,9 @@ class Oven:
         self.began = threading.Event()
         """Set when training is announced: from here on swaps are commands."""
         self._asked = False
-        training.when_announced(self.began.set)
+        self._ended = threading.Event()
+        self._cancelled = False
+        training.when_announced(self._announced)
 
     def run_sync(self) -> Any:
         """Train to the end, and return what the trainer does. Raises ConfigError in a running event loop, which it
@@ -108,14 +94,18 @@ class Oven:
         raise ConfigError("an event loop runs here, and run_sync() would block it: say `await oven.run()`")
 
     async def run(self) -> Any:
-        """The same, in a thread. Where it is cancelled, training ends after its running step first."""
+        """The same, in a thread. Where it is cancelled, training ends after its running step first, and what it raises
+        then is raised here."""
         training = asyncio.create_task(asyncio.to_thread(self._trained))
         try:
             return await asyncio.shield(training)
         except asyncio.CancelledError:
-            if self._training.client is not None:
-                self._training.client.request_stop("cancelled by the script")
-            await training
+            self._cancelled = True
+            self._stop_if_cancelled()
+            while not training.done():
+                with contextlib.suppress(asyncio.CancelledError):  # once more: it is ending already
+                    await asyncio.wait([training])
+            training.result()
             raise
 
     def stop(self, reason: str = "the script said stop") -> Receipt | None:
@@ -153,22 +143,28 @@ class Oven:
         return self._weigh(fitting)
 
     def register_teacher(self, config: TeacherConfig) -> None:
-        """Load another teacher, and have it as a choice from the next step on, without choosing it. It is loaded and
-        checked between two steps, which waits for that. Raises TeacherRefusedError with the reason, ConfigError where
-        this training began without a teacher to be held to."""
-        if self.teachers is None:
+        """Load another teacher, and have it as a choice from the next step on, without choosing it. This thread loads
+        it while training continues; between two steps it scores a probe. That has no time limit: a step may be long.
+
+        Raises TeacherRefusedError with the reason; ConfigError where this training began without a teacher to be held
+        to, or has ended; BusError where the teacher is there, and the log cannot be asked whether it is announced.
+        """
+        teachers = self.teachers
+        if teachers is None or not len(teachers):
             raise ConfigError(f"teacher {config.name!r} has nothing to stand in for: give bake() one to begin with")
-        add = partial(self.teachers.register, config)
         if not self._asked:
-            add()
-        else:
-            self._training.between_steps(add, ANSWER_S)
-            operator_commands.offered(*self._place_in_log(), TEACHER, config.name)
+            teachers.register(config)
+            return
+        operator_commands.folder_of(self.folder, self.run_name)  # where there is none, before anything has changed
+        candidate = teachers.prepare(config.name, config, beside_training=True)
+        self._training.between_steps(partial(teachers.admit, candidate))
+        operator_commands.offered(*self._place_in_log(), TEACHER, config.name, self._ended.is_set)
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher`, the active one, or None."""
+        """Set `model.teacher`, the active one, and `model.verifier`; None where there is none."""
+        model.verifier = self.verifier
         model.teacher = (
-            self.teachers[self.teachers.active] if self.teachers is not None and self.teachers.names else None
+            self.teachers[self.teachers.active] if self.teachers is not None and len(self.teachers) else None
         )
 
     def close(self) -> None:
@@ -184,10 +180,20 @@ class Oven:
 
     def _trained(self) -> Any:
         self._asked = True
+        self._ended.clear()
         try:
             return self._training.train()
         finally:
+            self._ended.set()
             self.close()
+
+    def _announced(self) -> None:
+        self.began.set()
+        self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled and self._training.client is not None:
+            self._training.client.request_stop("cancelled by the script")
 
     def _weigh(self, fitting: Mapping[str, str]) -> Receipt | None:
         weights = moved(self.committee.weights, self._members, fitting)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from oven_controller.errors import ConfigError
+from oven_controller.runs import relaunch
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
-from oven_learner.baking.trainer_arguments import check_names
+from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.link.find_controller import Connection
-from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig
-from oven_learner.policies.teachers import policy_of
+from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig
+
+log = logging.getLogger("oven.learner")
 
 BETA = 0.05
 """Of the KL term per coordinate, where there is a teacher and no `beta` is given."""
@@ -40,15 +44,23 @@ class SteeredTrainer(PolicyTrainer):
     def when_announced(self, call: Callable[[], object]) -> None:
         self._announced = call
 
-    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
-        self._calls.ask(call, limit_s)
+    def between_steps(self, call: Callable[[], object]) -> None:
+        self._calls.ask(call)
 
     def train(self, **options: Any) -> None:
-        try:
-            with within(self._place):
-                super().train(**{"recipe": "bake", **options})
-        finally:
-            self._calls.end()
+        with self._calls.during_training(), within(self._place):
+            self._resume()
+            super().train(**{"recipe": "bake", **options})
+
+    def _resume(self) -> None:
+        """Continue from the newest checkpoint where the run is resumed; teachers may have been registered by now."""
+        if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
+            return
+        found = checkpoint.newest(self.output)
+        if found is not None:
+            checkpoint.load(self, found)
+        else:
+            log.warning("resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """Between two steps: what other threads asked for, and then the step."""
@@ -64,6 +76,7 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         "max_steps": total_steps,
         "group_size": group_size,
         "conditions_per_step": prompts_per_step,
+        "save_steps": save_steps(total_steps),
         **given,
     }
 
@@ -100,7 +113,7 @@ class PolicyTraining:
             committee,
             self.prompts,
             PolicyTrainerConfig(**{**self.arguments, "beta": beta}),
-            teachers={config.name: policy_of(config) for config in self.teachers},
+            teachers={config.name: config for config in self.teachers},
             teacher=self.teacher or "",
             evaluate=self.evaluate,
             output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,11 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from oven_controller.errors import ConfigError
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
-from oven_learner.baking.trainer_arguments import check_names
+from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
@@ -24,13 +28,17 @@ from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.draft_verifier import WEIGHT, DraftVerifier, TeacherDrafts, sentence_encoder
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig, Teachers
+from oven_learner.teachers.registry import teaching
 
 BETA = 0.1
 """Of the KL term, where there is a teacher and no `beta` is given."""
 CALLED = {"num_generations": "group_size", "max_steps": "total_steps"}
 """Arguments of GRPOConfig that have another name in `bake`."""
+VERIFIER = "verifier"
+"""The verifier's name in the committee."""
 WITHOUT_ACCELERATOR = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
 """TRL trains in bfloat16 unless told otherwise, and raises ValueError where there is only a CPU."""
 
@@ -43,11 +51,28 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         "num_generations": group_size,
         "per_device_train_batch_size": group_size * prompts_per_step,
         "logging_steps": 1,
+        "save_steps": save_steps(total_steps),
+        "save_total_limit": 2,
         "report_to": [],
         **({} if torch.accelerator.is_available() else WITHOUT_ACCELERATOR),
         **given,
         "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
     }
+
+
+def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
+    """Prompts that fill generations of `at_once`: TRL passes over what does not fill one, and trains on none where all
+    are fewer. These are repeated, all as often."""
+    times = at_once // math.gcd(len(prompts), at_once) if len(prompts) < at_once else 1
+    return [*prompts] * times
+
+
+@contextmanager
+def active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
+    """Its name, and the model to ask."""
+    name = teachers.active
+    with teaching(trainer, teachers[name]) as model:
+        yield name, model
 
 
 class AttachedTraining(TrainerCallback):
@@ -65,13 +90,14 @@ class AttachedTraining(TrainerCallback):
         return self._attachment.client
 
     def train(self) -> Any:
-        return self.trainer.train()
+        with self._calls.during_training():
+            return self.trainer.train()
 
     def when_announced(self, call: Callable[[], object]) -> None:
         self._announced = call
 
-    def between_steps(self, call: Callable[[], object], limit_s: float) -> None:
-        self._calls.ask(call, limit_s)
+    def between_steps(self, call: Callable[[], object]) -> None:
+        self._calls.ask(call)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """The attachment has announced the run."""
@@ -80,10 +106,6 @@ class AttachedTraining(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Between two steps: what other threads asked for."""
         self._calls.make()
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """No step follows: what waits is turned down."""
-        self._calls.end()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +123,25 @@ class TextTraining:
     """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
     beta: float | None
+    verifier: bool | str | Path
+    """Whether a DraftVerifier is in the committee; the folder or id of its sentence model."""
+
+    def __post_init__(self) -> None:
+        if self.verifier and not self.teachers:
+            raise ConfigError("use_verifier= compares with a teacher's answers: give teachers=, or leave it out")
 
     def oven(self, place: Place, stack: OwnStack | None) -> Oven:
         """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
-            committee, members = self._committee(), Connection.find().committee.members
+            members, verifier = Connection.find().committee.members, self._verifier()
+            committee = self._committee(verifier, len(members))
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
+            if verifier is not None and teachers is not None:
+                active = partial(active_teacher, trainer, teachers)
+                verifier.drafts = TeacherDrafts(
+                    active, self.tokenizer, trainer.accelerator.device, trainer.args.max_completion_length
+                )
             attachment = attach(
                 trainer,
                 recipe="bake",
@@ -116,26 +150,40 @@ class TextTraining:
                 committee=committee,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
             )
-        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members)
+        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members, verifier)
 
-    def _committee(self) -> Committee:
+    def _verifier(self) -> DraftVerifier | None:
+        if not self.verifier:
+            return None
+        device = next(self.model.parameters()).device
+        return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
+
+    def _committee(self, verifier: DraftVerifier | None, judges: int) -> Committee:
+        """`judges`: the remote ones. All have the same weight, and the verifier a tenth of the whole."""
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
-        return convene(self.rules, description=described, seed=self.arguments.get("seed", 42))
+        rules, weights = dict(self.rules), {}
+        if verifier is not None:
+            weights[VERIFIER] = WEIGHT / (1 - WEIGHT) * (len(rules) + judges)
+            rules[VERIFIER] = verifier
+        return convene(rules, weights=weights, description=described, seed=self.arguments.get("seed", 42))
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
+        config = GRPOConfig(**{**out, **self.arguments})
+        assert config.generation_batch_size and config.num_generations  # TRL has set both
         return GRPOTrainer(
             model=self.model,
             processing_class=self.tokenizer,
             reward_funcs=[committee],
-            args=GRPOConfig(**{**out, **self.arguments}),
-            train_dataset=self._rows(),
+            args=config,
+            train_dataset=self._rows(config.generation_batch_size // config.num_generations),
         )
 
-    def _rows(self) -> Any:
+    def _rows(self, at_once: int) -> Any:
+        """`at_once`: prompts of one generation."""
         if isinstance(self.prompts, PromptSource):
             return self.prompts.dataset
-        return Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
+        return Dataset.from_list([{"prompt": prompt} for prompt in repeated(self.prompts, at_once)])
 
     def _taught(self, trainer: Any) -> Teachers | None:
         if not self.teachers:

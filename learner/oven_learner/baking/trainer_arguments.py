@@ -1,4 +1,4 @@
-"""The arguments of `bake` that are left for a trainer's configuration, checked by name."""
+"""The arguments of `bake` that are left for a trainer's configuration, checked by name, and how often to save."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def check_names(given: Mapping[str, Any], known: Iterable[str], called: Mapping[
             raise ConfigError(f"{name}= is called {called[name]}= here")
         if name not in names:
             raise UnknownNameError(f"argument of bake() or of {owner}", name, names)
+
+
+def save_steps(total_steps: int) -> int:
+    """Steps between checkpoints, at most TRL's 500: a run of any length can be resumed, and repeats a tenth at most."""
+    return max(1, min(500, total_steps // 10))

@@ -17,12 +17,12 @@ from oven_controller.protocol.messages import (
     Horizon,
     LearnerMessage,
     MetricSpec,
-    OperatorCommand,
     Receipt,
     RunEnded,
     RunStarted,
     Value,
 )
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied

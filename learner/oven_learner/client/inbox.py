@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from oven_controller.protocol.messages import Decision, OperatorCommand, StepClosed
+from oven_controller.protocol.messages import Decision, StepClosed
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
 from oven_learner.link.base import Link

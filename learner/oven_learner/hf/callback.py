@@ -329,7 +329,7 @@ class Attachment(TrainerCallback):
         knobs.check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
         knobs.announce(trainer, actuators, self._users, options.beta_bounds)
-        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, self._announce)
+        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
@@ -341,10 +341,6 @@ class Attachment(TrainerCallback):
             options.committee.announce(actuators)
         else:
             knobs.reward_weights.announce(trainer, actuators)
-
-    def _announce(self, actuator: str) -> None:
-        if self.client is not None and actuator in self.client.actuators:
-            self.client.announce(actuator)
 
     def _went_back(self) -> None:
         """A trial has put weights, and what the trainer sums up, back to an earlier step."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import Decision, LogMessage, OperatorCommand, RunStarted, StepClosed
+from oven_controller.protocol.messages import Decision, LogMessage, RunStarted, StepClosed
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing

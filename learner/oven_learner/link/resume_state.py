@@ -8,18 +8,9 @@ from dataclasses import dataclass, field
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import (
-    TO_LEARNER,
-    ActuatorSpec,
-    Decision,
-    Observation,
-    OperatorCommand,
-    Receipt,
-    RunEnded,
-    RunStarted,
-    Value,
-)
+from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import TO_LEARNER, OperatorCommand
 from oven_controller.protocol.subjects import patterns_by
 from oven_controller.protocol.trial_messages import TrialEnded
 from oven_controller.security.signing import LEARNER, Keyring

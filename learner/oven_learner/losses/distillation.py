@@ -16,7 +16,8 @@ from oven_learner.losses.channel import Channel
 from oven_learner.losses.completion_logits import completion_logits
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
 from oven_learner.teachers.channel_teacher import admit
-from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
+from oven_learner.teachers.named_teachers import LIMIT_BYTES
+from oven_learner.teachers.registry import has_reference, reference
 
 PROMPTS = "oven_prompt"
 """In TRL's batch: the prompt of each row, as the dataset has it."""

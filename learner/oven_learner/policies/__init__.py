@@ -12,6 +12,7 @@ from oven_learner.policies.base import Policy, Samples
 from oven_learner.policies.causal import CausalPolicy
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.loading import load_policy
 from oven_learner.policies.teachers import PolicyTeachers
 from oven_learner.policies.text_encoder import TextEncoder
 from oven_learner.policies.trainer import PolicyTrainer
@@ -29,4 +30,5 @@ __all__ = [
     "TemporalUNet",
     "TextEncoder",
     "TrajectoryNetwork",
+    "load_policy",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +45,11 @@ class Policy(torch.nn.Module):
     one each time that it is asked for.
     """
 
+    dims: int | None = None
+    """Coordinates of a frame of its samples; None: they have no frames, or it does not say."""
+    intent_dim: int | None = None
+    """Numbers of an encoded condition; None: it does not say."""
+
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """`n` samples per condition, those of one condition side by side, drawn from torch's global generator."""
         raise NotImplementedError
@@ -53,6 +59,10 @@ class Policy(torch.nn.Module):
         per sample. Where the mask is 0 it is any finite number."""
         raise NotImplementedError
 
+    def save(self, folder: Path | str) -> None:
+        """Write what `load_policy` reads: policies of trajectories do."""
+        raise ConfigError(f"a {type(self).__name__} is not saved in a folder: keep its state_dict, or the model's own")
+
     def log_prob(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """(B,): of each whole sample, the sum over its steps."""
         return (self.step_log_probs(samples, conditions) * samples.mask).sum(-1)
@@ -61,6 +71,17 @@ class Policy(torch.nn.Module):
 def repeated(conditions: Sequence[Any], n: int) -> list[Any]:
     """One condition per sample, in the order of `Policy.sample`."""
     return [condition for condition in conditions for _ in range(n)]
+
+
+def on_weights(inputs: Tensor, network: torch.nn.Module) -> Tensor:
+    """`inputs` where the network is run, in the dtype of its weights. Weights that are offloaded lie nowhere; the hooks
+    that bring them know where to."""
+    weight = next(network.parameters())
+    device = weight.device
+    if device.type == "meta":
+        hooks: Iterator[Any] = (getattr(module, "_hf_hook", None) for module in network.modules())
+        device = next(hook.execution_device for hook in hooks if hasattr(hook, "execution_device"))
+    return inputs.to(device, weight.dtype)
 
 
 def as_vectors(conditions: Sequence[Any]) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from oven_controller.errors import ConfigError
-from oven_learner.policies.base import Policy, Samples
+from oven_learner.policies.base import Policy, Samples, on_weights
 
 
 class CausalPolicy(Policy):
@@ -95,7 +95,7 @@ class CausalPolicy(Policy):
         if not all(rows):
             raise ConfigError(f"the prompt {texts[[bool(row) for row in rows].index(False)]!r} has no tokens")
         width = max(len(row) for row in rows)
-        device = next(self.model.parameters()).device
+        device = on_weights(torch.zeros(()), self.model).device
         ids = torch.full((len(rows), width), self.tokenizer.pad_token_id, device=device)
         mask = torch.zeros_like(ids)
         for place, row in enumerate(rows):

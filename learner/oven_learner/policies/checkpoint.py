@@ -74,8 +74,18 @@ def save(trainer: Trainer, output: Path) -> Path:
 
 
 def newest(output: Path) -> Path | None:
-    """The checkpoint in `output` that a training continues from; None where there is none."""
-    return checkpoint_record.to_resume(output, os.environ.get("OVEN_RUN", ""), TRAINING)
+    """The checkpoint in `output` that the run continues from; None where none is whole."""
+    found = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINING)
+    return found[0] if found is not None else None
+
+
+def abandon_after(output: Path | None, step: int) -> None:
+    """Mark the run's checkpoints of later steps: they are of a branch that a rollback left."""
+    if output is None:
+        return
+    for path, record in list(checkpoint_record.complete(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
+        if record.step > step:
+            checkpoint_record.rewrite(path, record.model_copy(update={"abandoned": f"rolled back to step {step}"}))
 
 
 def load(trainer: Trainer, folder: Path) -> None:

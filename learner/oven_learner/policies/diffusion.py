@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
-from oven_learner.policies.base import Policy, Samples, as_vectors
+from oven_learner.policies import policy_folder
+from oven_learner.policies.base import Policy, Samples, as_vectors, on_weights
 from oven_learner.policies.gaussian import normal_log_density
 
 
@@ -45,6 +47,8 @@ class DiffusionPolicy(Policy):
     Raises ConfigError for another scheduler, and where no step would have noise.
     """
 
+    dims: int
+
     def __init__(
         self,
         network: torch.nn.Module,
@@ -64,8 +68,15 @@ class DiffusionPolicy(Policy):
         self.scheduler.set_timesteps(steps)
         self.network, self.encode = network, encode
         self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
+        self.intent_dim = getattr(network, "intent_dim", None)
         self._times = [int(time) for time in self.scheduler.timesteps]
         self._deviations = [eta * self._sigma(time) for time in self._times]
+
+    def save(self, folder: Path | str) -> None:
+        """Write what `load_policy` reads, all but `encode`; the scheduler as diffusers does. Raises ConfigError for a
+        network other than a TemporalUNet, and OSError."""
+        arguments = {"frames": self.frames, "dims": self.dims, "steps": self.steps, "eta": self.eta}
+        policy_folder.write(folder, self, arguments)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """Trajectories as outputs, (F, D) float32 each; the whole chain is kept, to score it again."""
@@ -153,7 +164,7 @@ class DiffusionPolicy(Policy):
         return math.sqrt(max(0.0, (1 - then) / (1 - alpha) * (1 - alpha / then)))
 
     def _intents(self, conditions: Sequence[Any]) -> Tensor:
-        return self.encode(conditions).to(next(self.network.parameters()))
+        return on_weights(self.encode(conditions), self.network)
 
 
 class TemporalUNet(torch.nn.Module):
@@ -164,6 +175,9 @@ class TemporalUNet(torch.nn.Module):
         super().__init__()
         if frames % 4:
             raise ConfigError(f"frames={frames}: the UNet halves them twice, so give a multiple of 4")
+        self.intent_dim = intent_dim
+        self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "channels": list(channels)}
+        """What a saved one is made of again."""
         self.intent = torch.nn.Linear(intent_dim, channels[0])
         self.unet = diffusers().UNet1DModel(
             sample_size=frames,

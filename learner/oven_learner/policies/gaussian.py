@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oven_controller.errors import ConfigError
-from oven_learner.policies.base import Policy, Samples, as_vectors
+from oven_learner.policies import policy_folder
+from oven_learner.policies.base import Policy, Samples, as_vectors, on_weights
 
 LOG_DEVIATIONS = (-7.0, 2.0)
 """Bounds of the log standard deviation: from 0.001 to 7 units. A narrower spike float32 cannot follow."""
@@ -37,10 +39,16 @@ class GaussianTrajectory(Policy):
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
         self.network, self.encode = network, encode
+        self.dims, self.intent_dim = getattr(network, "dims", None), getattr(network, "intent_dim", None)
+
+    def save(self, folder: Path | str) -> None:
+        """Write what `load_policy` reads, all but `encode`. Raises ConfigError for a network other than a
+        TrajectoryNetwork, and OSError."""
+        policy_folder.write(folder, self, {})
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations, (B, F, D) each."""
-        intents = self.encode(conditions).to(next(self.network.parameters()))
+        intents = on_weights(self.encode(conditions), self.network)
         try:
             both = self.network(intents)
         except RuntimeError as error:
@@ -91,6 +99,11 @@ class TrajectoryNetwork(torch.nn.Module):
                 f"intent_dim={intent_dim}, frames={frames}, dims={dims}, hidden={hidden}, waves={waves}: each is at "
                 "least 1"
             )
+        self.intent_dim, self.frames, self.dims = intent_dim, frames, dims
+        self.arguments = {
+            "intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves,
+        }  # fmt: skip
+        """What a saved one is made of again."""
         at = (torch.arange(frames) + 0.5) / frames  # (F,)
         self.register_buffer("time", torch.cos(math.pi * at[:, None] * torch.arange(waves)), persistent=False)
         self.intent = torch.nn.Linear(intent_dim, hidden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from oven_learner.actuators import Actuators
+from oven_learner.client.loop_client import LoopClient
 from oven_learner.hf.knobs.user_values import UserValues
 from oven_learner.policies.scoring import Scoring
 from oven_learner.policies.teachers import PolicyTeachers
@@ -20,11 +21,12 @@ class Trainer(Protocol):
     scoring: Scoring
     beta: float
     epsilon: tuple[float, float]
+    client: LoopClient | None
 
 
 def announce(trainer: Trainer, actuators: Actuators) -> None:
-    """`grpo.beta` where there is a teacher, `teacher.active` where there are two, `grpo.epsilon` where samples are
-    used again, and a committee's weights. The learning rate and the clip are `connect`'s."""
+    """`grpo.beta` where there is a teacher, `teacher.active` where there are two, or a second one comes, `grpo.epsilon`
+    where samples are used again, and a committee's weights. The learning rate and the clip are `connect`'s."""
 
     def set_beta(value: float) -> None:
         trainer.beta = value
@@ -39,7 +41,7 @@ def announce(trainer: Trainer, actuators: Actuators) -> None:
     if len(trainer.teachers):
         unit = "× KL per step, in the loss"
         announce_beta(actuators, config.beta, lambda: trainer.beta, set_beta, config.beta_bounds, unit)
-        announce_teachers(actuators, trainer.teachers)
+        announce_teachers(actuators, trainer.teachers, lambda: trainer.client)
     apart = config.epsilon_high is not None and config.epsilon_high != config.epsilon
     if config.updates_per_batch > 1:
         own, unit = UserValues(), "ratio below 1" if apart else "ratio around 1"

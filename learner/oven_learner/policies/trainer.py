@@ -24,7 +24,7 @@ from oven_learner.policies.batch import Batch, drawn
 from oven_learner.policies.conditions import ConditionSource, source_of
 from oven_learner.policies.objective import advantages, objective, row_weights
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
-from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
@@ -48,7 +48,7 @@ class PolicyTrainer:
         conditions: Sequence[Any] | ConditionSource,
         config: PolicyTrainerConfig,
         *,
-        teachers: Mapping[str, Policy] | None = None,
+        teachers: Mapping[str, AnyTeacher] | None = None,
         teacher: str = "",
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: Any = None,
@@ -150,9 +150,7 @@ class PolicyTrainer:
         with drawn(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
-                raise ConfigError(
-                    f"the policy returned {len(samples)} samples for {len(prompts)} × {config.group_size}"
-                )
+                raise ConfigError(f"the policy made {len(samples)} samples for {len(prompts)} × {config.group_size}")
             scored = self.scoring(conditions, samples.outputs, self.step)
         whole = scored.rewards.view(-1, config.group_size).isfinite().all(1)
         kept = whole.repeat_interleave(config.group_size).nonzero().flatten()
@@ -213,6 +211,7 @@ class PolicyTrainer:
             client.poll()
             if client.step != self.step:  # a rollback or a trial: these samples are of other weights
                 self.step, self.batch = client.step, None
+                checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
                 client.end_trial("a checkpoint is saved")
                 checkpoint.save(self, self.output)

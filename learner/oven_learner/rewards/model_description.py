@@ -13,9 +13,9 @@ class ModelDescription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    parameters: int = Field(ge=0, description="trainable and frozen")
-    architecture: str = Field(description="the model's class")
-    vocabulary: int = Field(ge=0, description="tokens; 0: not known")
+    parameters: int = Field(default=0, ge=0, description="trainable and frozen; 0: not known")
+    architecture: str = Field(default="model", min_length=1, description="the model's class, or words for it")
+    vocabulary: int = Field(default=0, ge=0, description="tokens; 0: not known")
     description: str = Field(min_length=1, description="what it is trained to do, one or two sentences")
     modality: str = Field(default="text", min_length=1, description="what its answers are: text, motion, …")
     domain: str = Field(default="", description="the field that its tasks are from")
@@ -44,9 +44,10 @@ class ModelDescription(BaseModel):
 
     def to_agent_prompt(self) -> str:
         """Plain text, one fact a line; what is not known is left out."""
+        sizes = [f"{_count(self.parameters)} parameters"] if self.parameters else []
+        sizes += [f"a vocabulary of {self.vocabulary:,} tokens"] if self.vocabulary else []
         lines = [
-            f"Model in training: {self.name}, a {self.architecture} with {_count(self.parameters)} parameters"
-            + (f" and a vocabulary of {self.vocabulary:,} tokens." if self.vocabulary else "."),
+            f"Model in training: {self.name}, a {self.architecture}{' with ' * bool(sizes)}{' and '.join(sizes)}.",
             f"Description: {self.description}",
             f"Modality: {self.modality}",
         ]

@@ -134,7 +134,7 @@ def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Reco
 def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
     """By tick, which never goes back, up to `tick`: the highest step may stand for a branch that was left."""
     fitting = [one for one in complete(output, run, training) if tick is None or one[1].tick <= tick]
-    return max(fitting, key=lambda one: one[1].tick, default=None)
+    return max(fitting, key=lambda one: (one[1].tick, one[1].step), default=None)
 
 
 def abandon(output: Path, run: str, training: str, after_tick: int, why: str) -> None:

@@ -13,6 +13,7 @@ gradient; which model π_ref is, is decided here.
 
 from oven_learner.teachers.config import TeacherConfig, read_teachers, teachers_of
 from oven_learner.teachers.kl_knobs import announce_anchor
-from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
+from oven_learner.teachers.named_teachers import LIMIT_BYTES
+from oven_learner.teachers.registry import Teachers
 
 __all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_anchor", "read_teachers", "teachers_of"]

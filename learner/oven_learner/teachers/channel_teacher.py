@@ -9,7 +9,7 @@ import torch
 from oven_controller.errors import TeacherRefusedError, reason
 from oven_learner.teachers import checks, loading, memory, quantization
 from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.placement import chosen_form, place
+from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place
 
 
 @torch.no_grad()
@@ -35,7 +35,8 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
         raise TeacherRefusedError(f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; give its own one")
     if form in ("8 bits", "4 bits"):
         quantization.quantize(model, 8 if form == "8 bits" else 4, accelerator.device)
-    ready = place(model, accelerator, form, None)
+    place(model, accelerator.device, form, None)
+    ready = as_trainer_asks(model, accelerator, form)
     try:
         found = ready(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -97,7 +97,7 @@ def teachers_of(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
         if isinstance(entry, TeacherConfig):
             made.append(entry)
             continue
-        if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
+        if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
             raise ConfigError(f"{source}, entry {place}: {str(entry)[:60]!r} is not a mapping with `name` and a model")
         made.append(TeacherConfig(**entry))
     names = [config.name for config in made]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oven_learner.actuators import Actuators
+from oven_learner.teachers.named_teachers import NamedTeachers
 from oven_learner.teachers.registry import Teachers, has_reference
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
@@ -22,7 +23,7 @@ def announce_anchor(
     trainer: Any,
     teachers: Teachers | None,
     beta_bounds: tuple[float, float],
-    announce: Callable[[str], object] = lambda name: None,
+    client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
     """Registers both where there is a reference model to pull towards, and nothing where there is none.
 
@@ -30,26 +31,14 @@ def announce_anchor(
     a β of 0 it may be raised to the upper of them times FROM_ZERO. A change of β acts on the next step's loss; the
     reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
     are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
-    one is answered with its reason. A teacher that is added later becomes a choice, and `announce` is called with the
-    actuator's name.
+    one is answered with its reason. A teacher that is added later becomes a choice, which `client` announces.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         own = float(trainer.args.beta or trainer.beta)
         announce_beta(actuators, own, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds)
-    if teachers is None:
-        return
-
-    def offer() -> None:
-        if TEACHER in actuators:
-            actuators.update(TEACHER, choices=teachers.names)
-        elif not grpo or has_reference(trainer):
-            announce_teachers(actuators, teachers)
-        if TEACHER in actuators:
-            announce(TEACHER)
-
-    offer()
-    teachers.added = offer
+    if teachers is not None:
+        announce_teachers(actuators, teachers, client, lambda: not grpo or has_reference(trainer))
 
 
 def announce_beta(
@@ -73,28 +62,38 @@ def announce_beta(
     )
 
 
-class Swappable(Protocol):
-    """Teachers of any trainer, as far as `teacher.active` needs them."""
+class Announcing(Protocol):
+    """The client of a training under way, as far as an actuator that comes or changes needs it."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Weakest first, those that were refused included."""
+    actuators: Actuators
 
-    @property
-    def active(self) -> str:
-        """The one that teaches now."""
-
-    def swap(self, name: str) -> None:
-        """Make `name` the one; raises what keeps it from being so."""
-
-    def __len__(self) -> int:
-        """How many are loaded."""
+    def announce(self, name: str) -> None:
+        """Say at the next step boundary what the actuator is now."""
 
 
-def announce_teachers(actuators: Actuators, teachers: Swappable) -> None:
-    """Registers `teacher.active` where two or more are loaded."""
-    if len(teachers) > 1:
-        actuators.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+def announce_teachers(
+    actuators: Actuators,
+    teachers: NamedTeachers[Any],
+    client: Callable[[], Announcing | None],
+    taught: Callable[[], bool] = lambda: True,
+) -> None:
+    """Registers `teacher.active` where two or more are loaded. One that is added later becomes a choice in the training
+    under way, of `client()`, which then announces it. `taught`: whether the loss asks a teacher at all."""
+
+    def offer(registry: Actuators) -> bool:
+        if TEACHER in registry:
+            registry.update(TEACHER, choices=teachers.names)
+        elif len(teachers) > 1 and taught():
+            registry.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+        return TEACHER in registry
+
+    def added() -> None:
+        running = client()
+        if offer(running.actuators if running is not None else actuators) and running is not None:
+            running.announce(TEACHER)
+
+    offer(actuators)
+    teachers.added = added
 
 
 def _set_beta(trainer: Any, value: float) -> None:

@@ -14,9 +14,13 @@ from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Footprint, Form
 
 
-def load_model(config: TeacherConfig, form: Form, device: torch.device) -> Any:
+def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
     """The model in the dtype of its weights' file, on the CPU; a quantized one is quantized while it is read, on
     `device`. A model that was given is returned as it is.
+
+    `beside_training`: another thread trains meanwhile. transformers makes a model's dtype the process's default while
+    it is built, and a step would compute in it; so it is read in the present default, and takes that memory for a
+    moment.
 
     Raises TeacherRefusedError for one that cannot be loaded, and ConfigError for a diffusion teacher: that has no
     tokens to score.
@@ -31,15 +35,21 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
 
     described = _described(config)
-    options: dict[str, Any] = {"dtype": "auto"}
+    stored, default = described.dtype or torch.float32, torch.get_default_dtype()
+    options: dict[str, Any] = {"dtype": default if beside_training else "auto"}
     if form in ("8 bits", "4 bits"):
-        dtype = described.dtype or torch.float32
-        options["quantization_config"] = quantization.settings(8 if form == "8 bits" else 4, dtype)
+        options["quantization_config"] = quantization.settings(8 if form == "8 bits" else 4, stored)
         options["device_map"] = {"": device}
     try:
-        return AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
+        model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
     except Exception as error:
         raise _unloaded(config, error) from error
+    if beside_training and stored != default:
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(stored)
+        model.config.dtype = stored
+    return model
 
 
 def load_tokenizer(config: TeacherConfig) -> Any:
@@ -71,8 +81,9 @@ def expected_footprint(config: TeacherConfig) -> Footprint:
     described = _described(config)
     with torch.device("meta"):
         made = AutoModelForCausalLM.from_config
-        empty = made(described, dtype=described.dtype or torch.float32)  # type: ignore[no-untyped-call]
-    return quantization.footprint(empty)
+        # The present default dtype, as in `load_model`; on the meta device the other one costs nothing.
+        empty = made(described, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+    return quantization.footprint(empty.to(described.dtype or torch.float32))
 
 
 def _described(config: TeacherConfig) -> Any:

@@ -32,6 +32,8 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, hea
         disk_offload(model, str(_written(model, folder)), execution_device=device, offload_buffers=True)
     else:
         cpu_offload(model, execution_device=device, offload_buffers=True)
+    if not hasattr(model, "get_output_embeddings"):
+        return  # it has no vocabulary, and no one reads a head's weights
     if head_stays:
         remove_hook_from_module(model.get_output_embeddings())
     else:
@@ -93,5 +95,5 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
 def _no_room(where: Path, needed: int, why: str) -> str:
     return (
         f"its {needed:,} bytes cannot be written to {where}: {why}; make room there, or give another folder, "
-        "Teachers(trainer, offload_folder=…)"
+        "`offload_folder=` or TMPDIR"
     )

@@ -14,8 +14,9 @@ from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
-from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, RunStarted
+from oven_controller.protocol.messages import Decision, Receipt, RunStarted
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.runs.log_sources import exported
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring

@@ -27,13 +27,13 @@ from oven_controller.protocol.messages import (
     Decision,
     MetricSpec,
     Observation,
-    OperatorCommand,
     Receipt,
     RunEnded,
     RunStarted,
     Vote,
 )
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.rules import Rules
 from oven_controller.replica import service
 from oven_controller.replica.history_service import serve_history

@@ -14,8 +14,9 @@ import psutil
 import pytest
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving, until
 
-from oven_controller.protocol.messages import Decision, Observation, OperatorCommand, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import OperatorCommand
 
 ON = Subjects(RUN)
 LIMIT_S = 180

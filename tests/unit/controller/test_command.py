@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import CommandAnswer, Decision, Message, OperatorCommand, Receipt
+from oven_controller.protocol.messages import Decision, Message, Receipt
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.runs.operator_client import Result
 
 

@@ -12,7 +12,8 @@ from tests.support.mesh_log import LR, MOVES, RUN, SPECS, Log
 from oven_controller.log.replay import replay
 from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import CommandAnswer, Decision, OperatorCommand, Receipt, Value
+from oven_controller.protocol.messages import Decision, Receipt, Value
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 
 MIX = "data.mixture"
 

@@ -28,12 +28,12 @@ from oven_controller.protocol.messages import (
     LearnerMessage,
     Message,
     Observation,
-    OperatorCommand,
     Receipt,
     RunEnded,
     RunStarted,
     Vote,
 )
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.rules import Rules
 
 AGENTS = ("amy", "bob", "cat")

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
-    Decision,
-    Message,
-    Observation,
-    OperatorCommand,
-    Receipt,
-    RunStarted,
-    StepClosed,
-    Vote,
-)
+from oven_controller.protocol.messages import Decision, Message, Observation, Receipt, RunStarted, StepClosed, Vote
 from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, Signer
 

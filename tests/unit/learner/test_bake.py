@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from tests.support import policies
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.tiny_grpo import vowels
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
@@ -20,10 +24,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 import oven_learner as oven
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import RunStarted
+from oven_controller.runs import relaunch
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.member_choice import chosen, moved
 from oven_learner.baking.oven import Oven
+from oven_learner.baking.own_stack import Place
+from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.policies import PolicyTrainerConfig
+from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -45,6 +54,11 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
         ({"beta": 0.1}, "needs a teacher"),
         ({"teacher": "big"}, "no teacher named 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
+        ({"teachers": [{"name": "big", "model_name": "x"}] * 2}, "teachers= names big twice"),
+        ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
+        ({"teachers": [{"name": "big", "model_name": "x", "strategy": "ofload"}]}, "did you mean 'offload'"),
+        ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
         ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
@@ -130,6 +144,89 @@ def test_the_topics_of_a_prompt_source_are_a_knob(tmp_path: Path, monkeypatch: p
     baked.run_sync()
     started = next(body for body in link.sent if isinstance(body, RunStarted))
     assert next(spec for spec in started.actuators if spec.name == "data.mixture").value == {"easy": 0.5, "hard": 0.5}
+
+
+def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    link = FakeLink()
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=link))
+
+    def lengths(texts: Sequence[str]) -> torch.Tensor:
+        counts = torch.tensor([[1.0 + text.count("a"), float(len(text))] for text in texts])
+        return torch.nn.functional.normalize(counts, dim=-1)
+
+    monkeypatch.setattr(text_training, "sentence_encoder", lambda name, device: lengths)
+    with pytest.raises(ConfigError, match="give teachers="):
+        oven.bake(llama(), tokenizer(), **GOOD, use_verifier=True)
+    baked = oven.bake(
+        llama(), tokenizer(), **GOOD, use_verifier=True, teachers={"small": llama(), "big": llama()},
+        group_size=4, prompts_per_step=2, max_completion_length=4, save_strategy="no",
+    )  # fmt: skip
+    assert baked.committee.weights == {"vowels": pytest.approx(0.9), "verifier": pytest.approx(0.1)}
+    baked.run_sync()
+    assert all(0.5 < value <= 1 for value in link.series("rewards/verifier/mean"))
+    model = llama()
+    baked.attach_to_model(model)
+    found: Any = model
+    assert found.teacher is baked.teachers["small"] and found.verifier(prompts=["a"], completions=["b"])[0] is not None
+
+
+def test_a_verifier_reads_texts_only() -> None:
+    with pytest.raises(ConfigError, match="the modality is 'motion'"):
+        oven.bake(llama(), **GOOD, modality="motion", use_verifier=True)
+
+
+@pytest.mark.parametrize(("given", "at_once", "rows"), [("ab", 4, 4), ("abc", 4, 12), ("abcd", 4, 4), ("abcde", 4, 5)])
+def test_fewer_prompts_than_a_step_takes_are_repeated_alike(given: str, at_once: int, rows: int) -> None:
+    found = text_training.repeated([*given], at_once)
+    assert len(found) == rows and len({found.count(one) for one in given}) == 1
+
+
+def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    """Bit for bit, and with a teacher that was registered by then."""
+
+    def job(resumed: bool = False) -> SteeredTrainer:
+        again = {relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {}
+        config = PolicyTrainerConfig(max_steps=8, save_steps=5, group_size=4, conditions_per_step=2, beta=0.1)
+        place = Place("one", tmp_path, {"OVEN_RUN": "one"} | again)
+        one = SteeredTrainer(place, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS, config,
+                             teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
+        one.teachers.add("late", policies.made("gaussian", 2))
+        return one
+
+    straight = job()
+    straight.train(link=FakeLink({2: ("teacher.active", "late")}))
+    shutil.rmtree(tmp_path / "checkpoint-8")
+    resumed = job(resumed=True)
+    line = FakeLink()
+    resumed.train(link=line)
+    assert [seen.step for seen in line.observed()] == [6, 7, 8] and resumed.teachers.active == "late"
+    assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
+
+
+@pytest.mark.parametrize("form", ["mappings", "path", "text"])
+def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
+    llama().save_pretrained(tmp_path / "big")
+    entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
+    path = tmp_path / "teachers.yaml"
+    path.write_text(json.dumps(entries))  # YAML, too
+    forms: dict[str, Any] = {
+        "mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path),
+    }  # fmt: skip
+    baked = oven.bake(
+        llama(), tokenizer(), **GOOD, teachers=forms[form], teacher="big", group_size=2, save_strategy="no"
+    )
+    assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
+    assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
+    assert baked.teachers.strategy("big") == "offload"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import OperatorCommand, RunEnded, RunStarted
+from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.skip_unscored import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
 from oven_learner.teachers.memory import Footprint, cheapest_needed, own_bytes
 from oven_learner.testing import FakeLink
+from oven_learner.trials import random_state
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 KEPT: dict[str, dict[str, Any]] = {
@@ -97,6 +99,36 @@ def test_the_term_has_its_gradient_however_the_teacher_is_kept(tmp_path: Path, f
     assert not any(parameter.requires_grad for parameter in job.ref_model.parameters())
     job.beta = 0.0
     assert not gradient(job, inputs).any(), "exactly nothing"
+
+
+@pytest.mark.parametrize("form", KEPT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
+    tmp_path: Path, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, teachers = beside(tmp_path)
+    wide(12).to(dtype).save_pretrained(tmp_path / "big")
+    described = config(model_name=str(tmp_path / "big"), **KEPT[form])
+    teachers.register(described.model_copy(update={"name": "before"}))
+    state, models, defaults = random_state.take(), list(job.accelerator._models), set()
+    set_default = torch.set_default_dtype
+
+    def watched(default: torch.dtype) -> None:
+        defaults.add(default)
+        set_default(default)
+
+    monkeypatch.setattr(torch, "set_default_dtype", watched)
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
+    assert defaults <= {torch.float32}, "a step beside it computes in the default dtype"
+    assert random_state.same(state, random_state.take()) and job.accelerator._models == models
+    assert "big" not in teachers.names
+    teachers.admit(found)
+    assert random_state.same(state, random_state.take())
+    assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
+    both = [teachers.idle[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
+    assert both[0].dtype == both[1].dtype and torch.equal(*both)
+    assert own_bytes(teachers.idle["big"]) == own_bytes(teachers.idle["before"])
 
 
 def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:

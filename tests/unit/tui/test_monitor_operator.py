@@ -10,16 +10,8 @@ from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_view import decided, fold
 
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
-    AgentStatus,
-    CommandAnswer,
-    Decision,
-    Message,
-    OperatorCommand,
-    Outcome,
-    OutcomeLine,
-    TallyLine,
-)
+from oven_controller.protocol.messages import AgentStatus, Decision, Message, Outcome, OutcomeLine, TallyLine
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content

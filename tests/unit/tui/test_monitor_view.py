@@ -21,13 +21,13 @@ from oven_controller.protocol.messages import (
     Decision,
     Message,
     Observation,
-    OperatorCommand,
     Receipt,
     RunEnded,
     RunStarted,
     TallyLine,
     Vote,
 )
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
 from oven_tui.model.monitor_view import MonitorView

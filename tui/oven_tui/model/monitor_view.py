@@ -21,16 +21,15 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
-    CommandAnswer,
     Decision,
     Observation,
-    OperatorCommand,
     Outcome,
     Receipt,
     RunEnded,
     RunStarted,
     Vote,
 )
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open

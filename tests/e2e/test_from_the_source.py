@@ -1,0 +1,86 @@
+"""The calls of docs/from-the-source.md, as they stand there: a small local model, a real stack, judges over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import Oven
+from tests.support.judge_endpoint import Endpoint
+from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
+
+from oven_controller.log.replay import replay
+from oven_controller.protocol.messages import Receipt
+from oven_controller.protocol.operator_messages import OperatorCommand
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {"your-model": 32, "teachers/small": 32, "teachers/big": 64, "teachers/bigger": 96}
+SMALLER = (("group_size=8", "group_size=4"), ("total_steps=5000", "total_steps=60, max_completion_length=8"))
+"""What is another in the test: sizes only. Beside these the judges' addresses."""
+
+
+def models(folder: Path) -> None:
+    for number, (name, width) in enumerate(FOLDERS.items()):
+        set_seed(number)
+        sizes: dict[str, Any] = {
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        }
+        tokens: dict[str, Any] = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+        LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes, **tokens)).save_pretrained(folder / name)
+        ByT5Tokenizer(extra_ids=0).save_pretrained(folder / name)
+
+
+def script(url: str) -> str:
+    """The blocks of the page one after another."""
+    text = (ROOT / "docs" / "from-the-source.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    for there, here in SMALLER:
+        assert there in code
+        code = code.replace(there, here)
+    code = code.replace("https://api.deepseek.com/v1", f"{url}/v1")
+    return code.replace('"api": "anthropic",', f'"api": "anthropic", "base_url": "{url}",')
+
+
+async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, tmp_path: Path) -> None:
+    models(tmp_path)
+    async with Endpoint().running() as endpoint:
+        (tmp_path / "calls.py").write_text(script(endpoint.url))
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "calls.py",
+            cwd=tmp_path,
+            env=kept
+            | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DEEPSEEK_API_KEY": "k"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said = (await asyncio.wait_for(process.communicate(), 250))[0].decode()
+    assert process.returncode == 0, said
+    assert "Scoring: A function that fails its tests scores 0." in said
+    run = max((oven.home / "runs").iterdir(), key=lambda path: path.stat().st_mtime).name
+    events = oven.events(run)
+    bodies = [event.body for event in events]
+    asked = [(body.actuator, body.value) for body in bodies if isinstance(body, OperatorCommand)]
+    share = 1 / 3
+    assert asked == [
+        ("reward.weights", {"sonnet": 0.0, "deepseek": pytest.approx(2 * share), "haiku": pytest.approx(share)}),
+        ("reward.weights", {"sonnet": pytest.approx(2 * share), "deepseek": 0.0, "haiku": pytest.approx(share)}),
+        ("teacher.active", "big"),
+        ("teacher.active", "bigger"),
+    ]
+    receipts = {body.decision_id: body.status for body in bodies if isinstance(body, Receipt)}
+    assert list(receipts.values()).count("applied") >= len(asked)
+    assert {request["model"] for request in endpoint.requests} >= {"claude-sonnet-5-5", "deepseek-chat"}
+    assert any("What is not in the manual scores 0." in str(request) for request in endpoint.requests)
+    assert replay(events, run).same

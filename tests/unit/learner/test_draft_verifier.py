@@ -1,0 +1,104 @@
+"""Answers compared with the teacher's own, by sentence vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import util
+from typing import Any
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY, llama
+from tests.unit.learner.test_attach_trl import tokenizer
+
+from oven_controller.errors import ConfigError
+from oven_learner.rewards import draft_verifier
+from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts, sentence_encoder
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+def letters(texts: Sequence[str]) -> torch.Tensor:
+    """How often a text has each of a, b and c, of length 1."""
+    counts = torch.tensor([[float(text.count(letter)) for letter in "abc"] for text in texts])
+    return torch.nn.functional.normalize(counts, dim=-1)
+
+
+def test_an_answer_is_worth_what_it_has_in_common_with_the_draft() -> None:
+    verifier = DraftVerifier(letters)
+    assert verifier(["p", "q"], ["a", "b"]) == [None, None], "no teacher yet"
+    verifier.drafts = lambda prompts: ["aab", "c", " "]
+    said = verifier(["p", "q", "r"], ["aab", "ab", "a"], answer=["not read"])
+    assert said == [pytest.approx(1.0), pytest.approx(0.5), None]
+    assert verifier(["p", "q", "r"], [[{"role": "assistant", "content": text}] for text in ("aab", "ab", "a")]) == said
+
+
+def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
+    words = tokenizer()
+    teachers: dict[str, Any] = {"small": llama(), "big": llama()}
+    with torch.no_grad():
+        for parameter in teachers["big"].parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    active, asked = ["small"], [0]
+
+    class Counted:
+        def __init__(self, model: Any) -> None:
+            self._model = model
+
+        def generate(self, **given: Any) -> Any:
+            asked.append(len(given["input_ids"]))
+            return self._model.generate(**given)
+
+    drafts = TeacherDrafts(
+        lambda: nullcontext((active[0], Counted(teachers[active[0]]))), words, torch.device("cpu"), max_tokens=4
+    )
+    before = torch.get_rng_state()
+    first = drafts(["ab", "c", "ab"])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first[0] == first[2] and asked == [0, 2], "once for each prompt"
+    assert drafts(["c", "ab"]) == [first[1], first[0]] and asked == [0, 2]
+    active[0] = "big"
+    other = drafts(["ab"])
+    assert asked == [0, 2, 1]
+    single = words(["ab"], return_tensors="pt")["input_ids"]
+    made = teachers["big"].generate(input_ids=single, do_sample=False, max_new_tokens=4, pad_token_id=0)
+    assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
+
+
+def test_no_more_drafts_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_verifier, "KEPT", 2)
+    model = llama()
+    drafts = TeacherDrafts(lambda: nullcontext(("one", model)), tokenizer(), torch.device("cpu"), max_tokens=2)
+    assert len(drafts(["a", "b", "c"])) == 3
+    assert len(drafts(["a"])) == 1
+
+
+def test_the_sentence_model_of_the_wheel_knows_what_is_alike() -> None:
+    pytest.importorskip("sentence_transformers")
+    verifier = DraftVerifier(sentence_encoder())
+    verifier.drafts = lambda prompts: ["The filter is changed from below, once a year."] * 3
+    near, other, noise = verifier(
+        ["How?"] * 3, ["Open the lid underneath and swap the filter yearly.", "My cat is asleep.", "x" * 60]
+    )
+    assert near is not None and other is not None and noise is not None
+    assert near > 0.75 > other and near > 0.75 > noise
+
+
+@pytest.mark.parametrize(
+    ("missing", "given", "said"),
+    [
+        ("sentence_transformers", None, r"pip install \"oven-controller\[verifier\]\""),
+        (draft_verifier.PACKAGE, None, "no sentence model is here"),
+        ("", "nowhere/at/all", "no sentence model can be loaded from 'nowhere/at/all'"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_remedy(
+    missing: str, given: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    found = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *a: None if name == missing else found(name, *a))
+    monkeypatch.setattr(draft_verifier, "PREFERRED", "nobody/has-this")
+    with pytest.raises(ConfigError, match=said):
+        sentence_encoder(given)

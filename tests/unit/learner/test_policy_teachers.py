@@ -1,0 +1,319 @@
+"""The teachers of a policy: from memory or a folder, in each form, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY, llama
+from tests.support.policies import conditions, liked, made, trainer
+from tests.unit.learner.test_teacher_strategies import file_limit
+
+from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.messages import RunStarted
+from oven_learner.policies import (
+    DiffusionPolicy,
+    GaussianTrajectory,
+    PolicyTeachers,
+    PolicyTrainer,
+    PolicyTrainerConfig,
+    load_policy,
+    loading,
+    policy_folder,
+)
+from oven_learner.policies.base import as_vectors, repeated
+from oven_learner.policies.gaussian import TrajectoryNetwork
+from oven_learner.teachers import TeacherConfig, memory
+from oven_learner.testing import FakeLink
+from oven_learner.trials import random_state
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+SAVED = ["gaussian", "diffusion"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved policy of each kind, to copy before it is broken."""
+    root = tmp_path_factory.mktemp("policies")
+    for kind in SAVED:
+        made(kind, 7).save(root / kind)
+    return root
+
+
+def taught(kind: str = "gaussian", **limits: Any) -> PolicyTeachers:
+    """With one teacher, `small`."""
+    teachers = PolicyTeachers(made(kind), conditions(kind), **limits)
+    teachers.add("small", made(kind, 1))
+    return teachers
+
+
+def config(name: str = "big", **values: Any) -> TeacherConfig:
+    return TeacherConfig(name=name, **values)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_saved_policy_is_the_policy_and_loading_draws_no_number(kind: str, folders: Path) -> None:
+    before = random_state.take()
+    found: Any = load_policy(folders / kind, encode=lambda rows: as_vectors(rows))
+    assert random_state.same(before, random_state.take()), "a training in another thread would have gone another way"
+    policy: Any = made(kind, 7)
+    samples, rows = policy.sample(conditions(kind), 2), repeated(conditions(kind), 2)
+    assert torch.equal(found.step_log_probs(samples, rows), policy.step_log_probs(samples, rows))
+    assert not found.training and all(parameter.requires_grad for parameter in found.parameters())
+    assert type(found) in (GaussianTrajectory, DiffusionPolicy) and found.dims == 2
+
+
+def test_what_is_saved_is_what_can_be_loaded(tmp_path: Path) -> None:
+    assert set(policy_folder.NETWORKS) == set(loading.NETWORKS)
+    own = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Unflatten(1, (4, 4)))
+    with pytest.raises(
+        ConfigError, match="the network is a Sequential, and TemporalUNet or TrajectoryNetwork are saved"
+    ):
+        GaussianTrajectory(own).save(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+    with pytest.raises(ConfigError, match="a CausalPolicy is not saved"):
+        made("causal").save(tmp_path / "own")
+
+
+def described(**changes: Any) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        path = folder / policy_folder.DESCRIPTION
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def cut(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40])
+
+
+OTHER = {"intent_dim": 3, "frames": 4, "dims": 2, "hidden": 9, "waves": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("gaussian", shutil.rmtree, "there is no folder"),
+        ("gaussian", lambda folder: (folder / "policy.json").unlink(), "has no policy.json"),
+        ("gaussian", cut("policy.json"), "is cut, or no policy's"),
+        ("gaussian", described(surprise=1), "surprise: Extra inputs"),
+        ("gaussian", described(policy="Pickled"), "names a 'Pickled'; only DiffusionPolicy and GaussianTrajectory"),
+        ("gaussian", described(network="Sequential"), "names a 'Sequential'; only TemporalUNet and TrajectoryNetwork"),
+        ("gaussian", described(network_arguments={"depth": 3}), "no policy that can be made"),
+        ("gaussian", described(network_arguments=OTHER | {"frames": 0}), "each is at least 1"),
+        ("gaussian", described(network_arguments=OTHER), "in shape (8,), and policy.json says (9,)"),
+        ("gaussian", cut("policy.safetensors"), "cannot be read, it may be cut"),
+        ("gaussian", lambda folder: (folder / "policy.safetensors").unlink(), "policy.safetensors"),
+        ("diffusion", lambda folder: shutil.rmtree(folder / "scheduler"), "no policy that can be made"),
+        ("diffusion", described(arguments={"frames": 4, "dims": 2, "steps": 99, "eta": 1.0}), "steps=99: give 2 to 40"),
+    ],
+)
+def test_a_folder_that_holds_no_policy_is_refused_in_a_sentence(
+    kind: str, change: Callable[[Path], object], said: str, folders: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folders / kind, tmp_path / "big")
+    change(tmp_path / "big")
+    teachers = taught(kind)
+    with pytest.raises(TeacherRefusedError, match="teacher 'big' is refused") as refused:
+        teachers.register(config(model_name=str(tmp_path / "big")))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert teachers.active == "small" and teachers.names == ("small", "big") and teachers.refused.keys() == {"big"}
+
+
+def test_a_missing_library_is_said_with_its_pip_line(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teachers = taught("diffusion")
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[diffusion\]"'):
+        teachers.register(config(model_name=str(folders / "diffusion")))
+
+
+def test_a_teacher_from_a_folder_reads_conditions_as_the_policy_does(folders: Path) -> None:
+    words = dict(zip(("wave", "reach", "bow"), conditions("gaussian"), strict=True))
+    policy = GaussianTrajectory(
+        TrajectoryNetwork(3, 4, 2, hidden=8), lambda rows: as_vectors([words[row] for row in rows])
+    )
+    teachers = PolicyTeachers(policy, list(words))
+    teachers.register(config(model_name=str(folders / "gaussian")))
+    samples = policy.sample(["wave"], 2)
+    wanted = made("gaussian", 7).step_log_probs(samples, [words["wave"]] * 2)
+    assert torch.equal(teachers["big"].step_log_probs(samples, ["wave"] * 2), wanted)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ({"joint_dim": 3, "intent_dim": 3}, "joint_dim=3, and its frames have 2 numbers"),
+        ({"joint_dim": 2, "intent_dim": 4}, "intent_dim=4, and its intents have 3 numbers"),
+    ],
+)
+def test_dimensions_other_than_the_models_are_refused(
+    kind: str, dims: dict[str, Any], said: str, folders: Path
+) -> None:
+    sources: list[dict[str, Any]] = [{"model": made(kind, 2)}, {"model_name": str(folders / kind)}]
+    for number, source in enumerate(sources):
+        teachers = taught(kind)
+        with pytest.raises(TeacherRefusedError, match=said):
+            teachers.register(config(f"big{number}", kind="diffusion", **dims, **source))
+        assert teachers.active == "small" and len(teachers) == 1
+        teachers.register(config("right", kind="diffusion", joint_dim=2, intent_dim=3, **source))
+
+
+def test_dimensions_are_held_against_samples_and_conditions_where_a_network_says_none() -> None:
+    def network() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Unflatten(1, (4, 4)))
+
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"joint_dim": 72, "intent_dim": 3}, "policy's frames have 2"),
+        ({"joint_dim": 2, "intent_dim": 384}, "conditions' intents have 3"),
+    )
+    for dims, said in wrong:
+        with pytest.raises(TeacherRefusedError, match=said):
+            taught().register(config(kind="diffusion", model=GaussianTrajectory(network()), **dims))
+    narrow = GaussianTrajectory(TrajectoryNetwork(4, 4, 2))
+    with pytest.raises(TeacherRefusedError, match="does not take intents of shape"):
+        taught().register(config(model=narrow))
+
+
+def broken() -> GaussianTrajectory:
+    policy: Any = made("gaussian", 1)
+    with torch.no_grad():
+        next(policy.parameters()).fill_(math.nan)
+    return policy  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", ["plain", "resident", "offload", "hybrid"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda policy: policy, "shares parameters"),
+        (lambda policy: made("causal"), "cannot score"),
+        (lambda policy: broken(), "not finite"),
+        (lambda policy: llama(), "is a LlamaForCausalLM, and this trainer's policy is asked with `step_log_probs`"),
+        (lambda policy: GaussianTrajectory(TrajectoryNetwork(3, 4, 2, hidden=300)), "the limit is 300,000"),
+    ],
+    ids=["shares", "other kind", "NaN", "no policy", "too large"],
+)
+def test_a_policy_that_cannot_teach_is_refused_and_the_old_one_stays(
+    form: str, make: Callable[[Any], Any], said: str, tmp_path: Path
+) -> None:
+    policy = made("gaussian")
+    teachers = PolicyTeachers(policy, conditions("gaussian"), limit_bytes=300_000, offload_folder=tmp_path)
+    teachers.add("small", made("gaussian", 1))
+    one = make(policy)
+    given = one if form == "plain" else config(model=one, strategy=form)
+    if said.startswith("the limit") and form in ("offload", "hybrid"):
+        teachers.add("big", given)
+        assert teachers.strategy("big") == "offload", "what waits on disk takes none of the limit"
+        return
+    with pytest.raises(TeacherRefusedError, match=said):
+        teachers.add("big", given)
+    with pytest.raises(TeacherRefusedError, match=said):
+        teachers.swap("big")
+    assert teachers.active == "small" and all(parameter.requires_grad for parameter in policy.parameters())
+    with pytest.raises(ConfigError, match="'small' is there already"):
+        teachers.add("small", made("gaussian"))
+    with pytest.raises(ConfigError, match="needs a name"):
+        teachers.add("", made("gaussian"))
+    with pytest.raises(UnknownNameError, match="did you mean 'small'"):
+        teachers.swap("smal")
+
+
+def test_a_quantized_policy_is_refused_and_says_what_is_possible() -> None:
+    with pytest.raises(TeacherRefusedError, match="give the strategy 'resident', 'offload' or 'hybrid'"):
+        taught().register(config(model=made("gaussian", 2), strategy="quantized"))
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_hybrid_policy_goes_to_disk_where_memory_does_not_allow_it(
+    kind: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers = taught(kind, offload_folder=tmp_path)
+    for free, form in ((1e9, "resident"), (0, "offload")):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: int(free) - 10**6)
+        teachers.register(config(form, model_name=str(folders / kind), strategy="hybrid"))
+        assert teachers.strategy(form) == form
+    samples, rows = made(kind).sample(conditions(kind), 2), repeated(conditions(kind), 2)
+    both = [teachers[form].step_log_probs(samples, rows) for form in ("resident", "offload")]
+    assert torch.equal(*both) and len(teachers["offload"].sample(conditions(kind), 1)) == 3
+
+
+def test_a_full_disk_refuses_the_teacher_and_leaves_nothing(tmp_path: Path) -> None:
+    teachers, big = taught(offload_folder=tmp_path), GaussianTrajectory(TrajectoryNetwork(3, 4, 2))
+    with file_limit(4096), pytest.raises(TeacherRefusedError, match=r"cannot be written to .*offload_folder"):
+        teachers.register(config(model=big, strategy="offload"))
+    assert list(tmp_path.iterdir()) == [] and teachers.active == "small"
+
+
+def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
+    teachers = taught()
+    heard: list[str] = []
+    teachers.added = lambda: heard.append("added")
+    before = random_state.take()
+    one, other = (teachers.prepare("big", config(model=made("gaussian", seed))) for seed in (2, 3))
+    assert teachers.names == ("small",) and heard == []
+    random_state.restore(before)
+    teachers.admit(one)
+    assert random_state.same(before, random_state.take())
+    with pytest.raises(ConfigError, match="'big' is there already"):
+        teachers.admit(other)
+    assert teachers["big"] is one.model and heard == ["added"] and teachers.active == "small"
+
+
+def test_a_decision_for_a_refused_teacher_is_answered_with_the_reason_and_the_old_one_stays() -> None:
+    job = trainer("gaussian", beta=0.1, teachers={"one": made("gaussian", 1), "two": made("gaussian", 2)})
+    with pytest.raises(TeacherRefusedError):
+        job.teachers.register(config(model=broken()))
+    line = FakeLink({2: ("teacher.active", "big")})
+    job.train(link=line)
+    (receipt,) = line.receipts()
+    assert (receipt.status, receipt.before, receipt.after) == ("rejected", "one", "one")
+    assert "not finite" in receipt.reason and job.teachers.active == "one" and len(line.series("kl")) == 4
+
+
+class Growing(PolicyTrainer):
+    """Gets teachers while it trains: step → name."""
+
+    late: dict[int, str]
+
+    def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
+        if self.step in self.late:
+            self.teachers.add(self.late[self.step], made("gaussian", 10 + self.step))
+        return super().update(number, conditions)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_teacher_that_is_added_while_training_is_announced_and_can_be_swapped_to(first: int) -> None:
+    teachers = {name: made("gaussian", seed) for seed, name in enumerate(["one", "two"][:first], start=1)}
+    job = Growing(
+        made("gaussian"),
+        {"liked": liked},
+        conditions("gaussian"),
+        PolicyTrainerConfig(max_steps=6, group_size=4, conditions_per_step=2, beta=0.1),
+        teachers=teachers,
+    )
+    job.late = {2: "late", 3: "later"}
+    line = FakeLink({5: ("teacher.active", "later")})
+    job.train(link=line)
+    job.late, job.step = {}, 0
+    job.train(link=line)  # the second training has them from its start
+    first_run, second_run = (body for body in line.sent if isinstance(body, RunStarted))
+    offered = [{spec.name: spec.choices for spec in run.actuators} for run in (first_run, second_run)]
+    assert offered[0].get("teacher.active") == (None if first == 1 else ("one", "two"))
+    said = [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
+    names = tuple(teachers)
+    assert [(one.step, one.actuator.name, one.actuator.choices, one.actuator.value) for one in said] == [
+        (2, "teacher.active", (*names, "late"), "one"),
+        (3, "teacher.active", (*names, "late", "later"), "one"),
+    ]
+    (receipt,) = (one for one in line.receipts() if one.actuator == "teacher.active")
+    assert (receipt.status, receipt.before, receipt.after) == ("applied", "one", "later")
+    assert job.teachers.active == "later" and offered[1]["teacher.active"] == (*names, "late", "later")

@@ -1,0 +1,114 @@
+"""Calls between two steps, asked from other threads: who waits, who is told what, and that no thread hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from oven_controller.errors import ConfigError
+from oven_learner.baking.step_calls import StepCalls
+
+
+def ask_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:
+    """Returns once it waits."""
+    thread = ThreadPoolExecutor(1)
+    asked = thread.submit(calls.ask, call)
+    thread.shutdown(wait=False)
+    while not calls._waiting and not asked.done():  # noqa: SLF001
+        pass
+    return asked
+
+
+def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised() -> None:
+    calls, seen = StepCalls(), []
+
+    def wrong() -> None:
+        raise ConfigError("the asker's")
+
+    asked = [ask_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
+    with calls.during_training():
+        calls.make()
+        asked.append(ask_from_another_thread(calls, wrong))
+        calls.make()
+        calls.make()
+    assert seen == [threading.get_ident()] and asked[0].result() is None
+    with pytest.raises(ConfigError, match="the asker's"):
+        asked[1].result()
+
+
+def test_training_that_ends_turns_down_what_waits_and_what_comes_later() -> None:
+    calls, seen = StepCalls(), []
+    with calls.during_training():
+        waiting = ask_from_another_thread(calls, lambda: seen.append(1))
+    for late in (waiting, ask_from_another_thread(calls, lambda: seen.append(2))):
+        with pytest.raises(ConfigError, match=r"^training has ended$"):
+            late.result()
+    with calls.during_training():
+        again = ask_from_another_thread(calls, lambda: seen.append(3))
+        calls.make()
+    assert again.result() is None and seen == [3]
+
+
+def test_what_ended_the_training_is_said_and_raised() -> None:
+    calls = StepCalls()
+    asked: list[Future[None]] = []
+
+    def train() -> None:
+        with calls.during_training():
+            asked.append(ask_from_another_thread(calls, lambda: None))
+            raise MemoryError("no room on the device")
+
+    with pytest.raises(MemoryError):
+        train()
+    with pytest.raises(ConfigError, match=r"training has ended \(no room on the device\)"):
+        asked[0].result()
+
+
+def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever() -> None:
+    calls = StepCalls()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    asked: list[Future[None]] = []
+
+    def train() -> None:
+        with calls.during_training():
+            asked.extend(ask_from_another_thread(calls, call) for call in (interrupted, lambda: None))
+            calls.make()
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    with pytest.raises(ConfigError, match=r"ended during the call \(keyboard interrupt\)"):
+        asked[0].result()
+    with pytest.raises(ConfigError, match=r"training has ended \(keyboard interrupt\)"):
+        asked[1].result()
+
+
+def test_the_trainings_own_thread_is_told_that_it_would_wait_for_itself() -> None:
+    calls = StepCalls()
+    with calls.during_training(), pytest.raises(ConfigError, match="would wait for itself"):
+        calls.ask(lambda: None)
+
+
+def test_asking_while_training_ends_is_answered_in_every_order() -> None:
+    for _ in range(50):
+        calls, start = StepCalls(), threading.Barrier(5)
+
+        def asker(calls: StepCalls = calls, start: threading.Barrier = start) -> str:
+            start.wait()
+            try:
+                calls.ask(lambda: None)
+            except ConfigError as error:
+                return str(error)
+            return "called"
+
+        with ThreadPoolExecutor(4) as threads:
+            with calls.during_training():
+                asked = [threads.submit(asker) for _ in range(4)]
+                start.wait()
+                calls.make()
+            assert {one.result() for one in asked} <= {"called", "training has ended"}

@@ -113,15 +113,16 @@ def _sentence(text: str) -> Tensor:
 def _minilm() -> tuple[Any, Any]:
     """Tokenizer and model, once per process, on the CPU."""
     from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging as bars
+    from transformers.utils import logging as transformers_logging
 
+    bars: Any = transformers_logging  # its functions have no types
     folder, shown = str(import_module(PACKAGE).get_model_path()), bars.is_progress_bar_enabled()
     bars.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     finally:
         if shown:
-            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
+            bars.enable_progress_bar()
 
 
 @cache

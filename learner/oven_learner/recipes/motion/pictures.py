@@ -51,9 +51,10 @@ class Record:
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
             self._clips[name], self._worths[name] = self._joints(policy), self._worth(policy)
         steps = sorted(self._rewards)
+        clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
         numpy.savez(
             folder / "motion.npz",
-            **{name: clip.numpy() for name, clip in self._clips.items()},  # type: ignore[arg-type]
+            **clips,
             target=INTENTS[self._intent].target().numpy(),
             step=numpy.array(steps),
             reward=numpy.array([self._rewards[step] for step in steps]),

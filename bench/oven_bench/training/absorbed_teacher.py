@@ -94,8 +94,8 @@ class Row(BaseModel):
 
 
 def row(arm: Arm, seed: int, messages: Sequence[LogMessage | Malformed], seconds: float) -> Row:
-    """From a run's messages, in the order of the log. Raises ProcessError where it did not complete, or went on without
-    waiting for the stack."""
+    """From a run's messages, in the order of the log. Raises ProcessError where it did not complete, or did not wait
+    for the stack at every tick."""
     ended = next((body for body in reversed(messages) if isinstance(body, RunEnded)), None)
     if ended is None or ended.reason != "completed" or ended.lockstep_timeouts:
         raise ProcessError(f"{arm} of seed {seed} did not complete in lockstep: {ended or 'it has no RunEnded'}")
@@ -176,8 +176,8 @@ def without_stack(job: Job) -> list[LogMessage]:
 
 
 def with_stack(make: Callable[[], Job]) -> list[LogMessage | Malformed]:
-    """Its log, trained under a stack of its own in lockstep. `OVEN_HOME` says where its folder is. The stack gets ready
-    while `make` does."""
+    """Its log, trained in lockstep under a stack that is started for it, in the folder that `OVEN_HOME` names. The
+    stack gets ready while `make` does."""
     from oven_learner.baking.own_stack import OwnStack, within
 
     stack = OwnStack(SETTINGS)

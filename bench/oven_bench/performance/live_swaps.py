@@ -4,7 +4,9 @@
 teachers at least 100 MB each, resident, in 8 and 4 bits, and offloaded; and motion by a PolicyTrainer, whose teachers
 are resident. Swaps are an operator's commands, signed and logged; each waits for its receipt and then for some steps.
 The stall is what the step that applies a swap and the first under the new teacher take longer than their medians under
-the same teachers. The same sum over pairs of steps without a swap is its floor. Agents and prior are off.
+the same teachers. The same sum over pairs of steps without a swap is its floor, and the time within `swap` itself
+stands beside it. Steps in which the KL to all idle teachers is sampled count for neither. The operator is a thread of
+the script, as `Oven.swap_teacher` is called. Agents and prior are off.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -44,13 +46,27 @@ LIMIT_S = 120.0
 
 
 class Clock:
-    """When each step ended, with all that was applied after it. Called in the training's thread."""
+    """When each step ended, with all that was applied after it, and how long each swap took in itself. Called in the
+    training's thread."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.swaps: list[float] = []
+        """Seconds, from the first swap on."""
 
     def __call__(self) -> None:
         self.ends.append(time.perf_counter())
+
+    def watch(self, teachers: Any) -> None:
+        """Time the swaps of a training that has not begun."""
+        swap = teachers.swap
+
+        def timed_swap(name: str) -> None:
+            began = time.perf_counter()
+            swap(name)
+            self.swaps.append(time.perf_counter() - began)
+
+        teachers.swap = timed_swap
 
     @property
     def seconds(self) -> dict[int, float]:
@@ -60,7 +76,7 @@ class Clock:
 
 def text(megabytes: float) -> tuple[Any, Clock, dict[str, float]]:
     """A text training that is ready to run, its clock, and each teacher's size in float32, in MB."""
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
 
     import oven_learner as oven
     from oven_learner.teachers import TeacherConfig
@@ -83,6 +99,7 @@ def text(megabytes: float) -> tuple[Any, Clock, dict[str, float]]:
             for name, model in models.items()
         ],
     )  # fmt: skip
+    baked.trainer.remove_callback(PrinterCallback)
     baked.trainer.add_callback(Ticking())  # after those of the attachment
     return baked, clock, sizes
 
@@ -172,6 +189,7 @@ def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
     from oven_controller.log.replay import replay
     from oven_controller.protocol.events import Event
     from oven_controller.protocol.messages import Observation
+    from oven_learner.hf.idle_teachers import PREFIX
 
     os.environ.update(
         OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_OFFLINE="1",
@@ -180,6 +198,7 @@ def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         os.environ["OVEN_HOME"] = home
         baked, clock, sizes = MAKE[kind](megabytes)
+        clock.watch(baked.teachers)
         with baked, Operator(baked, clock, rounds) as operator:
             baked.run_sync()
         if operator.error is not None:
@@ -187,8 +206,9 @@ def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
         lines = (Path(baked.folder) / "log.jsonl").read_text().splitlines()
     events = [Event.from_line(line) for line in lines]
     again = replay(events, baked.run_name)
-    published = [event.body.step for event in events if isinstance(event.body, Observation)]
-    lost, repeated = lost_and_repeated(published, _trained(baked.trainer))
+    seen = [event.body for event in events if isinstance(event.body, Observation)]
+    lost, repeated = lost_and_repeated([body.step for body in seen], _trained(baked.trainer))
+    sampled = {body.step for body in seen if any(metric.startswith(PREFIX) for metric in body.metrics)}
     return {
         "steps": _trained(baked.trainer),
         "lost": lost,
@@ -196,7 +216,9 @@ def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
         "swaps": len(operator.swaps),
         "applied": operator.statuses.count("applied"),
         "replay_same": again.same and again.finished,
-        **timed(clock.seconds, operator.swaps, baked.teachers.names[0], sizes),
+        "swap_s": float(f"{median(clock.swaps):.2g}"),
+        "swap_max_s": float(f"{max(clock.swaps):.2g}"),
+        **timed(clock.seconds, operator.swaps, baked.teachers.names[0], sizes, sampled),
     }
 
 
@@ -206,10 +228,15 @@ def _trained(trainer: Any) -> int:
 
 
 def timed(
-    seconds: Mapping[int, float], swaps: Sequence[Swap], first: str, sizes: Mapping[str, float]
+    seconds: Mapping[int, float],
+    swaps: Sequence[Swap],
+    first: str,
+    sizes: Mapping[str, float],
+    sampled: Collection[int] = (),
 ) -> dict[str, Any]:
-    """`floor_s` and `floor_max_s`, and by teacher its stalls; the one that training began with counts as resident."""
-    found = stalls(seconds, swaps, first)
+    """`floor_s` and `floor_max_s`, and by teacher its stalls; the one that training began with counts as resident. In
+    `sampled` steps other teachers were asked, too."""
+    found = stalls(seconds, swaps, first, sampled)
     names: dict[str, list[str]] = {}
     for name in found.of:
         names.setdefault("resident" if name == first else name, []).append(name)
@@ -221,22 +248,28 @@ def timed(
                 [stall for name in of for stall in found.of[name]],
                 median(found.step_s[name] for name in of),
                 max(sizes[name] for name in of),
+                shown == "resident",
             )
             for shown, of in names.items()
         },
     }
 
 
-def _of_teachers(stalled: Sequence[float], step_s: float, megabytes: float) -> dict[str, float]:
+def _of_teachers(stalled: Sequence[float], step_s: float, megabytes: float, resident: bool) -> dict[str, float]:
     usual, worst = median(stalled), max(stalled)
-    return {
+    found = {
         "swaps": len(stalled),
         "megabytes": round(megabytes, 1),
         "step_s": round(step_s, 4),
         "stall_s": round(usual, 4),
         "stall_max_s": round(worst, 4),
-        "stall_s_per_100_mb": round(100 * usual / megabytes, 4),
-        "stall_max_s_per_100_mb": round(100 * worst / megabytes, 4),
+    }
+    if resident:
+        return found
+    per_100_mb = 100 / megabytes
+    return found | {
+        "stall_s_per_100_mb": round(usual * per_100_mb, 4),
+        "stall_max_s_per_100_mb": round(worst * per_100_mb, 4),
     }
 
 
@@ -275,18 +308,34 @@ def bench(
         print_object({"trainings": found, "rounds": rounds, "wrong": wrong}, as_json)
         return int(bool(wrong))
     shown = {f"{one}: {name}": of[name] for one, of in found.items() for name in SHOWN}
-    print_table({**shown, "wrong": ", ".join(wrong) or "nothing"}, ("training", "teacher", *COLUMNS), table(found))
+    print_table(
+        {**shown, "wrong": ", ".join(wrong) or "nothing"}, ("training", "teacher", *COLUMNS.values()), table(found)
+    )
     return int(bool(wrong))
 
 
-SHOWN = ("steps", "lost", "repeated", "swaps", "applied", "replay_same", "floor_s", "floor_max_s")
-COLUMNS = ("swaps", "megabytes", "step_s", "stall_s", "stall_max_s", "stall_s_per_100_mb", "stall_max_s_per_100_mb")
+SHOWN = (
+    "steps",
+    "lost",
+    "repeated",
+    "swaps",
+    "applied",
+    "replay_same",
+    "swap_s",
+    "swap_max_s",
+    "floor_s",
+    "floor_max_s",
+)
+COLUMNS = {
+    "swaps": "swaps", "megabytes": "MB", "step_s": "step, s", "stall_s": "stall, s", "stall_max_s": "worst",
+    "stall_s_per_100_mb": "per 100 MB", "stall_max_s_per_100_mb": "worst",
+}  # fmt: skip
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """A line per training and teacher."""
     return [
-        [kind, name, *(f"{of[column]:g}" for column in COLUMNS)]
+        [kind, name, *(f"{of[column]:g}" if column in of else "" for column in COLUMNS)]
         for kind, one in found.items()
         for name, of in one["teachers"].items()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -41,9 +41,9 @@ class Stalls:
     """Teacher → median step under it, without those beside a swap."""
 
 
-def stalls(seconds: Mapping[int, float], swaps: Sequence[Swap], first: str) -> Stalls:
-    """From each step's seconds. A swap beside another, or beside the end, has no stall that could be told; a teacher
-    that only has such steps has none either."""
+def stalls(seconds: Mapping[int, float], swaps: Sequence[Swap], first: str, other_work: Collection[int] = ()) -> Stalls:
+    """From each step's seconds. `other_work` are steps that took longer for a known reason: they count nowhere. A swap
+    beside one of these, beside another swap or beside the end has no stall that could be told."""
     ordered = sorted(swaps, key=lambda swap: swap.step)
     at = {swap.step: swap for swap in ordered}
     beside = {step for swap in ordered for step in (swap.step, swap.step + 1)}
@@ -53,7 +53,7 @@ def stalls(seconds: Mapping[int, float], swaps: Sequence[Swap], first: str) -> S
         under[step] = active
         if step in at:
             active = at[step].after
-    quiet = [step for step in sorted(seconds) if step > WARM_UP and step not in beside]
+    quiet = [step for step in sorted(seconds) if step > WARM_UP and step not in beside and step not in other_work]
     typical = {
         name: median(seconds[step] for step in quiet if under[step] == name) for name in {under[step] for step in quiet}
     }
@@ -65,7 +65,7 @@ def stalls(seconds: Mapping[int, float], swaps: Sequence[Swap], first: str) -> S
     for swap in ordered:
         pair = (swap.step, swap.step + 1)
         alone = not any(other.step in pair for other in ordered if other is not swap)
-        if alone and all(step in seconds and under[step] in typical for step in pair):
+        if alone and all(step in seconds and step not in other_work and under[step] in typical for step in pair):
             found.setdefault(swap.after, []).append(sum(map(longer, pair)))
     without = [longer(one) + longer(other) for one, other in pairwise(quiet) if other == one + 1]
     return Stalls(found, without, typical)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Arm = Literal["on", "off", "strong"]
 ARMS: tuple[Arm, ...] = ("on", "off", "strong")
 """The agent `teacher` under the real stack; nothing changed; nothing changed, and the strong teacher from the start."""
-WEAK, STRONG = "small", "strong"
+WEAK: Literal["small"] = "small"
+STRONG: Literal["strong"] = "strong"
 HELD_OUT = "eval/accuracy"
 BETA, LEARNING_RATE, STEPS = 0.03, 1e-3, 200
 WARMUP_STEPS = 60
@@ -111,7 +112,7 @@ def row(arm: Arm, seed: int, messages: Sequence[LogMessage | Malformed], seconds
     kl = [(body.step, body.metrics["kl"]) for body in seen if "kl" in body.metrics]
     first = [value for step, value in kl if swapped is None or step <= swapped]
     active = next((str(r.after) for r in reversed(changes) if r.actuator == "teacher.active"), _first(arm))
-    last = {name: _newest(seen, f"kl/{name}") for name in (WEAK, STRONG)}
+    last: dict[str, float | None] = {name: _newest(seen, f"kl/{name}") for name in (WEAK, STRONG)}
     last[active] = median([value for _, value in kl][-OF_TICKS:])
     rewards = [body.metrics["reward"] for body in seen if "reward" in body.metrics]
     accuracy = _newest(seen, HELD_OUT)
@@ -128,7 +129,7 @@ def _plain(value: Any) -> float | str:
     return value if isinstance(value, float | str) else str(value)
 
 
-def _first(arm: Arm) -> str:
+def _first(arm: Arm) -> Literal["small", "strong"]:
     return STRONG if arm == "strong" else WEAK
 
 

@@ -42,6 +42,15 @@ def test_a_swap_beside_another_or_beside_the_end_tells_nothing() -> None:
     assert found.of == {} and found.step_s == {"a": 1.0}
 
 
+def test_steps_with_other_work_count_nowhere() -> None:
+    seconds = dict.fromkeys(range(2, 16), 1.0) | {5: 9.0, 12: 9.0}
+    swaps = [Swap(8, "a", "b"), Swap(11, "b", "a")]
+    assert max(stalls(seconds, swaps, "a").without) == 8.0
+    found = stalls(seconds, swaps, "a", {5, 12})
+    assert found.of == {"b": [0.0]}, "the other swap's next step is one of them"
+    assert set(found.without) == {0.0}
+
+
 @given(
     st.lists(st.floats(0.01, 10), min_size=40, max_size=40),
     st.sets(st.integers(WARM_UP + 3, 33), max_size=5),
@@ -75,16 +84,16 @@ def test_the_first_teacher_counts_as_resident_and_bytes_count_by_the_hundred_meg
         "swaps": 1, "megabytes": 250.0, "step_s": 1.0, "stall_s": 0.5, "stall_max_s": 0.5, "stall_s_per_100_mb": 0.2,
         "stall_max_s_per_100_mb": 0.2,
     }  # fmt: skip
-    assert found["teachers"]["resident"]["stall_s"] == 0.25
+    assert found["teachers"]["resident"] == {
+        "swaps": 1, "megabytes": 200.0, "step_s": 1.0, "stall_s": 0.25, "stall_max_s": 0.25,
+    }  # fmt: skip
 
 
 def figures(teacher: str = "resident", **of_it: Any) -> dict[str, Any]:
-    whole = {"steps": 90, "lost": 0, "repeated": 0, "swaps": 10, "applied": 10, "replay_same": True} | {
-        key: value for key, value in of_it.items() if key != "teacher"
-    }
+    whole = {"steps": 90, "lost": 0, "repeated": 0, "swaps": 10, "applied": 10, "replay_same": True} | of_it
     of_teacher = {"swaps": 10, "megabytes": 110.0, "step_s": 0.3, "stall_s": 0.1, "stall_max_s": 0.3,
                   "stall_s_per_100_mb": 0.1, "stall_max_s_per_100_mb": 0.3}  # fmt: skip
-    return {**whole, "teachers": {teacher: of_teacher | of_it.get("teacher", {})}}
+    return {**whole, "teachers": {teacher: of_teacher}}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ speaks first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,14 @@ class Row(BaseModel):
     def swap(self) -> Change | None:
         """The first change of the teacher."""
         return next((change for change in self.changes if change.actuator == "teacher.active"), None)
+
+
+def drill(quick: bool) -> str:
+    """All that decides a run beside its seed, arm and length, as JSON."""
+    return json.dumps({
+        "beta": BETA, "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP_STEPS, "sizes": QUICK if quick else SIZES,
+        "stack": SETTINGS,
+    })  # fmt: skip
 
 
 def row(arm: Arm, seed: int, messages: Sequence[LogMessage | Malformed], seconds: float) -> Row:

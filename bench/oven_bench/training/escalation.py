@@ -25,7 +25,7 @@ from oven_bench.bench_command import Bench, HomeFolder, Jobs, Json, home_folder,
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
 from oven_bench.statistics import paired, word
-from oven_bench.training.absorbed_teacher import ARMS, STEPS, Arm, Row, prepared, row, with_stack, without_stack
+from oven_bench.training.absorbed_teacher import ARMS, STEPS, Arm, Row, drill, prepared, row, with_stack, without_stack
 from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError
 
@@ -44,6 +44,8 @@ class Header(BaseModel):
     bench: Literal["escalation"] = "escalation"
     steps: int
     quick: bool
+    drill: str
+    """What it is made of, as JSON."""
 
 
 def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
@@ -121,7 +123,7 @@ def bench(
         raise ConfigError("--resume continues a file: name it with --out")
     if out is not None and out.exists() and not resume:
         raise ConfigError(f"{out} is there already; give another file, or --resume to make what it lacks")
-    kept = Kept(out, Header(steps=steps, quick=quick), _ROW) if out is not None else None
+    kept = Kept(out, Header(steps=steps, quick=quick, drill=drill(quick)), _ROW) if out is not None else None
     rows = [r for r in kept.rows if r.seed in wanted] if kept else []
     with home_folder(home) as place:
         place.mkdir(parents=True, exist_ok=True)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from tests.support.attached import THIRD_PARTY
 
-from oven_bench.training.absorbed_teacher import ARMS, BETA, Arm, Change, Row, prepared, row, without_stack
-from oven_bench.training.escalation import bench, figures, missing, table
+from oven_bench.results_file import Kept
+from oven_bench.training.absorbed_teacher import ARMS, BETA, Arm, Change, Row, drill, prepared, row, without_stack
+from oven_bench.training.escalation import Header, bench, figures, missing, table
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded
 
@@ -62,6 +64,9 @@ def test_results_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "there.jsonl").touch()
     with pytest.raises(ConfigError, match="is there already"):
         bench(out=tmp_path / "there.jsonl")
+    with pytest.raises(ConfigError, match="made with other quick and drill"):
+        Kept(tmp_path / "one.jsonl", Header(steps=9, quick=True, drill=drill(True)), TypeAdapter(Row))
+        Kept(tmp_path / "one.jsonl", Header(steps=9, quick=False, drill=drill(False)), TypeAdapter(Row))
     with pytest.raises(ConfigError, match="name it with --out"):
         bench(resume=True)
     with pytest.raises(ConfigError, match="give at least 2"):

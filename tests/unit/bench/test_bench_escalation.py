@@ -64,8 +64,8 @@ def test_results_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "there.jsonl").touch()
     with pytest.raises(ConfigError, match="is there already"):
         bench(out=tmp_path / "there.jsonl")
+    Kept(tmp_path / "one.jsonl", Header(steps=9, quick=True, drill=drill(True)), TypeAdapter(Row))
     with pytest.raises(ConfigError, match="made with other quick and drill"):
-        Kept(tmp_path / "one.jsonl", Header(steps=9, quick=True, drill=drill(True)), TypeAdapter(Row))
         Kept(tmp_path / "one.jsonl", Header(steps=9, quick=False, drill=drill(False)), TypeAdapter(Row))
     with pytest.raises(ConfigError, match="name it with --out"):
         bench(resume=True)

@@ -147,21 +147,11 @@ def most_bytes(model: Any, act: Callable[[], object]) -> int:
 def _trainer(folder: Path) -> Any:
     """TRL's GRPOTrainer with a policy that takes next to no memory."""
     from datasets import Dataset
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    words = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}
-    policy = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        )
-    )  # fmt: skip
     return GRPOTrainer(
-        model=policy,
+        model=tiny_policy(),
         reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
         args=GRPOConfig(
             output_dir=str(folder),
@@ -171,9 +161,31 @@ def _trainer(folder: Path) -> Any:
             gradient_checkpointing=False,
         ),
         train_dataset=Dataset.from_list([{"prompt": "a"}] * 8),
-        processing_class=PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), pad_token="<pad>", eos_token="</s>"
-        ),
+        processing_class=word_tokenizer(),
+    )
+
+
+def tiny_policy() -> Any:
+    """A Llama of a few thousand parameters beside its embeddings, with the vocabulary of `made`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def word_tokenizer() -> Any:
+    """Of four words; the other tokens of the vocabulary have none."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), pad_token="<pad>", eos_token="</s>"
     )
 
 

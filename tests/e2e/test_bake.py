@@ -72,18 +72,7 @@ def test_a_model_of_motion_is_baked(oven: Oven) -> None:
     assert replay(events, run).same
 
 
-def test_nothing_is_left_of_a_script_that_was_killed_and_a_killed_stack_ends_no_training(oven: Oven) -> None:
-    process = script(oven, STEPS="100000")
-    oven.until(process, "'loss'")
-    run = Home(oven.home).find(None, running=True)
-    stack = psutil.Process(run.info().pid)
-    family = [stack, *stack.children(recursive=True)]
-    process.kill()
-    process.communicate(timeout=60)
-    gone, left = psutil.wait_procs(family, timeout=60)
-    assert not left and len(gone) == len(family) and not run.locked()
-    assert replay(oven.events(run.run), run.run).same
-
+def test_a_killed_stack_ends_no_training(oven: Oven) -> None:
     process = script(oven, STEPS="600")
     oven.until(process, "registered while training")
     stack = psutil.Process(Home(oven.home).find(None, running=True).info().pid)
@@ -102,9 +91,12 @@ def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: O
     oven.until(process, "saved a checkpoint")
     run = Home(oven.home).find("late")
     stack = psutil.Process(run.info().pid)
+    family = [stack, *stack.children(recursive=True)]
     process.kill()
     process.communicate(timeout=60)
-    psutil.wait_procs([stack], timeout=60)
+    gone, left = psutil.wait_procs(family, timeout=60)
+    assert not left and len(gone) == len(family) and not run.locked(), "nothing is left of a script that was killed"
+    assert replay(oven.events("late"), "late").same
     said, _ = subprocess.Popen([*command, "resume"], **options, cwd=ROOT).communicate(timeout=200)
     assert "late at the end" in said and "completed at step 200" in said, said
     events = oven.events("late")

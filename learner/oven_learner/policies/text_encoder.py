@@ -117,7 +117,7 @@ def _minilm() -> tuple[Any, Any]:
 
     bars: Any = transformers_logging  # its functions have no types
     folder, shown = str(import_module(PACKAGE).get_model_path()), bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
+    bars.disable_progress_bar()
     try:
         return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     finally:

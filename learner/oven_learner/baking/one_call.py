@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.baking.own_stack import OwnStack, Place
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.rewards.rule_members import RewardFunction
@@ -46,6 +47,7 @@ def bake(
     rules: RewardFunction | Mapping[str, RewardFunction] | None = None,
     members: Mapping[str, Mapping[str, Any]] | None = None,
     evaluate: Callable[[], Measured] | None = None,
+    metrics: Sequence[MetricSpec] = (),
     settings: Mapping[str, Any] | None = None,
     run: str | None = None,
     resume: bool = False,
@@ -60,6 +62,9 @@ def bake(
     path of such a YAML file: weakest first. Without `teacher` the first is the one to begin with. Text is trained by
     TRL, and what is left of the arguments is GRPOConfig's; any other modality takes a Policy as its model, and
     PolicyTrainerConfig's.
+
+    `evaluate` measures on data that are not trained on; `metrics` say which way a metric is better and how high it can
+    get, which of the reward is known: 1.
 
     `use_verifier` adds a member that compares texts with the active teacher's own, with a tenth of the weight; it may
     name the folder or id of the sentence model.
@@ -100,6 +105,7 @@ def bake(
             "teachers": taught,
             "teacher": teacher,
             "evaluate": evaluate,
+            "metrics": _announced(metrics),
             "said": _described(
                 name=name,
                 modality=modality,
@@ -137,6 +143,12 @@ def bake(
         if stack is not None:
             stack.end()
         raise
+
+
+def _announced(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
+    """With the reward, which is a committee's: its members score from 0 to 1."""
+    known = {spec.name for spec in metrics}
+    return tuple(metrics) if "reward" in known else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
 
 
 def _check_prompts(prompts: Sequence[str] | PromptSource) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs import relaunch
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
@@ -91,6 +92,7 @@ class PolicyTraining:
     teachers: Sequence[TeacherConfig]
     teacher: str | None
     evaluate: Callable[[], Measured] | None
+    metrics: tuple[MetricSpec, ...]
     said: Mapping[str, Any]
     """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
@@ -116,6 +118,7 @@ class PolicyTraining:
             teachers={config.name: config for config in self.teachers},
             teacher=self.teacher or "",
             evaluate=self.evaluate,
+            metrics=self.metrics,
             output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,
         )
         return Oven(trainer, place, stack, committee, members)

@@ -17,6 +17,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
@@ -119,6 +120,7 @@ class TextTraining:
     teachers: Sequence[TeacherConfig]
     teacher: str | None
     evaluate: Callable[[], Measured] | None
+    metrics: tuple[MetricSpec, ...]
     said: Mapping[str, Any]
     """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
@@ -146,6 +148,7 @@ class TextTraining:
                 trainer,
                 recipe="bake",
                 evaluate=self.evaluate,
+                metrics=self.metrics,
                 teachers=teachers,
                 committee=committee,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,

@@ -22,8 +22,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
+from oven_agents.shipped.teacher import Teacher
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import RunStarted
+from oven_controller.protocol.messages import MetricSpec, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
@@ -163,10 +164,15 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
     baked = oven.bake(
         llama(), tokenizer(), **GOOD, use_verifier=True, teachers={"small": llama(), "big": llama()},
         group_size=4, prompts_per_step=2, max_completion_length=4, save_strategy="no",
+        evaluate=lambda: {"eval/right": 0.5},
+        metrics=[MetricSpec(name="eval/right", better="up", held_out=True, ceiling=1.0)],
     )  # fmt: skip
     assert baked.committee.weights == {"vowels": pytest.approx(0.9), "verifier": pytest.approx(0.1)}
     baked.run_sync()
-    assert all(0.5 < value <= 1 for value in link.series("rewards/verifier/mean"))
+    seen = [one.metrics["rewards/verifier/mean"] for one in link.observed() if "loss" in one.metrics]
+    assert len(seen) == 3 and all(0.5 < value <= 1 for value in seen)
+    run = next(body for body in link.sent if isinstance(body, RunStarted))
+    assert Teacher().cannot_fire(run) is None, "both readings have a ceiling"
     model = llama()
     baked.attach_to_model(model)
     found: Any = model

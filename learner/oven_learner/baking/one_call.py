@@ -76,6 +76,8 @@ def bake(
     """
     if modality not in MODALITIES:
         raise UnknownNameError("modality", modality, MODALITIES)
+    if not callable(getattr(model, "parameters", None)):
+        raise ConfigError(f"model= is a {type(model).__name__}: give one that is loaded")
     if modality == "text" and tokenizer is None:
         raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
     if modality != "text" and use_verifier:

@@ -32,6 +32,7 @@ from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.draft_verifier import WEIGHT, DraftVerifier, TeacherDrafts, sentence_encoder
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig, Teachers
+from oven_learner.teachers.checks import rows
 from oven_learner.teachers.registry import teaching
 
 BETA = 0.1
@@ -59,6 +60,21 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         **given,
         "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
     }
+
+
+def check_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Raises ConfigError for what is none, has ids that the model does not know, or has nothing to fill rows with."""
+    inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor holds one
+    if not callable(getattr(inside, "get_vocab", None)):
+        raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: give one that is loaded (AutoTokenizer)")
+    highest, known = max(inside.get_vocab().values(), default=-1), rows(model)
+    if highest >= known:
+        raise ConfigError(
+            f"the tokenizer has ids up to {highest:,} and the model knows {known:,} of them: give the model's own "
+            "tokenizer, or call model.resize_token_embeddings"
+        )
+    if inside.pad_token_id is None and inside.eos_token_id is None:
+        raise ConfigError("the tokenizer has neither a pad nor an end token: set tokenizer.pad_token")
 
 
 def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
@@ -129,6 +145,7 @@ class TextTraining:
     """Whether a DraftVerifier is in the committee; the folder or id of its sentence model."""
 
     def __post_init__(self) -> None:
+        check_tokenizer(self.model, self.tokenizer)
         if self.verifier and not self.teachers:
             raise ConfigError("use_verifier= compares with a teacher's answers: give teachers=, or leave it out")
 

@@ -74,9 +74,26 @@ def test_it_is_turned_down_before_the_first_step(
         oven.bake(llama(), tokenizer(), **(GOOD | wrong))
 
 
+def test_a_name_is_no_model() -> None:
+    with pytest.raises(ConfigError, match="model= is a str"):
+        oven.bake("gpt2", tokenizer(), **GOOD)
+
+
 def test_without_a_tokenizer_there_is_no_text() -> None:
     with pytest.raises(ConfigError, match="needs its tokenizer"):
         oven.bake(llama(), **GOOD)
+
+
+@pytest.mark.parametrize("unfit", ["name", "large", "endless"])
+def test_a_tokenizer_that_does_not_fit_is_turned_down(unfit: str) -> None:
+    words: Any = tokenizer()
+    if unfit == "large":
+        words.add_tokens([f"word{number}" for number in range(400)])
+    if unfit == "endless":
+        words.pad_token = words.eos_token = None
+    said = {"name": "is a str", "large": "ids up to", "endless": "neither a pad nor an end token"}[unfit]
+    with pytest.raises(ConfigError, match=said):
+        text_training.check_tokenizer(llama(), "gpt2" if unfit == "name" else words)
 
 
 def test_ranks_do_not_start_a_stack_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ import asyncio
 import os
 import tempfile
 
+import torch
+
 import oven_learner as oven
 from oven_learner.recipes.motion.intents import TRAINED
-from oven_learner.recipes.motion.job import held_out, new_policy
+from oven_learner.recipes.motion.job import HELD_OUT, held_out, new_policy
 from oven_learner.recipes.motion.rewards import RULES
 from oven_learner.recipes.motion.settings import MotionSettings
 from oven_learner.recipes.motion.skeleton import DIMS
@@ -22,6 +24,7 @@ STEPS = int(os.environ.get("STEPS", "120"))
 
 
 async def main() -> None:
+    torch.set_num_threads(1)  # a step is too small for more to help
     settings = MotionSettings()
     policy = warm(new_policy(settings, 0), settings, settings.habit, 0)
     strong = warm(new_policy(settings, 1), settings, (1.0, 1.0), 1)
@@ -30,7 +33,8 @@ async def main() -> None:
     baked = oven.bake(
         policy, name="reach-24", modality="motion", domain="character animation", output_format="trajectory",
         description="Moves a skeleton of 24 joints, 32 frames, so that a hand reaches where a sentence says.",
-        prompts=TRAINED, rules=RULES, evaluate=held_out(policy, 0), total_steps=STEPS, learning_rate=1e-3, beta=0.01,
+        prompts=TRAINED, rules=RULES, evaluate=held_out(policy, 0), metrics=[HELD_OUT],
+        total_steps=STEPS, learning_rate=1e-3, beta=0.01,
         teachers=[TeacherConfig(name="small", model=small), TeacherConfig(name="strong", model=strong)],
     )  # fmt: skip
     training = asyncio.create_task(baked.run())

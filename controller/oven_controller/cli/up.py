@@ -72,7 +72,9 @@ def up(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="With --no-learner: print run, URL, folder and environment as one line; the rest to stderr."
+            "--json",
+            help="With --no-learner: print run, URL, folder and environment as a line of JSON, and the summary as "
+            "another; the rest to stderr.",
         ),
     ] = False,
     until_eof: Annotated[

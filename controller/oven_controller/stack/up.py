@@ -327,15 +327,19 @@ class _Up:
         await self.log.drain(bus, watch)
 
     def summary(self) -> None:
-        if not self.report.view.seq:
-            self.out("nothing was logged")
-            return
-        for line in self.report.summary():
+        lines = self._summary()
+        for line in lines:
             self.out(line)
-        if self.log.missing:
-            self.out(self.log.missing)
+        if self.request.announced is not None:
+            self.request.announced({"summary": lines})
+
+    def _summary(self) -> list[str]:
+        if not self.report.view.seq:
+            return ["nothing was logged"]
         where = self.folder.export if self.folder.export.exists() else self.folder.server.folder
-        self.out(f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`")
+        missing = [self.log.missing] if self.log.missing else []
+        check = f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`"
+        return [*self.report.summary(), *missing, check]
 
     def _status(self, code: int) -> Status:
         if code != 0:

@@ -72,20 +72,17 @@ class OwnStack:
         return self._process.pid
 
     def end(self) -> str:
-        """Let it end as at Ctrl-C, and wait for that. What it said at the end: the run's summary; nothing the second
+        """Let it end as at Ctrl-C, and wait for that. The run's summary, or what else it said; nothing the second
         time."""
         if self._errors.closed:
             return ""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
         self._config.unlink(missing_ok=True)
         try:
-            self._process.wait(GRACE_S)
+            out, _ = self._process.communicate(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its own children follow it
-            self._process.wait()
-        said = self._said()
+            out, _ = self._process.communicate()
+        said = _summary(out or "") or self._said()
         self._errors.close()
         return said
 
@@ -106,6 +103,14 @@ class OwnStack:
     def _said(self) -> str:
         self._errors.seek(0)
         return self._errors.read().strip()[-2000:]
+
+
+def _summary(out: str) -> str:
+    """Of what `up --json` prints: one object where it begins, one at the end."""
+    for line in reversed(out.splitlines()):
+        with contextlib.suppress(json.JSONDecodeError):
+            return "\n".join(json.loads(line).get("summary", ()))
+    return ""
 
 
 @contextlib.contextmanager

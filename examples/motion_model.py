@@ -21,11 +21,12 @@ from oven_learner.recipes.motion.warmup import warm
 from oven_learner.teachers import TeacherConfig
 
 STEPS = int(os.environ.get("STEPS", "120"))
+WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))
 
 
 async def main() -> None:
     torch.set_num_threads(1)  # a step is too small for more to help
-    settings = MotionSettings()
+    settings = MotionSettings(warm_steps=WARM_STEPS)
     policy = warm(new_policy(settings, 0), settings, settings.habit, 0)
     strong = warm(new_policy(settings, 1), settings, (1.0, 1.0), 1)
     small = warm(new_policy(settings, 2), settings, settings.habit, 2)

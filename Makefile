@@ -23,7 +23,7 @@ up: $(STAMP)
 	@$(BIN)/oven-controller up $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -137,10 +137,10 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
 
 
 def judge_model(name: str, member: MemberSettings, known: Catalogue) -> JudgeModel:
-    """Who the member `name` asks. Raises UnknownNameError for a provider that the catalogue lacks, ConfigError where
-    there is no address."""
+    """Who the member `name` asks. Raises ConfigError for a provider that the catalogue lacks, with the nearest names,
+    and where there is no address."""
     if member.provider not in known:
-        raise UnknownNameError(f"provider (of the committee member {name!r})", member.provider, known)
+        raise ConfigError(f"committee member {name!r}: {UnknownNameError('provider', member.provider, known)}")
     entry = known[member.provider]
     if not member.base_url and not entry.base_url:
         raise ConfigError(

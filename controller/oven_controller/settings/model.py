@@ -97,18 +97,21 @@ class MemberSettings(BaseModel):
         default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
     )
     rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
-    rule: str = Field(
-        default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION"
-    )
+    rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
     base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="empty: the provider's own")
     key_env: str = Field(
         default="",
         pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
-    logprobs: bool = Field(default=False, description="ask for log-probabilities of the tokens, where the model has them")
+    logprobs: bool = Field(
+        default=False, description="ask for log-probabilities of the tokens, where the model has them"
+    )
     top_logprobs: int = Field(
-        default=5, ge=1, le=MOST_LOGPROBS, description="alternatives a token, with `logprobs`; fewer where fewer are given"
+        default=5,
+        ge=1,
+        le=MOST_LOGPROBS,
+        description="alternatives a token, with `logprobs`; fewer where fewer are given",
     )
 
     @model_validator(mode="after")

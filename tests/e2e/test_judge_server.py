@@ -15,8 +15,9 @@ import pytest
 from oven_agents.judges import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_controller.protocol.requests import Completion, ScoreRequest
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, judge_model
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import GrpoSettings
@@ -54,9 +55,9 @@ def asked(prompt: str, *texts: str) -> ScoreRequest:
     return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
 
 
-def connected(url: str) -> providers.Provider:
+def connected(url: str) -> EndpointProvider:
     settings = MemberSettings(provider="compatible", model="warm", base_url=url)
-    return providers.connect("critic", judge_model("critic", settings, catalogue()), NO_KEY)
+    return providers.connect("critic", endpoint_of("critic", settings, catalogue()), NO_KEY)
 
 
 async def test_right_answers_rank_above_wrong_ones(url: str) -> None:

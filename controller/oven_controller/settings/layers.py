@@ -22,8 +22,8 @@ ENVIRONMENT = "OVEN_SET_"
 """`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
 
 SECRETIVE = ("key_env", "base_url")
-"""Settings whose wrong values are not repeated: a key is sometimes written where its variable's name belongs, or into an
-address."""
+"""Settings whose wrong values are not repeated: a key is sometimes written where its variable's name belongs, or
+into an address."""
 
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
 KeyPath = tuple[str, ...]

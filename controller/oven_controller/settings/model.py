@@ -77,8 +77,8 @@ class MemberSettings(BaseModel):
 
     kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
         default="llm",
-        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to the "
-        "local teacher's own answer, in the learner",
+        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to "
+        "the local teacher's own answer, in the learner",
     )
     provider: str = Field(
         default="",
@@ -90,15 +90,15 @@ class MemberSettings(BaseModel):
     )
     role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
         default="critic",
-        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the domain's "
-        "own standards; style: clarity, tone and form",
+        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
+        "domain's own standards; style: clarity, tone and form",
     )
     domain: str = Field(
         default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
     )
     rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
     rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
-    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="empty: the provider's own")
+    base_url: str = Field(default="", pattern="^$|^https?://[^@?#]*$", description="empty: the provider's own")
     key_env: str = Field(
         default="",
         pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",

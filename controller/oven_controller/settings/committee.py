@@ -73,7 +73,7 @@ def _rule(name: str, rule: str) -> str:
         known = plugins.points("rewards")
         if rule not in known:
             nearest = UnknownNameError("rule", rule, known)
-            raise ConfigError(f"committee member {name!r}: {nearest} A function of yours is written FILE.py:FUNCTION")
+            raise ConfigError(f"committee member {name!r}: {nearest} (a function of yours: FILE.py:FUNCTION)")
         return rule
     file, function = place
     text = read_file(Path(file), f"the rule of the committee member {name!r}:")

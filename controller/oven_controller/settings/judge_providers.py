@@ -128,10 +128,12 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 
 def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     found = {}
+    source = layers[0].source if layers else PACKAGED
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
-            source = layers[0].source if layers else PACKAGED
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; a provider is written as `key: value` lines")
+        if "wire" not in entry:
+            raise ConfigError(f"{source}: the provider {name} is new here and needs `wire`: openai or anthropic")
         found[name] = validated(ProviderEntry, entry, f"{name}.", layers, None)
     return found
 

@@ -38,9 +38,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     policy = warm_policy(SHORT, tokenizer, 0, folder / "cache")
     policy.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--model", str(folder / "model")]
+    command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--likelihood", "--port", "0"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen([*command, "--port", "0"], env=env, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*command, "--model", str(folder / "model")], env=env, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     said = server.stdout.readline()
     assert said.startswith("judging at http://127.0.0.1:"), said

@@ -89,6 +89,7 @@ def _logprobs(choice: Choice) -> Logprobs | None:
             tuple(
                 TokenLogprob(
                     token.token,
+                    token.token.encode() if token.bytes is None else bytes(token.bytes),
                     _finite(token.logprob),
                     tuple((other.token, _finite(other.logprob)) for other in token.top_logprobs or ()),
                 )
@@ -101,7 +102,7 @@ def _logprobs(choice: Choice) -> Logprobs | None:
 
 def _finite(value: float) -> float:
     """Raises TypeError or ValueError. OpenAI writes −9999 for what it did not compute."""
-    if not math.isfinite(value) or value > 0:
+    if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)
 

@@ -26,6 +26,8 @@ class TokenLogprob:
     """One token of an answer. Log-probabilities are natural logarithms."""
 
     token: str
+    data: bytes
+    """What it stands for; a token may end within a letter."""
     logprob: float
     top: tuple[tuple[str, float], ...]
     """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
@@ -33,7 +35,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Logprobs:
-    """An answer token by token; joined they are its text."""
+    """An answer token by token; their bytes joined are its text."""
 
     tokens: tuple[TokenLogprob, ...]
 

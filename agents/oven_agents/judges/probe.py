@@ -111,7 +111,7 @@ def _marked(question: Question, mark: str) -> Question:
 
 
 def _held(text: str, ids: tuple[str, ...], mark: str) -> bool:
-    """Whether the answer was held to the schema. Raises JudgeFailure where it is no usable verdict."""
+    """Whether the answer was held to the schema. Raises JudgeFailure where there is not one verdict for each answer."""
     value: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
         value = json.loads(text)

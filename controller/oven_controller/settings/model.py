@@ -77,7 +77,7 @@ class MemberSettings(BaseModel):
 
     kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
         default="llm",
-        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to "
+        description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: nearness to "
         "the local teacher's own answer, in the learner",
     )
     provider: str = Field(

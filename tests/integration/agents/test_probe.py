@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.judge_endpoint import Endpoint
@@ -154,7 +155,7 @@ async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.Com
 
 
 async def test_doctor_asks_every_judge_and_tells_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
-    members = {
+    members: dict[str, dict[str, Any]] = {
         "critic": {"provider": "claude", "model": "m"},
         "tricks": {"provider": "openai", "model": "m@echo200", "role": "adversary"},
         "expert": {"provider": "deepseek", "model": "deepseek-reasoner", "role": "specialist", "domain": "chess"}

@@ -154,7 +154,7 @@ class Watched(Endpoint):
     seen = ""
 
     def _answer(self, user: str) -> str:
-        for process in psutil.process_iter(["cmdline"]):
+        for process in psutil.process_iter(["cmdline"]) if " member --probe" not in self.seen else ():
             self.seen += " ".join(process.info["cmdline"] or []) + "\n"
         return super()._answer(user)
 

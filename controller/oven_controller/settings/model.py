@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
 
@@ -17,6 +18,16 @@ ATTACHED = "attached"
 
 def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+"""How several members' scores become one reward; oven_learner/rewards/aggregation/rules.py has what each does."""
+
+
+def _known_rule(value: Any) -> Any:
+    if isinstance(value, str) and value not in (known := get_args(AggregationRule)):
+        raise ValueError(str(UnknownNameError("rule", value, known)))
+    return value
 
 
 class RuleSettings(Rules):
@@ -79,7 +90,20 @@ class CommitteeSettings(BaseModel):
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
     )
-    caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
+    rule: Annotated[AggregationRule, BeforeValidator(_known_rule)] = Field(
+        default="lower_quantile", description="how the members' scores become one reward (docs/judging.md)"
+    )
+    caution: float = Field(
+        default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation, where the rule is cautious"
+    )
+    reliability: bool = Field(
+        default=True, description="remote members' weights are multiplied by how far they agreed with the others so far"
+    )
+    reference: str = Field(
+        default="",
+        description="where an answer known to be right comes from, to test judges with: a rule of the committee, whose "
+        "full marks prove one right, or a column of the data set; empty: judges are tested with known-bad ones only",
+    )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
 
 

@@ -25,7 +25,7 @@ from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
 from oven_controller.protocol.permissions import score_inbox
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
@@ -74,6 +74,8 @@ class RemoteMembers:
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
+        self.health: dict[str, JudgeHealth] = {}
+        """Member → what it last said of its judge."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members` on every request, with the scores in the order of its completions.
@@ -223,17 +225,22 @@ class RemoteMembers:
                     await subscription.unsubscribe()
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        return read_reply(message.data, member, request)
+        return read_reply(message.data, member, request, self.health)
 
 
-def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
-    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text."""
+def read_reply(
+    data: bytes, member: str, request: ScoreRequest, health: dict[str, JudgeHealth] | None = None
+) -> Verdict:
+    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text.
+    What it says of its judge is entered into `health`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
         return Abstention(scores.MALFORMED)
     if reply.member != member:
         return Abstention(scores.MALFORMED)
+    if reply.health is not None and health is not None:
+        health[member] = reply.health
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS, as_text
@@ -25,6 +25,7 @@ class Remote:
     def __init__(self, **answers: Callable[[ScoreRequest], Verdict]) -> None:
         self.answers = answers
         self.asked: list[ScoreRequest] = []
+        self.health: dict[str, JudgeHealth] = {}
 
     @property
     def members(self) -> tuple[str, ...]:

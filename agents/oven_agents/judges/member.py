@@ -88,6 +88,7 @@ class Member:
             input_tokens=ledger.input_tokens,
             output_tokens=ledger.output_tokens,
             cost_usd=self._price(ledger.usages),
+            health=ledger.health,
         )
 
     def summary(self) -> str:

@@ -19,19 +19,22 @@ from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
+from oven_agents.judges.providers.provider import Provider
 from oven_agents.judges.usage import OnCall, cost_usd
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.model import CommitteeSettings, MemberSettings
 from oven_controller.telemetry import genai, tracing
 
 log = logging.getLogger("oven.member")
 
 WAITING = 512
 """Requests taken in at a time; more are dropped, and their askers' deadlines pass."""
+JUDGES = "judges"
+"""Folder of a run in which each member keeps what its judge's controls found."""
 GRACE_S = 2.0
 """For what is under way when the process is asked to end."""
 
@@ -48,32 +51,63 @@ def judge(name: Annotated[str, typer.Option(help="which of `committee.members` i
     """Answer the learner until told to end."""
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    committee = committee_settings(folder / "config.json")
+    settings = member_settings(committee, name)
     key = providers.key_of(name, settings)
     if key == providers.NO_KEY:
         log.info("no key_env is set: %s is asked without a key", settings.base_url)
     credentials = Credentials.from_environment()
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
-        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, genai.trace))
+        asyncio.run(host(name, settings, committee, folder, key, os.environ["OVEN_URL"], credentials, genai.trace))
     finally:
         tracing.shutdown()
 
 
-def member_settings(config: Path, name: str) -> MemberSettings:
-    """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no such member."""
+def committee_settings(config: Path) -> CommitteeSettings:
+    """Raises ConfigError when `config` cannot be read."""
     try:
-        members: dict[str, Any] = json.loads(config.read_text())["committee"]["members"]
+        return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
-    if name not in members:
-        raise UnknownNameError("committee member", name, members)
-    return MemberSettings.model_validate(members[name])
+
+
+def member_settings(committee: CommitteeSettings, name: str) -> MemberSettings:
+    """Raises UnknownNameError when there is no such member."""
+    if name not in committee.members:
+        raise UnknownNameError("committee member", name, committee.members)
+    return committee.members[name]
+
+
+def watched_judge(
+    name: str,
+    settings: MemberSettings,
+    committee: CommitteeSettings,
+    provider: Provider,
+    folder: Path | None = None,
+    on_call: OnCall | None = None,
+) -> Judge:
+    """A judge with all that watches it. `folder`: the run's, which keeps what its controls found; None: nothing is
+    kept."""
+    identity = f"{provider.name} {settings.model} {settings.base_url} {settings.role}"
+    store = folder / JUDGES / f"{name}.json" if folder is not None else None
+    return Judge(
+        settings.role,
+        provider,
+        Controls(identity, store),
+        on_call,
+        swapped=committee.swapped,
+        asked_again_every=committee.asked_again_every,
+        characters=committee.characters,
+    )
 
 
 async def host(
     name: str,
     settings: MemberSettings,
+    committee: CommitteeSettings,
+    folder: Path,
     key: str,
     url: str,
     credentials: Credentials | None,
@@ -85,13 +119,14 @@ async def host(
     call_at_end(stop.set)
     provider = providers.connect(name, settings, key)
     price = partial(cost_usd, provider.name, settings.base_url, settings.model)
-    member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)
+    judge = watched_judge(name, settings, committee, provider, folder, on_call)
+    member = Member(name, judge, price)
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
             log.info("%s judges as %s with %s", name, settings.role, settings.model)
             await serve(member, bus, stop)
     finally:
-        await provider.close()
+        await judge.close()
         log.info("%s", member.summary())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from oven_agents.judges.providers.provider import Question
-from oven_agents.judges.sanitize import capped, data_block, shown, visible
+from oven_agents.judges.sanitize import capped, data_block, visible
 from oven_agents.judges.verdict import SCHEMA
 
 Role = Literal["critic", "adversary"]
@@ -56,13 +56,13 @@ _TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
 def question(role: Role, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "") -> Question:
     """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
 
-    `candidates`: id → text as `sanitize.shown` made it, in the order to show. `complaint`: what was wrong with an
-    earlier answer to the same question.
+    `prompt`, and `candidates`, id → text in the order to show, are as `sanitize.shown` made them. `complaint`: what was
+    wrong with an earlier answer to the same question.
     """
     system = _OPENING[role] + "\n" + _RULES
     if policy.strip():
-        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS, 0)
-    data = {"task": shown(prompt), "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
+        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS)
+    data = {"task": prompt, "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
     user = data_block(data)
     if complaint:
         user += f"\n\nAn earlier answer of yours to this could not be used: {complaint}. Keep to the rules."

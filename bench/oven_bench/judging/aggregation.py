@@ -61,7 +61,8 @@ def bench(
     found = measure(groups, seed)
     holds = kept(found)
     if as_json:
-        print_object({"groups": groups, "seed": seed, "rules": found, "default": DEFAULT_RULE, "holds": holds}, True)
+        about = {"groups": groups, "seed": seed, "default": DEFAULT_RULE, "holds": holds}
+        print_object(about | {"rules": found}, True)
     else:
         rows = [[rule, *(_cell(figures) for figures in of.values())] for rule, of in found.items()]
         print_table({"groups": groups, "default": DEFAULT_RULE, "holds": holds}, ["rule", *ADVERSARIES], rows)
@@ -80,5 +81,5 @@ BENCH = Bench(
     bench,
     "the committee's rules of aggregation against fooled, hostile, inverted, flat, random and colluding judges",
     "--json",
-    "A cell is the share of groups lost, or the correlation with the truth: without memory, and below it with\nreliability learnt.",
+    "A cell is the share of groups lost, or the correlation with the truth; below it, with reliability learnt.",
 )

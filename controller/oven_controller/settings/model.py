@@ -104,6 +104,18 @@ class CommitteeSettings(BaseModel):
         description="where an answer known to be right comes from, to test judges with: a rule of the committee, whose "
         "full marks prove one right, or a column of the data set; empty: judges are tested with known-bad ones only",
     )
+    characters: int = Field(
+        default=8000,
+        ge=200,
+        le=1_000_000,
+        description="characters of a prompt or completion that a judge is shown; of a longer one the two ends",
+    )
+    swapped: float = Field(
+        default=0.05, ge=0, le=1, description="share of groups that a judge is asked for again in reverse order"
+    )
+    asked_again_every: int = Field(
+        default=160, ge=0, description="groups until a judge is asked again for 16 old ones; 0: never"
+    )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
 
 

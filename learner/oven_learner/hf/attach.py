@@ -25,7 +25,6 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers
 
-
 COMMITTEE = "committee"
 """What a checkpoint keeps of the committee stands under this name."""
 

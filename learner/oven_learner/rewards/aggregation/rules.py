@@ -1,8 +1,8 @@
 """Rules that make one number of the standard scores that several judges gave one completion. Pure.
 
 Each takes (standard score, share) of every judge that sees a difference, the shares summing to 1, and is monotone in
-each score: a completion that no judge puts below another one has no lower number. With one judge, or judges of one mind,
-each gives their score.
+each score: a completion that no judge puts below another one has no lower number. With one judge, or judges of one
+mind, each gives their score.
 
 Ensembles mitigate over-optimisation and do not end it, since judges err together (Eisenstein et al. 2023,
 arXiv 2312.09244): where all are fooled no rule helps. `oven-controller bench aggregation` measures them all.
@@ -23,11 +23,11 @@ Rule: TypeAlias = Callable[[Sequence[Scored], float], float]
 
 LEVEL: Final = 0.4
 """The quantile that `lower_quantile` rests on: the lower one of two judges, the middle one of three, the second-lowest
-of four and of five. So the praise of two fooled judges of four does not reach it, and neither does one hostile score."""
+of four and of five. So neither the praise of two fooled judges of four reaches it, nor one hostile score."""
 WITHIN: Final = 0.4
 """Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward correlates
-with the truth by .914 in clean groups, at .4 by .920; at 1 by .929, but then two fooled judges of four gain a bad answer
-23 % of the time instead of 17 %."""
+with the truth by .914 in clean groups, at .4 by .920; at 1 by .929, but then two fooled judges of four lift a bad
+answer 23 % of the time instead of 17 %."""
 TRIMMED: Final = 0.25
 """The share of the weight that `trimmed` leaves out at either end: the highest and the lowest of four."""
 ROUNDING: Final = 1e-9

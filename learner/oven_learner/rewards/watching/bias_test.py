@@ -47,6 +47,7 @@ class BiasTest:
 
     @property
     def alarm(self) -> bool:
+        """Whether the bias is sure, and large enough to matter."""
         mean = self.mean
         return mean is not None and abs(mean) >= self._smallest and self._evidence() >= -math.log(ALPHA)
 

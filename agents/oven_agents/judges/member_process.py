@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +15,14 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from oven_agents.judges import providers
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.usage import OnCall, cost_usd
+from oven_agents.judges.seat import Seat
+from oven_agents.judges.usage import OnCall
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.messages import Message
 from oven_controller.security.credentials import Credentials
 from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry import genai, tracing
@@ -83,26 +82,32 @@ async def host(
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    provider = providers.connect(name, settings, key)
-    price = partial(cost_usd, provider.name, settings.base_url, settings.model)
-    member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)
+    seat = Seat(name, settings, key, on_call)
+    member = Member(name, seat)
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
             log.info("%s judges as %s with %s", name, settings.role, settings.model)
             await serve(member, bus, stop)
     finally:
-        await provider.close()
+        await seat.close()
         log.info("%s", member.summary())
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
-    """Answer on `oven.reward.<member>` until `stop`. The client subscribes again by itself after a reconnect."""
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. The client subscribes again by itself
+    after a reconnect."""
     tasks: set[asyncio.Task[None]] = set()
+    probed = names.probe(member.name)
 
     async def respond(message: Msg) -> None:
-        reply = await member.answer(message.data, tracing.carried(message.headers))
+        reply: Message | None
+        if message.subject == probed:
+            reply = await member.probe(message.data)
+        else:
+            reply = await member.answer(message.data, tracing.carried(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
-            await bus.publish(message.reply, reply.wire())
+            if reply is not None:
+                await bus.publish(message.reply, reply.wire())
 
     async def hear(message: Msg) -> None:
         # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
@@ -116,11 +121,12 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    subscription = await bus.client.subscribe(names.reward(member.name), cb=hear)
+    subscriptions = [await bus.client.subscribe(on, cb=hear) for on in (probed, names.reward(member.name))]
     await bus.flush()
     await stop.wait()
     with contextlib.suppress(NatsError, OSError):
-        await subscription.unsubscribe()
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
     if tasks:
         _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
         await end(*late)

@@ -24,6 +24,10 @@ class Usage:
     cached_tokens: int = 0
 
 
+Price: TypeAlias = Callable[[Sequence[Usage | None]], float | None]
+"""US dollars for answers; None where they cannot be priced."""
+
+
 @dataclass
 class Ledger:
     """`faults` counts each attempt that failed, also where a later one succeeded."""
@@ -34,6 +38,8 @@ class Ledger:
     faults: Counter[Kind] = field(default_factory=Counter)
     usages: list[Usage | None] = field(default_factory=list)
     """One entry an answer; None where it did not say."""
+    price: Price | None = None
+    """Of the model that was asked; None before one was."""
     last: Kind | None = None
     """How the newest attempt failed; None while it is under way, or went well."""
 
@@ -52,6 +58,11 @@ class Ledger:
     @property
     def output_tokens(self) -> int:
         return sum(usage.output_tokens for usage in self.usages if usage is not None)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None where it is not known, or nothing was asked."""
+        return self.price(self.usages) if self.price is not None else None
 
 
 _open: ContextVar[Ledger | None] = ContextVar("ledger", default=None)

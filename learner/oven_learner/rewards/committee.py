@@ -8,16 +8,20 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_models import OFF, JudgeModel
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
+from oven_learner.rewards.judge_knobs import announce_judges
+from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
@@ -40,8 +44,15 @@ class Asker(Protocol):
     def deadline_s(self) -> float:
         """How long an answer may take."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
-        """Member → its verdict on each request, in their order."""
+    @property
+    def judges(self) -> Mapping[str, JudgeModel]:
+        """Member → the model that it was configured with, where that is known."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        """Member → its verdict on each request, in their order, by the model that is named."""
+
+    def probe(self, member: str, model: JudgeModel) -> Future[str]:
+        """Begin to ask another model a question: empty if it gave a verdict, else why not."""
 
     def close(self) -> None:
         """Nothing more will be asked."""
@@ -112,6 +123,8 @@ class Committee:
         self._untold = remote is not None  # whether it is still to be said that judges are told nothing
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
+        self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
+        """Which model judges as each remote member."""
         self.members = (*self.rules, *remotes)
         for name in self.members:
             names.checked("member", name)
@@ -123,7 +136,7 @@ class Committee:
             raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are not members; members: {known}")
         self._weights: dict[str, float] = {}
         self.set_weights({name: given.get(name, 1.0) for name in self.members})
-        voting = sum(weight > 0 for weight in self._weights.values())
+        voting = len(self._voting())
         if quorum is not None and quorum > voting:
             raise ConfigError(
                 f"a quorum of {quorum} with {voting} members that have weight is never reached; "
@@ -153,18 +166,47 @@ class Committee:
                 f"committee weights {dict(weights)}: give {', '.join(self.members) or 'at least one member'} each a "
                 "finite weight >= 0, of a positive sum"
             )
+        if not any(weight > 0 and not self.judges.muted(name) for name, weight in weights.items()):
+            raise ConfigError(f"only members that are muted would have weight in {dict(weights)}; unmute one first")
         self._weights = {name: weights[name] / total for name in self.members}
 
     @property
     def quorum(self) -> int:
-        """How many members with weight must score a group, as the weights are now."""
-        voting = sum(weight > 0 for weight in self._weights.values())
-        return min(2 if self._quorum is None else self._quorum, voting)
+        """How many members with weight must score a group, as the weights are now and as many as are not muted."""
+        return min(2 if self._quorum is None else self._quorum, len(self._voting()))
+
+    def choose_judge(self, member: str, identity: str) -> None:
+        """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
+        ConfigError for a model that is no choice, or where too few would be left."""
+        if identity == OFF:
+            left = [name for name in self._voting() if name != member]
+            if not left:
+                raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+            if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
+                raise ConfigError(
+                    f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no "
+                    "group would ever be scored; swap its model instead, or start with a lower quorum"
+                )
+        self.judges.choose(member, identity)
+
+    def probe_judge(self, member: str, model: JudgeModel) -> Future[str]:
+        """Begin to ask a model that is to be offered. Raises UnknownNameError."""
+        self.judges.active(member)
+        assert self.remote is not None  # it has the member
+        return self.remote.probe(member, model)
+
+    def offer_judge(self, member: str, model: JudgeModel) -> tuple[str, tuple[str, ...]]:
+        """Make a model a choice of the member's: its identity, and all choices now. Raises UnknownNameError."""
+        return self.judges.offer(member, model), self.judges.choices(member)
+
+    def _voting(self) -> list[str]:
+        return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
     def announce(self, actuators: Actuators) -> None:
-        """`reward.weights`, where there is something to weigh."""
+        """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
         if len(self.members) >= 2:
             actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
+        announce_judges(actuators, self.judges, self.choose_judge)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -230,11 +272,11 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
-        weighty = [name for name in self.remote.members if self._weights[name] > 0] if self.remote else []
+        weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, weighty)
+            answers = self.remote.ask(requests, self.judges.named(weighty))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.model_description import ModelDescription
@@ -31,7 +32,13 @@ def convene(
     settings = there.committee
     remote = None
     if settings.members:
-        remote = RemoteMembers(tuple(settings.members), there.url, there.credentials, deadline_s=settings.deadline_s)
+        remote = RemoteMembers(
+            tuple(settings.members),
+            there.url,
+            there.credentials,
+            deadline_s=settings.deadline_s,
+            judges={name: judge_of(member) for name, member in settings.members.items()},
+        )
     return Committee(
         rules,
         remote=remote,

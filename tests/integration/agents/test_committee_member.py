@@ -219,7 +219,7 @@ async def serving(
     url = endpoint.openai_url if api == "openai" else endpoint.url
     settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
     provider = providers.connect(name, settings, KEY)
-    member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
+    member = Member(name, Judge("critic", provider, Controls()))
     stop = asyncio.Event()
     async with connection(server, credentials or name) as bus:
         task = asyncio.create_task(serve(member, bus, stop))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
 
 import pytest
 from tests.support.judge_endpoint import Endpoint
@@ -15,7 +14,6 @@ from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
-from oven_agents.judges.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings
@@ -40,7 +38,7 @@ class Asked:
         self.provider = connect("critic", self.settings, KEY)
         self.calls: list[CallRecord] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
-        self.member = Member("critic", judge, partial(cost_usd, api, url, self.settings.model))
+        self.member = Member("critic", judge)
 
     async def __aenter__(self) -> Asked:
         return self
@@ -229,7 +227,7 @@ async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
 
 async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
     async with Asked(endpoint, "openai", "hangx9") as asked:
-        member = Member("critic", asked.member.judge, lambda _: None, concurrent=1)
+        member = Member("critic", asked.member.judges, concurrent=1)
         first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
         while not endpoint.served["hang"]:
             await asyncio.sleep(0.01)

@@ -202,9 +202,7 @@ async def test_a_listener_that_raises_changes_nothing() -> None:
 async def test_a_request_that_cannot_be_read_is_answered_with_why(body: bytes | str) -> None:
     asked = group("4", "5")
     twice = asked.model_copy(update={"completions": (asked.completions[0],) * 2}).wire()
-    reply = await Member("critic", Judge("critic", Scripted(len)), lambda _: None).answer(
-        twice if isinstance(body, str) else body
-    )
+    reply = await Member("critic", Judge("critic", Scripted(len))).answer(twice if isinstance(body, str) else body)
     assert (reply.scores, reply.failure) == (None, "malformed_request")
 
 
@@ -212,7 +210,7 @@ async def test_a_fault_of_our_own_is_an_abstention_that_quotes_nothing() -> None
     def broken(text: str) -> int:
         raise RuntimeError(f"cannot score {text}")
 
-    reply = await Member("critic", Judge("critic", Scripted(broken)), lambda _: None).answer(group("secret").wire())
+    reply = await Member("critic", Judge("critic", Scripted(broken))).answer(group("secret").wire())
     assert (reply.scores, reply.failure, reply.detail) == (None, "internal", "RuntimeError")
 
 

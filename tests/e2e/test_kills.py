@@ -50,6 +50,11 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         )
         folder = RunFolder(oven.home / "runs" / "kills")
         said = await asyncio.to_thread(oven.until, up, "step   20/")
+        to = ("judge", "swap", "critic", "--provider", "openai", "--base-url", endpoint.openai_url, "--json")
+        found = [
+            await asyncio.to_thread(oven, *to, "--model", model, "--key-env", key, "--run", "kills")
+            for model, key in (("m@401x9", "JUDGE_KEY"), ("second", "NOT_THERE"), ("second", "JUDGE_KEY"))
+        ]
         for name in KILLED:
             await asyncio.to_thread(_kill, folder, name)
             said += await asyncio.to_thread(oven.until, up, f"{name} is back after")

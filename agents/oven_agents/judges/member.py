@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -26,20 +27,24 @@ EVERY = 2000
 """Groups between two lines of counts in the log."""
 
 
-class Judges(Protocol):
-    """What a member asks (`Seat`)."""
+class Scores(Protocol):
+    """What a member asks: a Judge, or the `Seat` of several."""
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1. Raises JudgeFailure."""
 
-    async def probe(self, model: JudgeModel, seconds: float, ledger: Ledger) -> str:
-        """What another model lacks, in words. Raises JudgeFailure where it gives no verdict."""
+
+Probe = Callable[[JudgeModel, float, Ledger], Awaitable[str]]
+"""Asks another model within seconds: what it lacks, in words. Raises JudgeFailure where it gives no verdict."""
 
 
 class Member:
-    def __init__(self, name: str, judges: Judges, concurrent: int = CONCURRENT) -> None:
+    """`probe` None: its model cannot be swapped."""
+
+    def __init__(self, name: str, judge: Scores, probe: Probe | None = None, concurrent: int = CONCURRENT) -> None:
         self.name = name
-        self.judges = judges
+        self.judge = judge
+        self._probe = probe
         self.groups = 0
         self.abstained: Counter[Kind] = Counter()
         """Groups without scores, by what was in the way last."""
@@ -71,8 +76,10 @@ class Member:
             return None
         identity, ledger = request.judge.identity, Ledger()
         try:
+            if self._probe is None:
+                raise JudgeFailure("not_configured", f"{self.name} cannot judge with another model")
             with opened(ledger):
-                lacks = await self.judges.probe(request.judge, _seconds(request.deadline_s), ledger)
+                lacks = await self._probe(request.judge, _seconds(request.deadline_s), ledger)
         except JudgeFailure as failure:
             log.warning("%s was probed: %s", identity, failure)
             return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
@@ -88,7 +95,7 @@ class Member:
             async with asyncio.timeout(seconds), self._free:
                 asked = True
                 with opened(ledger):
-                    return await self.judges.score(request, ledger)
+                    return await self.judge.score(request, ledger)
         except TimeoutError:
             if not asked:
                 raise JudgeFailure("busy", f"no turn within {seconds:.3g} s") from None

@@ -83,7 +83,7 @@ async def host(
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
     seat = Seat(name, settings, key, on_call)
-    member = Member(name, seat)
+    member = Member(name, seat, seat.probe)
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
             log.info("%s judges as %s with %s", name, settings.role, settings.model)

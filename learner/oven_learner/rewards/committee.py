@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from oven_controller.errors import ConfigError
+from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
 from oven_controller.protocol.judge_models import OFF, JudgeModel
 from oven_controller.protocol.messages import MetricSpec
@@ -306,6 +307,7 @@ class Committee:
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}
         kinds: Counter[str] = Counter()
+        of_judges: dict[str, Counter[str]] = {}
         for member in self.members:
             given = [of_group[member] for of_group in verdicts if member in of_group]
             scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
@@ -314,11 +316,15 @@ class Committee:
             failed = Counter(verdict.kind for verdict in given if isinstance(verdict, Abstention))
             self._tell(member, failed, len(given))
             kinds += failed
+            if member in self.judges.members:
+                of_judges[member] = failed
         metrics["committee/abstentions"] = float(kinds.total())
         own = [kind for kind in sorted(kinds) if kind not in KINDS]
         for kind in own[OWN_KINDS:]:
             kinds["other"] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
+        for member, failed in of_judges.items():  # only what there was: a metric for each kind would be many
+            metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
         return metrics, kinds
 
     def _tell(self, member: str, failed: Counter[str], groups: int) -> None:

@@ -227,7 +227,7 @@ async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
 
 async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
     async with Asked(endpoint, "openai", "hangx9") as asked:
-        member = Member("critic", asked.member.judges, concurrent=1)
+        member = Member("critic", asked.member.judge, concurrent=1)
         first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
         while not endpoint.served["hang"]:
             await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from oven_agents.judges.failures import JudgeFailure, Kind
 from oven_agents.judges.usage import Ledger, opened
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
 log = logging.getLogger("oven.member")
@@ -34,7 +34,7 @@ class Scores(Protocol):
         """id → 0..1. Raises JudgeFailure."""
 
 
-Probe = Callable[[JudgeModel, float, Ledger], Awaitable[str]]
+Probe = Callable[[JudgeSpec, float, Ledger], Awaitable[str]]
 """Asks another model within seconds: what it lacks, in words. Raises JudgeFailure where it gives no verdict."""
 
 

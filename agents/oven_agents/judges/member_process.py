@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,16 +15,18 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_agents.judges import providers
+from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
 from oven_agents.judges.seat import Seat
-from oven_agents.judges.usage import OnCall
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Message
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.judge_providers import NO_KEY, catalogue
+from oven_controller.settings.judges import with_judge
 from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry import genai, tracing
 
@@ -47,46 +50,45 @@ def judge(name: Annotated[str, typer.Option(help="which of `committee.members` i
     """Answer the learner until told to end."""
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
-    key = providers.key_of(name, settings)
-    if key == providers.NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", settings.base_url)
+    config = Path(os.environ["OVEN_RUN_DIR"]) / "config.json"
+    configured = configured_member(config, name)
+    if configured.key == NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
+    seat = Seat(configured, partial(configured_member, config, name), genai.trace)
     try:
-        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, genai.trace))
+        asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials))
     finally:
         tracing.shutdown()
 
 
-def member_settings(config: Path, name: str) -> MemberSettings:
-    """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no such member."""
+def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
+    """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
+    `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
     try:
-        members: dict[str, Any] = json.loads(config.read_text())["committee"]["members"]
+        committee: dict[str, Any] = json.loads(config.read_text())["committee"]
+        members = committee["members"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
     if name not in members:
         raise UnknownNameError("committee member", name, members)
-    return MemberSettings.model_validate(members[name])
+    member = MemberSettings.model_validate(members[name])
+    if spec is not None:
+        member = with_judge(member, spec)
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.get("providers", "")))
 
 
-async def host(
-    name: str,
-    settings: MemberSettings,
-    key: str,
-    url: str,
-    credentials: Credentials | None,
-    on_call: OnCall | None = None,
-) -> None:
+async def host(configured: ConfiguredJudge, seat: Seat, url: str, credentials: Credentials | None) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    seat = Seat(name, settings, key, on_call)
+    name = configured.name
     member = Member(name, seat, seat.probe)
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
-            log.info("%s judges as %s with %s", name, settings.role, settings.model)
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:
         await seat.close()

@@ -33,7 +33,7 @@ KeyEnv = Annotated[
     ),
 ]
 Logprobs = Annotated[bool, typer.Option("--logprobs", help="Ask for its tokens' log-probabilities.")]
-TopLogprobs = Annotated[int, typer.Option(min=0, max=20, help="Alternatives per token, up to 20.")]
+TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
 
 
 @app.command("list")
@@ -49,7 +49,7 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     from oven_controller.terminal_text import say
 
     folder = Home().find(run)
-    roles = {name: member.role for name, member in _settings(folder).members.items()}
+    roles = {name: member.role for name, member in _settings(folder).judges.items()}
     lines = _view(folder).lines(roles)
     if as_json:
         print(json.dumps({"run": folder.run, "members": fields(lines)}))
@@ -69,7 +69,7 @@ def swap(
     base_url: BaseUrl = "",
     key_env: KeyEnv = "",
     logprobs: Logprobs = False,
-    top_logprobs: TopLogprobs = 0,
+    top_logprobs: TopLogprobs = 5,
     run: LiveRunOption = None,
     reason: Reason = "",
     as_json: Json = False,
@@ -77,7 +77,7 @@ def swap(
     """Have another model judge as this member, from the next step on. It is asked a question first; if it gives no
     verdict, the one before stays. The member's name, role, weight and metrics stay; its controls start anew.
 
-    Example: oven-controller judge swap critic --provider anthropic --model claude-haiku-4-5
+    Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
     import asyncio
     import json
@@ -85,10 +85,10 @@ def swap(
     from pydantic import ValidationError
 
     from oven_controller.errors import ConfigError, UnknownNameError
-    from oven_controller.protocol.judge_models import JudgeModel
+    from oven_controller.protocol.judge_spec import JudgeSpec
     from oven_controller.runs.folder import Home
     from oven_controller.runs.judge_commands import swapped
-    from oven_controller.settings.judges import first_problem, with_judge
+    from oven_controller.settings.judges import check_judge, first_problem
     from oven_controller.terminal_text import say
 
     folder = Home().find(run, running=True)
@@ -96,7 +96,7 @@ def swap(
     if name not in known:
         raise UnknownNameError("committee member", name, known)
     try:
-        judge = JudgeModel(
+        judge = JudgeSpec(
             provider=provider,
             model=model,
             base_url=base_url,
@@ -106,8 +106,7 @@ def swap(
         )
     except ValidationError as error:
         raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
-    if name in settings.members:
-        with_judge(settings.members[name], judge)  # what cannot be asked is not sent
+    check_judge(settings, name, judge)  # what cannot be asked is not sent
     found = asyncio.run(swapped(folder, name, judge, settings.deadline_s, reason))
     say(json.dumps(found.fields()) if as_json else found.line())
     if found.code:
@@ -126,7 +125,7 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     import uuid
 
     from oven_controller.errors import UnknownNameError
-    from oven_controller.protocol.judge_models import OFF, actuator_of
+    from oven_controller.protocol.judge_spec import OFF, actuator_of
     from oven_controller.protocol.operator_messages import OperatorCommand
     from oven_controller.runs.folder import Home
     from oven_controller.runs.operator_client import carried_out

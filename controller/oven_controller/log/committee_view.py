@@ -8,7 +8,7 @@ from typing import Any
 
 from oven_controller.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.judge_models import OFF, actuator_of, member_of
+from oven_controller.protocol.judge_spec import OFF, actuator_of, member_of
 from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"

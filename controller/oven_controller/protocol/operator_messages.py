@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import LogMessage, Value
 from oven_controller.protocol.rules import Autonomy
 
@@ -33,7 +33,7 @@ class OperatorCommand(LogMessage):
         default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
     )
     autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
-    judge: JudgeModel | None = Field(
+    judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=lambda judge: judge is None,
         description="offer: the model that is to become a choice of `committee.<member>`, once it has answered",

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Confidence, Message, Real
 
 
@@ -65,8 +65,9 @@ class ScoreRequest(Message):
     prompt: str
     completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
     policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
+    domain: str = Field(default="", description="the field that its tasks are from, for a specialist")
     deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
-    judge: JudgeModel | None = Field(
+    judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=_is_default,
         description="the model that has to score; absent: the one that the member was configured with",
@@ -103,7 +104,7 @@ class ProbeRequest(Message):
     The member asks it one small question; what judges now goes on."""
 
     type: Literal["ProbeRequest"] = "ProbeRequest"
-    judge: JudgeModel
+    judge: JudgeSpec
     deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
 
 

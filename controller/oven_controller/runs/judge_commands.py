@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.protocol.judge_models import JudgeModel, actuator_of
+from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.operator_messages import OFFER, OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.operator_client import Result, carried_out
@@ -44,7 +44,7 @@ class Swapped:
         return {"code": self.code, "offered": self.offered.fields(), "chosen": chosen}
 
 
-async def swapped(folder: RunFolder, member: str, model: JudgeModel, deadline_s: float, reason: str = "") -> Swapped:
+async def swapped(folder: RunFolder, member: str, model: JudgeSpec, deadline_s: float, reason: str = "") -> Swapped:
     """Offer the model to the member, and choose it if it answered within `deadline_s`. Raises BusError where a command
     does not get into the log."""
     name = actuator_of(member)

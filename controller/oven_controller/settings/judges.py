@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_models import JudgeModel
-from oven_controller.settings.model import MemberSettings
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.settings.judge_providers import catalogue, judge_model
+from oven_controller.settings.model import CommitteeSettings, MemberSettings
 
-PROVIDERS: Final = ("openai", "anthropic")
 
-
-def judge_of(settings: MemberSettings) -> JudgeModel:
+def judge_of(settings: MemberSettings) -> JudgeSpec:
     """The model that a member was configured with."""
-    return JudgeModel(provider=settings.api, model=settings.model, base_url=settings.base_url, key_env=settings.key_env)
+    return JudgeSpec.model_validate(settings.model_dump(include={*JudgeSpec.model_fields}))
 
 
-def with_judge(settings: MemberSettings, judge: JudgeModel) -> MemberSettings:
-    """The member with another model; its role stays. Raises UnknownNameError for a provider that there is none of, and
-    ConfigError for what does not fit together."""
-    if judge.provider not in PROVIDERS:
-        raise UnknownNameError("provider", judge.provider, PROVIDERS)
-    said = judge.model_dump(include={"model", "base_url", "key_env"}) | {"api": judge.provider}
+def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
+    """The member with another model; its role, domain and rubric stay. Raises ConfigError for what does not fit
+    together."""
     try:
-        return MemberSettings.model_validate(settings.model_dump() | said)
+        return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
         raise ConfigError(f"the judge {judge.identity} cannot be asked: {first_problem(error)}") from None
+
+
+def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:
+    """What can be said without its process: raises ConfigError for a provider that the run's catalogue lacks, and for
+    one without an address."""
+    settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
+    judge_model(member, with_judge(settings, judge), catalogue(committee.providers))
 
 
 def first_problem(error: ValidationError) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_models import JudgeModel, actuator_of
+from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.operator_messages import OFFER
-from oven_controller.settings.judges import first_problem, with_judge
+from oven_controller.settings.judges import first_problem
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking.operator_commands import CommandRefusedError
 from oven_learner.rewards import Committee
@@ -21,10 +21,10 @@ Command = Callable[..., Receipt | None]
 """Has an operator's command carried out; raises CommandRefusedError."""
 
 
-def model_of(provider: str, model: str, **options: Any) -> JudgeModel:
+def model_of(provider: str, model: str, **options: Any) -> JudgeSpec:
     """Raises ConfigError for what cannot be asked."""
     try:
-        return JudgeModel(provider=provider, model=model, **options)
+        return JudgeSpec(provider=provider, model=model, **options)
     except ValidationError as error:
         raise ConfigError(f"the judge {provider}/{model} cannot be asked: {first_problem(error)}") from None
 
@@ -44,13 +44,7 @@ def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None
     return found[0]
 
 
-def check(members: Mapping[str, MemberSettings], names: Sequence[str], model: JudgeModel) -> None:
-    """Raises UnknownNameError or ConfigError where the model cannot be asked at all."""
-    for name in names:
-        with_judge(members[name], model)
-
-
-def begun_with(committee: Committee, names: Sequence[str], model: JudgeModel) -> None:
+def begun_with(committee: Committee, names: Sequence[str], model: JudgeSpec) -> None:
     """Before training: probe the model in each member's process, and begin with it. All or none. Raises
     CommandRefusedError with the reason."""
     probes = {name: committee.probe_judge(name, model) for name in names}
@@ -62,10 +56,10 @@ def begun_with(committee: Committee, names: Sequence[str], model: JudgeModel) ->
         if refused:
             raise CommandRefusedError(f"{name} keeps {committee.judges.active(name)}: {refused}")
     for name in names:
-        committee.choose_judge(name, committee.offer_judge(name, model)[0])
+        committee.choose_judge(name, committee.judges.offer(name, model))
 
 
-def swapped(command: Command, names: Sequence[str], model: JudgeModel, deadline_s: float) -> dict[str, Receipt]:
+def swapped(command: Command, names: Sequence[str], model: JudgeSpec, deadline_s: float) -> dict[str, Receipt]:
     """While training: offer the model to each member, and only where all took it, choose it. The receipts of the
     choices. Raises CommandRefusedError with the reason."""
     for name in names:

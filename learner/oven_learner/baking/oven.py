@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Receipt
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.judges import check_judge
+from oven_controller.settings.model import CommitteeSettings
 from oven_learner.baking import judge_swaps, operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
@@ -65,7 +66,7 @@ class Oven:
         place: own_stack.Place,
         stack: own_stack.OwnStack | None,
         committee: Committee,
-        members: Mapping[str, MemberSettings],
+        settings: CommitteeSettings,
         verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
@@ -75,7 +76,7 @@ class Oven:
         self._training = training
         self.summary = ""
         """What its own stack said at the end."""
-        self._stack, self._members = stack, dict(members)
+        self._stack, self._settings = stack, settings
         self.began = threading.Event()
         """Set when training is announced: from here on swaps are commands."""
         self._asked = False
@@ -130,22 +131,22 @@ class Oven:
         base_url: str = "",
         key_env: str = "",
         logprobs: bool = False,
-        top_logprobs: int = 0,
+        top_logprobs: int = 5,
         name: str | None = None,
     ) -> Receipt | None:
         """Have another model judge in this role from the next step on; `name` says which member where several do. It
         is asked a question first, in the member's process, which must have the key: where it gives no verdict the one
         before stays, and CommandRefusedError says why. Weight, role and metrics stay. Raises UnknownNameError, and
         ConfigError for what cannot be asked at all."""
-        names = [judge_swaps.member_in(self._members, role, name)]
+        names = [judge_swaps.member_in(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
         return self._swap(names, judge_swaps.model_of(provider, model, **options)).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
         """The same of every remote member, all or none, with the options of `swap_agent`: a receipt each."""
-        if not self._members:
+        if not self._settings.judges:
             raise ConfigError("the committee has no remote members: give bake() members=")
-        return self._swap([*self._members], judge_swaps.model_of(provider, model, **options))
+        return self._swap([*self._settings.judges], judge_swaps.model_of(provider, model, **options))
 
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher, and have it as a choice from the next step on, without choosing it. This thread loads
@@ -200,8 +201,9 @@ class Oven:
         if self._cancelled and self._training.client is not None:
             self._training.client.request_stop("cancelled by the script")
 
-    def _swap(self, names: list[str], model: JudgeModel) -> dict[str, Receipt]:
-        judge_swaps.check(self._members, names, model)
+    def _swap(self, names: list[str], model: JudgeSpec) -> dict[str, Receipt]:
+        for name in names:
+            check_judge(self._settings, name, model)
         if not self._asked:
             judge_swaps.begun_with(self.committee, names, model)
             return {}

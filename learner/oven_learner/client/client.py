@@ -31,7 +31,7 @@ from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import WITH_BEST, BestWeights
 from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
-from oven_learner.client.judge_offers import Judged, JudgeOffers
+from oven_learner.client.judge_offers import JudgeOffers
 from oven_learner.client.run_actions import RunActions
 from oven_learner.client.run_start import (
     check_rules,
@@ -85,7 +85,6 @@ class OvenClient:
         unmeasured: Mapping[str, str] | None = None,
         trials: Branchable | None = None,
         best: BestWeights | None = None,
-        committee: Judged | None = None,
     ) -> None:
         """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
         counts the steps that rollbacks threw away, too. `keys`: who signs → public key; nothing: the run is not signed,
@@ -96,7 +95,7 @@ class OvenClient:
         metric → why it is not among `metrics`.
         `trials`: the training as a trial takes it back and plays it again; without it none are made. `best`: what the
         run may end with in the place of its last weights, which adds `run.best`; who gives it calls `evaluated` and
-        `finish`. `committee`: whose judges operators may swap."""
+        `finish`."""
         self.actuators = actuators
         self.tick = 0
         self.step = 0
@@ -133,7 +132,7 @@ class OvenClient:
         )
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._announcements = Announcements(actuators, self._ranks)
-        offers = JudgeOffers(actuators, committee)
+        offers = JudgeOffers(actuators)
         self._inbox = Inbox(
             link, self._ranks, lockstep=lockstep, asked=self._announcements.asked, offered=offers.through
         )
@@ -143,7 +142,6 @@ class OvenClient:
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
         self._trials = Trials(self, trials, actuators, snapshots, self._ranks, self._settled)
         self._commands = Commands(self, offers, self.publish_receipt, leader=self._ranks.leader)
-        self._committee = committee
         self._closed = self._finished = False
         self._best = best
         self._final: dict[str, float] = {}  # of the best weights, where they were put back
@@ -162,7 +160,7 @@ class OvenClient:
         if past.training not in ("", self._training):
             self._adopted.another_until = past.tick
         resume_bounds(past.announced.get(self._training, {}), self.actuators)
-        resume_judges(past.offers.get(self._training, {}), self.actuators, self._committee)
+        resume_judges(past.offers.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
         self._send(

@@ -6,25 +6,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 from oven_controller.errors import reason
-from oven_controller.protocol.judge_models import JudgeModel, actuator_of, member_of
+from oven_controller.protocol.judge_spec import member_of
 from oven_controller.protocol.operator_messages import OFFER, OperatorCommand
 from oven_learner.actuators import Actuators, Applied
 
 log = logging.getLogger("oven.learner")
-
-
-class Judged(Protocol):
-    """The committee of a training, as far as an offer needs it."""
-
-    def probe_judge(self, member: str, model: JudgeModel) -> Future[str]:
-        """Begin to ask the model a question. What became of it: empty if it answered, else why not. Raises OvenError
-        for a member that there is none of."""
-
-    def offer_judge(self, member: str, model: JudgeModel) -> tuple[str, tuple[str, ...]]:
-        """Make it a choice: its identity, and all choices of the member now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +26,9 @@ class Offered:
 class JudgeOffers:
     """One client's. Rank 0 alone probes; `take` is called on every rank at the same steps."""
 
-    def __init__(self, actuators: Actuators, committee: Judged | None) -> None:
-        self._actuators, self._committee = actuators, committee
-        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → under way
+    def __init__(self, actuators: Actuators) -> None:
+        self._actuators = actuators
+        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # actuator → under way
         self._through: list[Offered] = []
         self._owed: list[tuple[OperatorCommand, Applied]] = []
 
@@ -52,9 +40,9 @@ class JudgeOffers:
 
     def through(self) -> tuple[Offered, ...]:
         """Offers whose probe is over, each once."""
-        for member, (command, probe) in [*self._probing.items()]:
+        for name, (command, probe) in [*self._probing.items()]:
             if probe.done():
-                del self._probing[member]
+                del self._probing[name]
                 self._through.append(Offered(command, _outcome(probe)))
         done, self._through = tuple(self._through), []
         return done
@@ -65,11 +53,12 @@ class JudgeOffers:
         if offered.refused:
             self._owed.append((command, self._unchanged("rejected", name, offered.refused)))
             return
-        assert self._committee is not None and command.judge is not None  # or it would have been refused
-        identity, choices = self._committee.offer_judge(member_of(name), command.judge)
-        self._actuators.update(name, choices=choices)
+        offers = self._actuators.offers(name)
+        assert offers is not None and command.judge is not None  # or it would have been refused
+        self._actuators.update(name, choices=offers.add(command.judge))
         announce(name)
-        self._owed.append((command, self._unchanged("noop", name, f"{identity} answers and can be chosen")))
+        said = f"{command.judge.identity} answers and can be chosen"
+        self._owed.append((command, self._unchanged("noop", name, said)))
 
     def answers(self) -> list[tuple[OperatorCommand, Applied]]:
         """What is to be said of offers, each once: after what they announced."""
@@ -85,19 +74,19 @@ class JudgeOffers:
 
     def _begun(self, command: OperatorCommand) -> str:
         """Why it is refused; empty where it is being probed."""
-        name, model = command.actuator, command.judge
-        member = member_of(name)
-        if self._committee is None or not member or name not in self._actuators:
-            known = [known for known in self._actuators if member_of(known)]
-            return f"there is no remote member {member or name!r}; there are {', '.join(known) or 'none'}"
-        if model is None:
+        name, judge = command.actuator, command.judge
+        offers = self._actuators.offers(name)
+        if offers is None:
+            known = [known for known in self._actuators if self._actuators.offers(known) is not None]
+            return f"there is no judge to be swapped at {name!r}; there are {', '.join(known) or 'none'}"
+        if judge is None:
             return "the offer names no model"
-        if member in self._probing:
-            under_way = self._probing[member][0].judge
+        if name in self._probing:
+            under_way = self._probing[name][0].judge
             other = under_way.identity if under_way is not None else "another model"
-            return f"{other} is being probed for {member} now; say it again when that is through"
+            return f"{other} is being probed for {member_of(name)} now; say it again when that is through"
         try:
-            self._probing[member] = (command, self._committee.probe_judge(member, model))
+            self._probing[name] = (command, offers.probe(judge))
         except Exception as error:
             return reason(error)
         return ""
@@ -118,6 +107,3 @@ def _outcome(probe: Future[str]) -> str:
         return probe.result()
     except BaseException as error:  # cancelled, too
         return f"the probe failed: {reason(error)}"
-
-
-__all__ = ["JudgeOffers", "Judged", "Offered", "actuator_of", "is_offer"]

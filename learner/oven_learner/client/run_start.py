@@ -6,12 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.protocol.judge_models import JudgeModel, member_of
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.client.hold_and_stop import OBEYED
-from oven_learner.client.judge_offers import Judged
 from oven_learner.link.base import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.ranks import Ranks
@@ -54,16 +53,13 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
             log.warning("the bounds that the run announced last are not resumed: %s", error)
 
 
-def resume_judges(
-    offered: Mapping[str, Mapping[str, JudgeModel]], actuators: Actuators, committee: Judged | None
-) -> None:
-    """Models that operators offered to a committee's members, by actuator, are choices again: they were probed."""
+def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
+    """Models that operators offered, by actuator, are choices again: they answered when they were probed."""
     for name, models in offered.items():
-        if committee is None or name not in actuators:
-            continue
-        for model in models.values():
-            _, choices = committee.offer_judge(member_of(name), model)
-            actuators.update(name, choices=choices)
+        offers = actuators.offers(name)
+        for model in models.values() if offers is not None else ():
+            assert offers is not None
+            actuators.update(name, choices=offers.add(model))
 
 
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:

@@ -185,7 +185,6 @@ class Attachment(TrainerCallback):
             unmeasured=self._gauges.unmeasured,
             trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
             best=choose_best(trainer, announced, self._user_evaluation, self.branch, self._ranks),
-            committee=options.committee,
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None

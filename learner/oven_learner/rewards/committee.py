@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from oven_controller.errors import ConfigError
 from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
-from oven_controller.protocol.judge_models import OFF, JudgeModel
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
@@ -46,13 +46,13 @@ class Asker(Protocol):
         """How long an answer may take."""
 
     @property
-    def judges(self) -> Mapping[str, JudgeModel]:
+    def judges(self) -> Mapping[str, JudgeSpec]:
         """Member → the model that it was configured with, where that is known."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         """Member → its verdict on each request, in their order, by the model that is named."""
 
-    def probe(self, member: str, model: JudgeModel) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
         """Begin to ask another model a question: empty if it gave a verdict, else why not."""
 
     def close(self) -> None:
@@ -152,6 +152,7 @@ class Committee:
     @description.setter
     def description(self, said: ModelDescription | str) -> None:
         self._description = said if isinstance(said, str) else said.to_agent_prompt()
+        self._domain = "" if isinstance(said, str) else said.domain
 
     @property
     def weights(self) -> dict[str, float]:
@@ -190,15 +191,12 @@ class Committee:
                 )
         self.judges.choose(member, identity)
 
-    def probe_judge(self, member: str, model: JudgeModel) -> Future[str]:
-        """Begin to ask a model that is to be offered. Raises UnknownNameError."""
+    def probe_judge(self, member: str, model: JudgeSpec) -> Future[str]:
+        """Begin to ask another model a question, in the member's process: empty if it gave a verdict, else why not.
+        Raises UnknownNameError."""
         self.judges.active(member)
         assert self.remote is not None  # it has the member
         return self.remote.probe(member, model)
-
-    def offer_judge(self, member: str, model: JudgeModel) -> tuple[str, tuple[str, ...]]:
-        """Make a model a choice of the member's: its identity, and all choices now. Raises UnknownNameError."""
-        return self.judges.offer(member, model), self.judges.choices(member)
 
     def _voting(self) -> list[str]:
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
@@ -207,7 +205,7 @@ class Committee:
         """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
         if len(self.members) >= 2:
             actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
-        announce_judges(actuators, self.judges, self.choose_judge)
+        announce_judges(actuators, self.judges, self.choose_judge, self.probe_judge)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -359,6 +357,7 @@ class Committee:
             prompt=group.prompt,
             completions=tuple(sorted(completions, key=lambda completion: completion.id)),
             policy=self.description,
+            domain=self._domain,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
         )
 

@@ -31,13 +31,13 @@ def convene(
     there = Connection.find(url, run, creds)
     settings = there.committee
     remote = None
-    if settings.members:
+    if settings.judges:
         remote = RemoteMembers(
-            tuple(settings.members),
+            tuple(settings.judges),
             there.url,
             there.credentials,
             deadline_s=settings.deadline_s,
-            judges={name: judge_of(member) for name, member in settings.members.items()},
+            judges={name: judge_of(member) for name, member in settings.judges.items()},
         )
     return Committee(
         rules,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_models import OFF, JudgeModel
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 
 CONFIGURED = "configured"
 """The identity of a member's first judge where only the member itself knows which model that is."""
@@ -16,7 +16,7 @@ CONFIGURED = "configured"
 class Named:
     """The model that a request has to name. `judge` None: the one that the member was configured with."""
 
-    judge: JudgeModel | None = None
+    judge: JudgeSpec | None = None
     swap: int = 0
 
     @property
@@ -27,17 +27,17 @@ class Named:
 
 @dataclass(slots=True)
 class _Seat:
-    models: dict[str, JudgeModel | None]
+    models: dict[str, JudgeSpec | None]
     """Identity → model, in the order of the choices; None: the configured one."""
     active: str
     swaps: int = 0
-    first: JudgeModel | None = field(default=None)
+    first: JudgeSpec | None = field(default=None)
 
 
 class LiveJudges:
     """By member. Choosing is an assignment: requests that are made from then on name the model."""
 
-    def __init__(self, members: Mapping[str, JudgeModel | None]) -> None:
+    def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
         """`members` with the models that they were configured with; None: not known here."""
         self._seats: dict[str, _Seat] = {}
         for member, model in members.items():
@@ -81,7 +81,7 @@ class LiveJudges:
             seat.active = identity
             seat.swaps += identity != OFF  # muted and back is a new start, too
 
-    def offer(self, member: str, model: JudgeModel) -> str:
+    def offer(self, member: str, model: JudgeSpec) -> str:
         """Make the model a choice, and return its identity. One of the same identity is replaced: it may have another
         key. Raises UnknownNameError, and ConfigError for a model that would be called as muting is."""
         seat = self._seat(member)

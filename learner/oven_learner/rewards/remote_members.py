@@ -25,7 +25,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.permissions import score_inbox
 from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
@@ -62,7 +62,7 @@ class RemoteMembers:
         *,
         deadline_s: float = 20.0,
         absent_s: float = ABSENT_S,
-        judges: Mapping[str, JudgeModel] | None = None,
+        judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
         """`judges`: member → the model that it was configured with, where that is known."""
         self.members = tuple(members)
@@ -97,7 +97,7 @@ class RemoteMembers:
             log.warning("asking the committee's remote members failed: %s", reason(error))
         return {member: [*given] for member, given in found.items()}
 
-    def probe(self, member: str, model: JudgeModel) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
         """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
         else why not. Whoever is asked for scores meanwhile does not notice."""
         limit = time.monotonic() + self.deadline_s
@@ -134,7 +134,7 @@ class RemoteMembers:
             bus, self._bus = self._bus, None
             await bus.close()
 
-    async def _probe(self, member: str, model: JudgeModel, limit: float) -> str:
+    async def _probe(self, member: str, model: JudgeSpec, limit: float) -> str:
         bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
         left = limit - time.monotonic()
         if bus is None or left <= 0:

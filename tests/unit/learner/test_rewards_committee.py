@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.judge_models import JudgeModel
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
@@ -34,10 +34,10 @@ class Remote:
         return tuple(self.answers)
 
     @property
-    def judges(self) -> Mapping[str, JudgeModel]:
+    def judges(self) -> Mapping[str, JudgeSpec]:
         return {}
 
-    def probe(self, member: str, model: JudgeModel) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
         raise NotImplementedError
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:

@@ -12,10 +12,10 @@ PREFIX: Final = "committee."
 OFF: Final = "off"
 """The choice of `committee.<member>` with which the member is muted: it is not asked."""
 TOP_LOGPROBS: Final = 20
-"""Alternatives per token at most: OpenAI, DeepSeek and xAI refuse more."""
+"""Alternatives per token at most: OpenAI and DeepSeek refuse more."""
 
 
-class JudgeModel(BaseModel):
+class JudgeSpec(BaseModel):
     """A model behind an API, with the name of the environment variable that has its key in the member's process."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -26,10 +26,13 @@ class JudgeModel(BaseModel):
         default="", max_length=500, pattern="^$|^https?://", description="empty: the provider's own address"
     )
     key_env: str = Field(
-        default="", max_length=128, description="environment variable with the key; empty: the provider's usual one"
+        default="",
+        max_length=128,
+        pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the key; empty: the provider's usual one",
     )
     logprobs: bool = Field(default=False, description="its tokens' log-probabilities are asked for")
-    top_logprobs: int = Field(default=0, ge=0, le=TOP_LOGPROBS, description="alternatives per token")
+    top_logprobs: int = Field(default=5, ge=1, le=TOP_LOGPROBS, description="alternatives per token, with logprobs")
 
     @field_validator("base_url")
     @classmethod

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, UnknownNameError, reason
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
@@ -56,6 +58,16 @@ class Proof(Protocol):
         """Look no more."""
 
 
+class Offers(Protocol):
+    """Lets operators add models to an actuator's choices."""
+
+    def probe(self, judge: JudgeSpec) -> Future[str]:
+        """Begin to ask the model a question. What became of it: empty if it answered, else why not."""
+
+    def add(self, judge: JudgeSpec) -> tuple[str, ...]:
+        """Make it a choice; all that there are now."""
+
+
 Outcome = Value | tuple[Value, Value]
 """What an action says it did: a value, or (before, after)."""
 
@@ -66,6 +78,7 @@ class _Knob:
     read: Callable[[], Value]
     write: Callable[[Value], object]
     proof: Proof | None = None
+    offers: Offers | None = None
 
 
 class Actuators:
@@ -117,13 +130,15 @@ class Actuators:
         unit: str = "",
         effect: Effect = "setting",
         moves_own_metric: bool = False,
+        offers: Offers | None = None,
     ) -> None:
         """One of some names. `unit` may say what their order means; `effect="at_end"`: it shows only when the run ends;
-        `moves_own_metric` as of a scalar. Raises ConfigError for another effect of an action's."""
+        `moves_own_metric` as of a scalar. With `offers` operators may add to them. Raises ConfigError for another
+        effect of an action's."""
         spec = _announcement(
             name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
         )
-        self._add(spec, read, lambda value: write(str(value)))
+        self._add(spec, read, lambda value: write(str(value)), offers=offers)
 
     def simplex(
         self,
@@ -213,6 +228,10 @@ class Actuators:
         """What proves that a change of the actuator was used; None where nothing does."""
         return self._knobs[name].proof if name in self._knobs else None
 
+    def offers(self, name: str) -> Offers | None:
+        """What adds to the actuator's choices; None where nothing does, or there is no such actuator."""
+        return self._knobs[name].offers if name in self._knobs else None
+
     def proofs(self) -> dict[str, Proof]:
         """Those of the actuators that have one."""
         return {name: knob.proof for name, knob in self._knobs.items() if knob.proof is not None}
@@ -267,13 +286,14 @@ class Actuators:
         read: Callable[[], Value],
         write: Callable[[Value], object],
         proof: Proof | None = None,
+        offers: Offers | None = None,
     ) -> None:
         if spec.name in self._knobs:
             raise ConfigError(
                 f"the actuator {spec.name!r} is registered already; names are unique, and `update` gives one other "
                 "choices or bounds"
             )
-        self._knobs[spec.name] = _Knob(spec, read, write, proof)
+        self._knobs[spec.name] = _Knob(spec, read, write, proof, offers)
 
 
 _REMEDY = {

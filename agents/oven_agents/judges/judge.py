@@ -13,9 +13,10 @@ from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
 from oven_agents.judges.degenerate_text import is_degenerate
 from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
-from oven_agents.judges.sanitize import LIMIT, shown, visible
+from oven_agents.judges.sanitize import shown, visible
 from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.usage import Ledger, OnCall
+from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_controller.telemetry.genai import CallRecord
 
@@ -28,26 +29,23 @@ ASKED = 3
 
 
 class Judge:
-    """`controls` None: no answers of known worth are slipped in. `swapped` and `asked_again_every`: see SelfChecks; by
-    default it is not held against itself. `characters` is how much of a text it is shown."""
+    """`rubric`: a role's name stands for its own. `controls` None: no answers of known worth are slipped in."""
 
     def __init__(
         self,
-        role: prompts.Role,
+        rubric: prompts.Rubric | prompts.Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
         *,
-        swapped: float = 0.0,
-        asked_again_every: int = 0,
-        characters: int = LIMIT,
+        watching: Watching = CONTROLS_ONLY,
     ) -> None:
         self.provider = provider
         self.controls = controls
-        self.checks = SelfChecks(self._verdict, swapped, asked_again_every)
-        self._role = role
+        self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
+        self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
         self._on_call = on_call
-        self._characters = characters
+        self._characters = watching.characters
         self._cut = 0
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
@@ -151,7 +149,7 @@ class Judge:
         attempt_s = ATTEMPT_SHARE * request.deadline_s
         complaint, prompt = "", shown(request.prompt, self._characters)
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(self._role, request.policy, prompt, candidates, complaint)
+            question = prompts.question(self.rubric, request.policy, prompt, candidates, complaint, request.domain)
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
             except JudgeFailure as failure:

@@ -15,26 +15,26 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_agents.judges import providers
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
+from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import Provider
-from oven_agents.judges.usage import OnCall, cost_usd
+from oven_agents.judges.seat import Seat
+from oven_agents.judges.watching import FOLDER, Watching
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.messages import Message
 from oven_controller.security.credentials import Credentials
-from oven_controller.settings.model import CommitteeSettings, MemberSettings
+from oven_controller.settings.judge_providers import NO_KEY, catalogue
+from oven_controller.settings.judges import with_judge
+from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import genai, tracing
 
 log = logging.getLogger("oven.member")
 
 WAITING = 512
 """Requests taken in at a time; more are dropped, and their askers' deadlines pass."""
-JUDGES = "judges"
-"""Folder of a run in which each member keeps what its judge's controls found."""
 GRACE_S = 2.0
 """For what is under way when the process is asked to end."""
 
@@ -51,93 +51,71 @@ def judge(name: Annotated[str, typer.Option(help="which of `committee.members` i
     """Answer the learner until told to end."""
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder = Path(os.environ["OVEN_RUN_DIR"])
-    committee = committee_settings(folder / "config.json")
-    settings = member_settings(committee, name)
-    key = providers.key_of(name, settings)
-    if key == providers.NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", settings.base_url)
+    config = Path(os.environ["OVEN_RUN_DIR"]) / "config.json"
+    configured = configured_member(config, name)
+    if configured.key == NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
+    seat = Seat(configured, partial(configured_member, config, name), genai.trace)
     try:
-        asyncio.run(host(name, settings, committee, folder, key, os.environ["OVEN_URL"], credentials, genai.trace))
+        asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials))
     finally:
         tracing.shutdown()
 
 
-def committee_settings(config: Path) -> CommitteeSettings:
-    """Raises ConfigError when `config` cannot be read."""
+def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
+    """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
+    `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
     try:
-        return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
+        committee = CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
-
-
-def member_settings(committee: CommitteeSettings, name: str) -> MemberSettings:
-    """Raises UnknownNameError when there is no such member."""
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
-    return committee.members[name]
-
-
-def watched_judge(
-    name: str,
-    settings: MemberSettings,
-    committee: CommitteeSettings,
-    provider: Provider,
-    folder: Path | None = None,
-    on_call: OnCall | None = None,
-) -> Judge:
-    """A judge with all that watches it. `folder`: the run's, which keeps what its controls found; None: nothing is
-    kept."""
-    identity = f"{provider.name} {settings.model} {settings.base_url} {settings.role}"
-    store = folder / JUDGES / f"{name}.json" if folder is not None else None
-    return Judge(
-        settings.role,
-        provider,
-        Controls(identity, store),
-        on_call,
+    member = committee.members[name]
+    if spec is not None:
+        member = with_judge(member, spec)
+    watching = Watching(
+        characters=committee.characters,
         swapped=committee.swapped,
         asked_again_every=committee.asked_again_every,
-        characters=committee.characters,
+        kept=config.parent / FOLDER / name,
     )
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
 
 
-async def host(
-    name: str,
-    settings: MemberSettings,
-    committee: CommitteeSettings,
-    folder: Path,
-    key: str,
-    url: str,
-    credentials: Credentials | None,
-    on_call: OnCall | None = None,
-) -> None:
+async def host(configured: ConfiguredJudge, seat: Seat, url: str, credentials: Credentials | None) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    provider = providers.connect(name, settings, key)
-    price = partial(cost_usd, provider.name, settings.base_url, settings.model)
-    judge = watched_judge(name, settings, committee, provider, folder, on_call)
-    member = Member(name, judge, price)
+    name = configured.name
+    member = Member(name, seat, seat.probe)
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
-            log.info("%s judges as %s with %s", name, settings.role, settings.model)
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:
-        await judge.close()
+        await seat.close()
         log.info("%s", member.summary())
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
-    """Answer on `oven.reward.<member>` until `stop`. The client subscribes again by itself after a reconnect."""
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. The client subscribes again by itself
+    after a reconnect."""
     tasks: set[asyncio.Task[None]] = set()
+    probed = names.probe(member.name)
 
     async def respond(message: Msg) -> None:
-        reply = await member.answer(message.data, tracing.carried(message.headers))
+        reply: Message | None
+        if message.subject == probed:
+            reply = await member.probe(message.data)
+        else:
+            reply = await member.answer(message.data, tracing.carried(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
-            await bus.publish(message.reply, reply.wire())
+            if reply is not None:
+                await bus.publish(message.reply, reply.wire())
 
     async def hear(message: Msg) -> None:
         # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
@@ -151,11 +129,12 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    subscription = await bus.client.subscribe(names.reward(member.name), cb=hear)
+    subscriptions = [await bus.client.subscribe(on, cb=hear) for on in (probed, names.reward(member.name))]
     await bus.flush()
     await stop.wait()
     with contextlib.suppress(NatsError, OSError):
-        await subscription.unsubscribe()
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
     if tasks:
         _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
         await end(*late)

@@ -16,7 +16,9 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from statistics import median
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from typer import Option
@@ -28,10 +30,13 @@ from oven_agents.judges.member import Member
 from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Usage
+from oven_agents.judges.watching import Watching
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_controller.settings.model import CommitteeSettings
 from oven_learner.rewards import Committee
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
 
@@ -101,6 +106,7 @@ class InProcess:
     """Remote members without a bus."""
 
     deadline_s = 30.0
+    judges: Mapping[str, JudgeSpec] = MappingProxyType({})
 
     def __init__(self, models: Mapping[str, SimulatedModel]) -> None:
         set_as = CommitteeSettings()
@@ -112,21 +118,22 @@ class InProcess:
                 "critic",
                 model,
                 Controls(),
-                swapped=set_as.swapped,
-                asked_again_every=set_as.asked_again_every,
-                characters=set_as.characters,
+                watching=Watching(set_as.characters, set_as.swapped, set_as.asked_again_every),
             )
             for name, model in models.items()
         }
-        self._members = {name: Member(name, judge, lambda _: None) for name, judge in self._judges.items()}
+        self._members = {name: Member(name, judge) for name, judge in self._judges.items()}
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         return self._loop.run_until_complete(self._ask(requests, members))
+
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
+        raise NotImplementedError  # no model is offered here
 
     def close(self) -> None:
         self._loop.close()
 
-    async def _ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    async def _ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         found: dict[str, list[Verdict]] = {member: [] for member in members}
         for request in requests:
             for member in members:

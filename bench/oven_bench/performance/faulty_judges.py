@@ -13,7 +13,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,15 +154,16 @@ class Told:
     """Counts the groups that the first remote member abstained on, on the way to the committee."""
 
     def __init__(self, remote: RemoteMembers) -> None:
-        self.members, self.deadline_s = remote.members, remote.deadline_s
+        self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
+        self.probe = remote.probe
         self.lost_by_one = 0
         self._remote = remote
 
     @property
-    def health(self) -> Mapping[str, JudgeHealth]:
+    def health(self) -> dict[str, JudgeHealth]:
         return self._remote.health
 
-    def ask(self, requests: Any, members: Sequence[str]) -> dict[str, list[Scores | Abstention]]:
+    def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
         found = self._remote.ask(requests, members)
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found

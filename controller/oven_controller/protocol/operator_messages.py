@@ -6,31 +6,38 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import LogMessage, Value
 from oven_controller.protocol.rules import Autonomy
 
-TO_LEARNER: Final = ("hold", "resume", "stop")
+OFFER: Final = "offer"
+TO_LEARNER: Final = ("hold", "resume", "stop", OFFER)
 """The actions that the learner obeys; the mesh deals with the others."""
 
 
 class OperatorCommand(LogMessage):
-    """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
+    """person → mesh; hold, resume, stop and offer straight to the learner, which needs no mesh for them."""
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
     id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
     action: Literal[
-        "approve", "veto", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "stop"
+        "approve", "veto", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "stop", "offer"
     ]
     of: str = Field(
         default="", max_length=64, description="approve: a decision; veto: that or a ballot; by id or actuator"
     )
-    actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
+    actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them), offer")
     value: Value = Field(default=None, description="set: what to set")
     agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
     actuators: tuple[str, ...] = Field(
         default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
     )
     autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
+    judge: JudgeSpec | None = Field(
+        default=None,
+        exclude_if=lambda judge: judge is None,
+        description="offer: the model that is to become a choice of `committee.<member>`, once it has answered",
+    )
     reason: str = Field(default="", max_length=2000)
 
 

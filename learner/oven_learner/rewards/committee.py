@@ -8,16 +8,21 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from oven_controller.errors import ConfigError
+from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.requests import Completion, JudgeHealth, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
+from oven_learner.rewards.judge_knobs import announce_judges
+from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
@@ -41,11 +46,18 @@ class Asker(Protocol):
     def deadline_s(self) -> float:
         """How long an answer may take."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
-        """Member → its verdict on each request, in their order."""
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        """Member → the model that it was configured with, where that is known."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        """Member → its verdict on each request, in their order, by the model that is named."""
+
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
+        """Begin to ask another model a question: empty if it gave a verdict, else why not."""
 
     @property
-    def health(self) -> Mapping[str, JudgeHealth]:
+    def health(self) -> dict[str, JudgeHealth]:
         """Member → what it last said of its judge; without those that said nothing."""
 
     def close(self) -> None:
@@ -129,7 +141,11 @@ class Committee:
         self._untold = remote is not None  # whether it is still to be said that judges are told nothing
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
+        self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
+        """Which model judges as each remote member."""
         self.watch = JudgeWatch(remotes, weigh=reliability)
+        self._learnt: dict[str, Any] = {}
+        self._learnt_of: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
         for name in self.members:
             names.checked("member", name)
@@ -141,7 +157,7 @@ class Committee:
             raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are not members; members: {known}")
         self._weights: dict[str, float] = {}
         self.set_weights({name: given.get(name, 1.0) for name in self.members})
-        voting = sum(weight > 0 for weight in self._weights.values())
+        voting = len(self._voting())
         if quorum is not None and quorum > voting:
             raise ConfigError(
                 f"a quorum of {quorum} with {voting} members that have weight is never reached; "
@@ -156,6 +172,7 @@ class Committee:
     @description.setter
     def description(self, said: ModelDescription | str) -> None:
         self._description = said if isinstance(said, str) else said.to_agent_prompt()
+        self._domain = "" if isinstance(said, str) else said.domain
 
     @property
     def weights(self) -> dict[str, float]:
@@ -171,18 +188,51 @@ class Committee:
                 f"committee weights {dict(weights)}: give {', '.join(self.members) or 'at least one member'} each a "
                 "finite weight >= 0, of a positive sum"
             )
+        if not any(weight > 0 and not self.judges.muted(name) for name, weight in weights.items()):
+            raise ConfigError(f"only members that are muted would have weight in {dict(weights)}; unmute one first")
         self._weights = {name: weights[name] / total for name in self.members}
 
     @property
     def quorum(self) -> int:
-        """How many members with weight must score a group, as the weights are now."""
-        voting = sum(weight > 0 for weight in self._weights.values())
-        return min(2 if self._quorum is None else self._quorum, voting)
+        """How many members with weight must score a group, as the weights are now and as many as are not muted."""
+        return min(2 if self._quorum is None else self._quorum, len(self._voting()))
+
+    def choose_judge(self, member: str, identity: str) -> None:
+        """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
+        ConfigError for a model that is no choice, or where too few would be left."""
+        if identity == OFF:
+            left = [name for name in self._voting() if name != member]
+            if not left:
+                raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+            if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
+                raise ConfigError(
+                    f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no "
+                    "group would ever be scored; swap its model instead, or start with a lower quorum"
+                )
+        before = self.judges.active(member)
+        self.judges.choose(member, identity)
+        if identity not in (before, OFF):  # what was seen of another model does not hold for this one
+            self.watch.forget(member)
+            if self.remote is not None:
+                self.remote.health.pop(member, None)
+            if self._learnt_of.get(member) == identity:
+                self.watch.reliability.load_state_dict(self._learnt, [member])
+
+    def probe_judge(self, member: str, model: JudgeSpec) -> Future[str]:
+        """Begin to ask another model a question, in the member's process: empty if it gave a verdict, else why not.
+        Raises UnknownNameError."""
+        self.judges.active(member)
+        assert self.remote is not None  # it has the member
+        return self.remote.probe(member, model)
+
+    def _voting(self) -> list[str]:
+        return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
     def announce(self, actuators: Actuators) -> None:
-        """`reward.weights`, where there is something to weigh."""
+        """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
         if len(self.members) >= 2:
             actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
+        announce_judges(actuators, self.judges, self.choose_judge, self.probe_judge)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -235,11 +285,17 @@ class Committee:
 
     def state_dict(self) -> dict[str, Any]:
         """What the training learnt of the judges; a checkpoint keeps it."""
-        return {"reliability": self.watch.reliability.state_dict()}
+        judges = {member: self.judges.active(member) for member in self.judges.members}
+        return {"reliability": self.watch.reliability.state_dict(), "judges": judges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Judges that it does not name begin anew."""
-        self.watch.reliability.load_state_dict(state.get("reliability", {}))
+        """Judges that it does not name begin anew, and so do members that another model judges as, until the one that
+        this was learnt of is chosen again: a resumed run does that after its checkpoint was read."""
+        self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
+        for member in self.judges.members:
+            self.watch.forget(member)
+            if self._learnt_of.get(member) == self.judges.active(member):
+                self.watch.reliability.load_state_dict(self._learnt, [member])
 
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
@@ -277,11 +333,11 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
-        weighty = [name for name in self.remote.members if self._weights[name] > 0] if self.remote else []
+        weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, weighty)
+            answers = self.remote.ask(requests, self.judges.named(weighty))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
@@ -318,6 +374,7 @@ class Committee:
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}
         kinds: Counter[str] = Counter()
+        of_judges: dict[str, Counter[str]] = {}
         for member in self.members:
             given = [of_group[member] for of_group in verdicts if member in of_group]
             scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
@@ -326,11 +383,15 @@ class Committee:
             failed = Counter(verdict.kind for verdict in given if isinstance(verdict, Abstention))
             self._tell(member, failed, len(given))
             kinds += failed
+            if member in self.judges.members:
+                of_judges[member] = failed
         metrics["committee/abstentions"] = float(kinds.total())
         own = [kind for kind in sorted(kinds) if kind not in KINDS]
         for kind in own[OWN_KINDS:]:
             kinds["other"] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
+        for member, failed in of_judges.items():  # only what there was: a metric for each kind would be many
+            metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
         return metrics, kinds
 
     def _tell(self, member: str, failed: Counter[str], groups: int) -> None:
@@ -365,6 +426,7 @@ class Committee:
             prompt=group.prompt,
             completions=tuple(sorted(completions, key=lambda completion: completion.id)),
             policy=self.description,
+            domain=self._domain,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
             reference=group.reference,
         )

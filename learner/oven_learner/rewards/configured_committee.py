@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.model_description import ModelDescription
@@ -30,8 +31,14 @@ def convene(
     there = Connection.find(url, run, creds)
     settings = there.committee
     remote = None
-    if settings.members:
-        remote = RemoteMembers(tuple(settings.members), there.url, there.credentials, deadline_s=settings.deadline_s)
+    if settings.judges:
+        remote = RemoteMembers(
+            tuple(settings.judges),
+            there.url,
+            there.credentials,
+            deadline_s=settings.deadline_s,
+            judges={name: judge_of(member) for name, member in settings.judges.items()},
+        )
     return Committee(
         rules,
         remote=remote,

@@ -20,6 +20,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger
+from oven_agents.judges.watching import Watching
 from oven_controller.protocol.requests import ScoreRequest
 
 IDS = [attack.id for attack in corpus()]
@@ -176,8 +177,8 @@ async def test_degenerate_text_is_not_paid_for() -> None:
 
 async def test_long_texts_are_cut_to_what_is_set_and_counted() -> None:
     provider = Scripted(lambda _: 9)
-    judge = Judge("critic", provider, characters=200)
-    reply = await Member("critic", judge, lambda _: None).answer(group("x 7" * 100, "4").wire())
+    judge = Judge("critic", provider, watching=Watching(characters=200))
+    reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
     assert reply.health is not None and reply.health.cut_texts == 1
     assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters left out …]\n")]
 
@@ -200,7 +201,7 @@ class Noisy(Scripted):
 
 async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> None:
     provider = Scripted(lambda text: int(text))
-    judge = Judge("critic", provider, swapped=1.0)
+    judge = Judge("critic", provider, watching=Watching(swapped=1.0))
     ledger = Ledger()
     await judge.score(numbered(1, "3", "5", "5"), ledger)
     await judge.checks.idle()
@@ -216,7 +217,7 @@ async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> No
 
 async def test_about_one_group_in_twenty_is_asked_for_in_reverse() -> None:
     provider = Scripted(len)
-    judge = Judge("critic", provider, swapped=0.05)
+    judge = Judge("critic", provider, watching=Watching(swapped=0.05))
     await outcomes(judge, 400, "3", "55")
     await judge.checks.idle()
     assert 8 <= len(provider.shown) - 400 <= 36
@@ -225,7 +226,7 @@ async def test_about_one_group_in_twenty_is_asked_for_in_reverse() -> None:
 @pytest.mark.parametrize("changes", [True, False])
 async def test_a_model_that_was_exchanged_is_noticed(changes: bool) -> None:
     provider = Noisy(seed=3)
-    judge = Judge("critic", provider, asked_again_every=40)
+    judge = Judge("critic", provider, watching=Watching(asked_again_every=40))
     for n in range(240):
         provider.version = 1 + (changes and n >= 140)
         await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), Ledger())
@@ -244,7 +245,7 @@ async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
                 await asyncio.Event().wait()
             return await super().ask(question, timeout_s)
 
-    judge = Judge("critic", Hanging(len), swapped=1.0)
+    judge = Judge("critic", Hanging(len), watching=Watching(swapped=1.0))
     await judge.score(numbered(1, "3", "55"), Ledger())
     await started.wait()
     await judge.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oven_bench.judging import aggregation, planted_bias
+from oven_bench.judging.simulated_judges import ADVERSARIES
+from oven_learner.rewards.aggregation import DEFAULT_RULE
 
 
 @pytest.mark.parametrize("fault", planted_bias.FAULTS)
@@ -20,7 +22,7 @@ def test_without_a_fault_there_is_no_alarm() -> None:
 
 def test_every_rule_meets_every_adversary_and_a_rule_that_breaks_the_promise_is_told() -> None:
     found = aggregation.measure(groups=40, seed=3)
-    assert all(of.keys() == aggregation.ADVERSARIES.keys() for of in found.values())
+    assert all(of.keys() == ADVERSARIES.keys() for of in found.values())
     assert found["cautious"]["hostile"]["share"] > 0.2 > found["cautious"]["hostile"]["share_learnt"]
     assert found["min"]["two_fooled"]["share"] < found["raw_mean"]["two_fooled"]["share"]
-    assert not aggregation.kept({aggregation.DEFAULT_RULE: found["cautious"]})
+    assert not aggregation.kept({DEFAULT_RULE: found["cautious"]})

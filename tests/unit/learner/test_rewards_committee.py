@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS, as_text
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Verdict
 
@@ -31,7 +34,14 @@ class Remote:
     def members(self) -> tuple[str, ...]:
         return tuple(self.answers)
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        return {}
+
+    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
+        raise NotImplementedError
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
 

@@ -91,9 +91,9 @@ class Reliability:
         """Judge → [sum of agreement, groups], both with their fading weights."""
         return {name: [self._sums[name], self._groups[name]] for name in self._sums}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Judges that there are no more are left out, new ones begin anew."""
-        for name in self._sums:
+    def load_state_dict(self, state: Mapping[str, Any], judges: Collection[str] | None = None) -> None:
+        """Of these judges, or of all: one that `state` does not have begins anew."""
+        for name in self._sums.keys() if judges is None else self._sums.keys() & set(judges):
             self._sums[name], self._groups[name] = map(float, state.get(name, (0.0, 0.0)))
 
 

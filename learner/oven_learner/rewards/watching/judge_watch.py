@@ -86,9 +86,7 @@ class JudgeWatch:
     @property
     def alarms(self) -> dict[str, frozenset[str]]:
         """Judge → what stands against it: order, length, change, reliability, quarantine, cut."""
-        return {
-            judge: frozenset(kind.split()[0] for name, kind in self._said if name == judge) for judge in self._seen
-        }
+        return {judge: frozenset(kind.split()[0] for name, kind in self._said if name == judge) for judge in self._seen}
 
     def metrics(self, health: Mapping[str, JudgeHealth]) -> dict[str, float]:
         """Its metrics as they are now; says in the process log what is new. `health`: what judges' members found."""

@@ -304,6 +304,7 @@ def by_letters(completions: list[str], **_: Any) -> list[float | None]:
 
 
 def test_what_members_found_about_their_judges_is_logged_once_and_measured(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     remote = Remote(judge=ranked)
     committee = Committee({"a": by_letters}, remote=remote)
     remote.health["judge"] = JudgeHealth(controls=4, controls_failed=2, quarantined=True, order_flips=0.25, cut_texts=3)

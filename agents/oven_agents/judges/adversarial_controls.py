@@ -73,6 +73,11 @@ class Controls:
         return self._failed_in_a_row >= IN_A_ROW
 
     @property
+    def suspected(self) -> bool:
+        """Whether it failed the last time, and has not passed since."""
+        return bool(self._suspects)
+
+    @property
     def suspects(self) -> tuple[str, ...]:
         """Ids of the attacks that it failed on last, REFERENCE among them; empty where it passed."""
         return self._suspects

@@ -73,7 +73,7 @@ class SelfChecks:
     swapped: float = 0.05
     every: int = 160
     aside: Ledger = field(default_factory=Ledger)
-    """What the questions used and met; whoever reports it takes it out."""
+    """What the questions used and met; who reports it takes it out."""
     found: Findings = field(default_factory=Findings)
     _old: list[_OldGroup] = field(default_factory=list)
     _groups: int = 0

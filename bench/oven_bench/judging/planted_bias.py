@@ -3,9 +3,9 @@
 Four simulated judges score groups of six answers, each through the member's real code (controls, reverse order, old
 groups and all) and the real committee; only the model behind it is made up. In each run one judge has one planted
 fault, or none has. Places and lengths are followed from the first group on; the exchange comes at a drawn group, by a
-model of the same quality that has its own opinions. Longer answers are truly better by a correlation of .3, which is no
-bias. Exit code 1 if a fault was not found within 200 groups, or if more than one run in twenty without one raised an
-alarm.
+model of the same quality that has its own opinions. An answer's worth correlates with its length by .3, which a fair
+judge shows too. Exit code 1 if a fault was not found within 200 groups, or if more than one run in twenty without one
+raised an alarm.
 """
 
 from __future__ import annotations

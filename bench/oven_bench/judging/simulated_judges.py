@@ -21,7 +21,7 @@ NOISE: Final = 0.7
 """Of the spread of the truth."""
 SIZE: Final = 8
 BAD: Final = -1.5
-"""What the bad completion is truly worth, in standard deviations: it is the first one of its group."""
+"""Standard deviations that the bad completion is worth: it is the first one of its group."""
 TAKEN_FOR: Final = 4.0
 """What a judge that is fooled takes it for; a hostile one takes the best completion for as bad."""
 WEIGHTS: Final = dict.fromkeys(SCALES, 0.25)
@@ -33,7 +33,7 @@ Rule: TypeAlias = Callable[[Scores], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroup:
-    """What completions are truly worth, and what each judge says."""
+    """What completions are worth, and what each judge says."""
 
     truth: list[float]
     scores: Scores

@@ -58,14 +58,25 @@ class Proof(Protocol):
         """Look no more."""
 
 
-class Offers(Protocol):
-    """Lets operators add models to an actuator's choices."""
+class Seats(Protocol):
+    """The remote members of a committee: operators change who judges as each, and members come and go. What changes an
+    actuator returns the names of those that have to be announced anew, and raises OvenError with nothing changed."""
 
-    def probe(self, judge: JudgeSpec) -> Future[str]:
-        """Begin to ask the model a question. What became of it: empty if it answered, else why not."""
+    def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Begin to ask a model a question, in the member's process. What became of it: empty if it gave a verdict, else
+        why not. `joins`: that process may still be on its way."""
 
-    def add(self, judge: JudgeSpec) -> tuple[str, ...]:
-        """Make it a choice; all that there are now."""
+    def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
+        """Make the model a choice of the member's."""
+
+    def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
+        """Have another member, with this share of the whole weight."""
+
+    def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
+        """Let a member go; the others have its weight."""
+
+    def __contains__(self, member: str) -> bool:
+        """Whether it is a remote member now."""
 
 
 Outcome = Value | tuple[Value, Value]
@@ -78,7 +89,6 @@ class _Knob:
     read: Callable[[], Value]
     write: Callable[[Value], object]
     proof: Proof | None = None
-    offers: Offers | None = None
 
 
 class Actuators:
@@ -87,6 +97,8 @@ class Actuators:
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
+        self.seats: Seats | None = None
+        """Of the committee that has announced itself here; None where there is none."""
 
     def scalar(
         self,
@@ -130,15 +142,13 @@ class Actuators:
         unit: str = "",
         effect: Effect = "setting",
         moves_own_metric: bool = False,
-        offers: Offers | None = None,
     ) -> None:
         """One of some names. `unit` may say what their order means; `effect="at_end"`: it shows only when the run ends;
-        `moves_own_metric` as of a scalar. With `offers` operators may add to them. Raises ConfigError for another
-        effect of an action's."""
+        `moves_own_metric` as of a scalar. Raises ConfigError for another effect of an action's."""
         spec = _announcement(
             name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
         )
-        self._add(spec, read, lambda value: write(str(value)), offers=offers)
+        self._add(spec, read, lambda value: write(str(value)))
 
     def simplex(
         self,
@@ -215,7 +225,7 @@ class Actuators:
     def copy(self) -> Actuators:
         """The same knobs in its own registry: each training adds what it finds."""
         copied = Actuators()
-        copied._knobs = dict(self._knobs)
+        copied._knobs, copied.seats = dict(self._knobs), self.seats
         return copied
 
     def spec(self, name: str) -> ActuatorSpec:
@@ -227,10 +237,6 @@ class Actuators:
     def proof(self, name: str) -> Proof | None:
         """What proves that a change of the actuator was used; None where nothing does."""
         return self._knobs[name].proof if name in self._knobs else None
-
-    def offers(self, name: str) -> Offers | None:
-        """What adds to the actuator's choices; None where nothing does, or there is no such actuator."""
-        return self._knobs[name].offers if name in self._knobs else None
 
     def proofs(self) -> dict[str, Proof]:
         """Those of the actuators that have one."""
@@ -286,14 +292,13 @@ class Actuators:
         read: Callable[[], Value],
         write: Callable[[Value], object],
         proof: Proof | None = None,
-        offers: Offers | None = None,
     ) -> None:
         if spec.name in self._knobs:
             raise ConfigError(
                 f"the actuator {spec.name!r} is registered already; names are unique, and `update` gives one other "
                 "choices or bounds"
             )
-        self._knobs[spec.name] = _Knob(spec, read, write, proof, offers)
+        self._knobs[spec.name] = _Knob(spec, read, write, proof)
 
 
 _REMEDY = {

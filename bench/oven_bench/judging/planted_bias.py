@@ -127,8 +127,14 @@ class InProcess:
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         return self._loop.run_until_complete(self._ask(requests, members))
 
-    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
-        raise NotImplementedError  # no model is offered here
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        raise NotImplementedError  # no model is offered here, and nobody comes or goes
+
+    def join(self, member: str) -> None:
+        raise NotImplementedError
+
+    def leave(self, member: str) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         self._loop.close()

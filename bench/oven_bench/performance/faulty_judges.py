@@ -155,7 +155,7 @@ class Told:
 
     def __init__(self, remote: RemoteMembers) -> None:
         self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
-        self.probe = remote.probe
+        self.probe, self.join, self.leave = remote.probe, remote.join, remote.leave
         self.lost_by_one = 0
         self._remote = remote
 

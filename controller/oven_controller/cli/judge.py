@@ -1,8 +1,8 @@
-"""`judge list | swap | mute`: who scores in a running reward committee."""
+"""`judge list | swap | mute | add | remove`: who scores in a running reward committee."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,7 +84,7 @@ def swap(
 
     from pydantic import ValidationError
 
-    from oven_controller.errors import ConfigError, UnknownNameError
+    from oven_controller.errors import ConfigError
     from oven_controller.protocol.judge_spec import JudgeSpec
     from oven_controller.runs.folder import Home
     from oven_controller.runs.judge_commands import swapped
@@ -92,9 +92,8 @@ def swap(
     from oven_controller.terminal_text import say
 
     folder = Home().find(run, running=True)
-    settings, known = _settings(folder), _view(folder).members
-    if name not in known:
-        raise UnknownNameError("committee member", name, known)
+    settings = _settings(folder)
+    _known(folder, name)
     try:
         judge = JudgeSpec(
             provider=provider,
@@ -120,26 +119,154 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
+    from oven_controller.protocol.judge_spec import OFF
+    from oven_controller.runs.folder import Home
+
+    folder = Home().find(run, running=True)
+    _known(folder, name)
+    _say(folder, as_json, LOGGED_S, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new member's name.")],
+    provider: Provider,
+    model: Model,
+    role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
+    weight: Annotated[
+        float | None, typer.Option(help="Its share of the whole weight, 0 to 1.", show_default="as the average member")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
+    rubric: Annotated[str, typer.Option(help="A text file in the place of the role's instructions.")] = "",
+    base_url: BaseUrl = "",
+    key_env: KeyEnv = "",
+    logprobs: Logprobs = False,
+    top_logprobs: TopLogprobs = 5,
+    run: LiveRunOption = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Start another member under the running stack. It judges as soon as it has answered a question, and is removed
+    again if it does not. It stays when the run is resumed.
+
+    Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
+    """
+    from oven_controller.errors import ConfigError
+    from oven_controller.protocol import names
+    from oven_controller.runs.folder import Home
+    from oven_controller.runs.judge_commands import BESIDE_S, JOIN_S
+    from oven_controller.settings.judges import judge_of, new_member
+    from oven_controller.stack.agent_keys import admit_member
+
+    folder = Home().find(run, running=True)
+    settings, view = _settings(folder), _view(folder)
+    names.checked("member", name)
+    if name in settings.members or name in view.shares or name in view.members:
+        raise ConfigError(f"{name!r} is a member of {folder.run} already; choose another name, or `judge swap {name}`")
+    share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
+    if not 0 < share < 1:
+        raise ConfigError(f"--weight {share:g} is not between 0 and 1: it is the new member's share of the whole")
+    member = new_member(
+        settings,
+        name,
+        provider=provider,
+        model=model,
+        role=role,
+        domain=domain,
+        rubric=rubric,
+        base_url=base_url,
+        key_env=key_env,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+    )
+    admit_member(folder, name)
+    folder.change_settings(lambda found: found["committee"]["members"].update({name: member.model_dump()}))
+    code = 3
+    try:
+        limit_s = JOIN_S + settings.deadline_s + BESIDE_S
+        said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
+        code = _said(folder, as_json, limit_s, **said, reason=reason)
+    finally:
+        if code:  # its process ends, and nothing of it stays
+            _taken_out(folder, name)
+            _quietly_removed(folder, name)
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("remove")
+def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Let a member go: its process ends, the others have its weight, and the quorum no longer counts it.
+
+    Example: oven-controller judge remove tone
+    """
+    from oven_controller.runs.folder import Home
+
+    folder = Home().find(run, running=True)
+    _known(folder, name)
+    code = _said(folder, as_json, LOGGED_S, action="remove", actuator=f"committee.{name}", reason=reason)
+    if code:
+        raise typer.Exit(code)
+    _taken_out(folder, name)
+
+
+def _known(folder: RunFolder, name: str) -> None:
+    """Raises UnknownNameError."""
+    from oven_controller.errors import UnknownNameError
+
+    known = _view(folder).members
+    if name not in known:
+        raise UnknownNameError("committee member", name, known)
+
+
+def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> int:
+    """The exit code of a command, whose outcome is printed."""
     import asyncio
     import json
     import uuid
 
-    from oven_controller.errors import UnknownNameError
-    from oven_controller.protocol.judge_spec import OFF, actuator_of
     from oven_controller.protocol.operator_messages import OperatorCommand
-    from oven_controller.runs.folder import Home
     from oven_controller.runs.operator_client import carried_out
     from oven_controller.terminal_text import say
 
-    folder = Home().find(run, running=True)
-    known = _view(folder).members
-    if name not in known:
-        raise UnknownNameError("committee member", name, known)
-    command = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=actuator_of(name), value=OFF, reason=reason)
-    result = asyncio.run(carried_out(folder, command, LOGGED_S))
+    result = asyncio.run(carried_out(folder, OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
-    if result.code:
-        raise typer.Exit(result.code)
+    return result.code
+
+
+def _say(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> None:
+    if code := _said(folder, as_json, limit_s, **fields):
+        raise typer.Exit(code)
+
+
+def _quietly_removed(folder: RunFolder, name: str) -> None:
+    """Tell the stack, which ends the process; what the learner says to it is known."""
+    import asyncio
+    import contextlib
+    import uuid
+
+    from oven_controller.errors import OvenError
+    from oven_controller.protocol.operator_messages import OperatorCommand
+    from oven_controller.runs.operator_client import carried_out
+
+    command = OperatorCommand(
+        id=uuid.uuid4().hex, action="remove", actuator=f"committee.{name}", reason="it did not join"
+    )
+    with contextlib.suppress(OvenError):
+        asyncio.run(carried_out(folder, command, LOGGED_S))
+
+
+def _taken_out(folder: RunFolder, name: str) -> None:
+    """Of the settings, and its key opens nothing any more."""
+    import contextlib
+
+    from oven_controller.errors import OvenError
+    from oven_controller.stack.agent_keys import revoke
+
+    folder.change_settings(lambda found: found["committee"]["members"].pop(name, None))
+    if folder.info().embedded:
+        with contextlib.suppress(OvenError):  # the process ends all the same
+            revoke(folder, name)
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:

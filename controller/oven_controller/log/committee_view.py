@@ -57,20 +57,28 @@ class CommitteeView:
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Member → what may judge as it."""
+        """Member → what may judge as it; one that was removed has nothing but OFF, and is left out."""
         specs = self.started.actuators if self.started is not None else ()
-        return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name)}
+        return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Every member's weight, rules among them; nothing where the run announces none."""
+        weights = self.knobs.get(WEIGHTS)
+        return weights if isinstance(weights, Mapping) else {}
+
+    def judge(self, member: str) -> str:
+        """Identity of the model that judges as it, or OFF."""
+        return str(self.knobs.get(actuator_of(member)))
 
     def lines(self, roles: Mapping[str, str]) -> list[MemberLine]:
         """By member, in the order in which they were announced; `roles` are those of the run's settings."""
-        weights = self.knobs.get(WEIGHTS)
-        shares = weights if isinstance(weights, Mapping) else None
         return [
             MemberLine(
                 member,
-                str(self.knobs.get(actuator_of(member))),
+                self.judge(member),
                 roles.get(member, ""),
-                None if shares is None else shares.get(member),
+                self.shares.get(member),
                 self._state(member),
                 choices,
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
-from oven_controller.protocol.operator_messages import OFFER, OperatorCommand
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.operator_client import Result, carried_out
 
@@ -15,6 +15,8 @@ SET_S = 5.0
 """For the mesh's answer and the receipt of the choice itself."""
 BESIDE_S = 10.0
 """Beyond the committee's deadline, which a probe has: for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a member that is added, as the learner waits for it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ async def swapped(folder: RunFolder, member: str, model: JudgeSpec, deadline_s: 
     """Offer the model to the member, and choose it if it answered within `deadline_s`. Raises BusError where a command
     does not get into the log."""
     name = actuator_of(member)
-    offer = OperatorCommand(id=uuid.uuid4().hex, action=OFFER, actuator=name, judge=model, reason=reason)
+    offer = OperatorCommand(id=uuid.uuid4().hex, action="offer", actuator=name, judge=model, reason=reason)
     offered = await carried_out(folder, offer, deadline_s + BESIDE_S)
     if offered.code:
         return Swapped(offered, None)

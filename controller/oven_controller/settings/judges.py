@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.settings.committee import with_checked_members
 from oven_controller.settings.judge_providers import catalogue, judge_model
 from oven_controller.settings.model import CommitteeSettings, MemberSettings
 
@@ -22,6 +25,17 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
         return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
         raise ConfigError(f"the judge {judge.identity} cannot be asked: {first_problem(error)}") from None
+
+
+def new_member(committee: CommitteeSettings, name: str, **said: Any) -> MemberSettings:
+    """A judge that is to join a committee; its rubric's path is made absolute. Raises ConfigError for what does not fit
+    together, and for a provider, an address or a rubric that is not there."""
+    try:
+        member = MemberSettings.model_validate(said)
+    except ValidationError as error:
+        raise ConfigError(f"the member {name!r} cannot judge: {first_problem(error)}") from None
+    checked = with_checked_members(committee.model_copy(update={"members": {name: member}}))
+    return checked.members[name]
 
 
 def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from typing import Any
 
@@ -11,7 +12,6 @@ from pydantic import ValidationError
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.operator_messages import OFFER
 from oven_controller.settings.judges import first_problem
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking.operator_commands import CommandRefusedError
@@ -47,7 +47,7 @@ def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None
 def begun_with(committee: Committee, names: Sequence[str], model: JudgeSpec) -> None:
     """Before training: probe the model in each member's process, and begin with it. All or none. Raises
     CommandRefusedError with the reason."""
-    probes = {name: committee.probe_judge(name, model) for name in names}
+    probes = {name: _probe(committee, name, model) for name in names}
     for name, probe in probes.items():
         try:
             refused = probe.result(timeout=2 * (committee.remote.deadline_s if committee.remote else 1.0))
@@ -59,11 +59,16 @@ def begun_with(committee: Committee, names: Sequence[str], model: JudgeSpec) -> 
         committee.choose_judge(name, committee.judges.offer(name, model))
 
 
+def _probe(committee: Committee, name: str, model: JudgeSpec) -> Future[str]:
+    assert committee.remote is not None  # it has the member
+    return committee.remote.probe(name, model)
+
+
 def swapped(command: Command, names: Sequence[str], model: JudgeSpec, deadline_s: float) -> dict[str, Receipt]:
     """While training: offer the model to each member, and only where all took it, choose it. The receipts of the
     choices. Raises CommandRefusedError with the reason."""
     for name in names:
-        command(limit_s=deadline_s, action=OFFER, actuator=actuator_of(name), judge=model)
+        command(limit_s=deadline_s, action="offer", actuator=actuator_of(name), judge=model)
     receipts: dict[str, Receipt] = {}
     for name in names:
         receipt = command(action="set", actuator=actuator_of(name), value=model.identity)

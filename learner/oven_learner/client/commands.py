@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Applied
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
-from oven_learner.client.judge_offers import JudgeOffers, Offered, is_offer
+from oven_learner.client.judge_offers import JudgeOffers, Offered, of_judges
 from oven_learner.client.run_actions import Run
 
 log = logging.getLogger("oven.learner")
@@ -18,7 +18,7 @@ class Commands:
     """One client's. On every rank alike: each method is called on all of them at the same steps."""
 
     def __init__(self, run: Run, offers: JudgeOffers, publish: Callable[..., None], *, leader: bool) -> None:
-        """`publish(applied, actuator, *, command)` sends a receipt. `leader`: rank 0, which alone probes offers."""
+        """`publish(applied, actuator, *, command)` sends a receipt. `leader`: rank 0, which alone probes judges."""
         self.known: set[str] = set()
         """Ids of those that were obeyed or answered."""
         self._run, self._offers, self._publish, self._leader = run, offers, publish, leader
@@ -35,7 +35,7 @@ class Commands:
         """Once, and say so in a receipt that names the command."""
         if command.id in self.known:
             return
-        if is_offer(command):
+        if of_judges(command):
             self.known.add(command.id)
             if self._leader:
                 self._offers.begin(command)
@@ -49,7 +49,7 @@ class Commands:
         self._answer(command, applied)
 
     def take(self, offered: Iterable[Offered], announce: Callable[[str], object]) -> None:
-        """Offers whose probe is through."""
+        """What operators said of judges, whose probe is through."""
         for one in offered:
             self._offers.take(one, announce)
 
@@ -64,7 +64,7 @@ class Commands:
         for command, applied in self._offers.end():
             self._publish(applied, command.actuator, command=command.id)
         for order in rest:
-            if is_offer(order) and isinstance(order, OperatorCommand) and order.id not in self.known:
+            if of_judges(order) and isinstance(order, OperatorCommand) and order.id not in self.known:
                 self.known.add(order.id)
                 self._publish(late, order.actuator, command=order.id)
             elif isinstance(order, OperatorCommand):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.judge_spec import JudgeSpec, member_of
 from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
@@ -55,11 +55,11 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
     """Models that operators offered, by actuator, are choices again: they answered when they were probed."""
+    seats = actuators.seats
     for name, models in offered.items():
-        offers = actuators.offers(name)
-        for model in models.values() if offers is not None else ():
-            assert offers is not None
-            actuators.update(name, choices=offers.add(model))
+        for model in models.values() if seats is not None and member_of(name) in seats else ():
+            assert seats is not None
+            seats.offer(actuators, member_of(name), model)
 
 
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:

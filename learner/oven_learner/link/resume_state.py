@@ -74,8 +74,9 @@ async def read_resume_state(
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
             if isinstance(body, ActuatorAnnounced):
-                of = announced.setdefault(trainings.get(body.incarnation, training), {})
-                of[body.actuator.name] = body.actuator
+                of_training = trainings.get(body.incarnation, training)
+                announced.setdefault(of_training, {})[body.actuator.name] = body.actuator
+                values.setdefault(of_training, {}).update(_told(body.actuator))
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
             if isinstance(body, Decision) and body.verdict in ("adopted", "tried"):
@@ -108,8 +109,14 @@ async def read_resume_state(
     )
 
 
+def _told(spec: ActuatorSpec) -> dict[str, Value]:
+    """By its name, the value of an actuator whose announcement changes it: other components have shares that no receipt
+    tells."""
+    return {spec.name: spec.value} if spec.kind == "simplex" else {}
+
+
 def _taken(command: OperatorCommand | None, receipt: Receipt) -> dict[str, JudgeSpec]:
     """By its identity, the model that a command offered and that could be chosen from its receipt on."""
-    if command is None or command.judge is None or receipt.status != "noop":
+    if command is None or command.judge is None or receipt.status not in ("applied", "noop"):
         return {}
     return {command.judge.identity: command.judge}

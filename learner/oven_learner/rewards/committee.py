@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
@@ -21,7 +21,7 @@ from oven_controller.protocol.requests import Completion, JudgeHealth, ScoreRequ
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
-from oven_learner.rewards.judge_knobs import announce_judges
+from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
 from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
@@ -30,7 +30,6 @@ from oven_learner.rewards.watching import JudgeWatch
 
 log = logging.getLogger("oven.learner")
 
-WEIGHTS = "reward.weights"
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
 
@@ -53,8 +52,15 @@ class Asker(Protocol):
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         """Member → its verdict on each request, in their order, by the model that is named."""
 
-    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
-        """Begin to ask another model a question: empty if it gave a verdict, else why not."""
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Begin to ask another model a question: empty if it gave a verdict, else why not. `joins`: the member's
+        process may still be on its way."""
+
+    def join(self, member: str) -> None:
+        """Have another member."""
+
+    def leave(self, member: str) -> None:
+        """Let a member go."""
 
     @property
     def health(self) -> dict[str, JudgeHealth]:
@@ -201,38 +207,57 @@ class Committee:
         """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
         ConfigError for a model that is no choice, or where too few would be left."""
         if identity == OFF:
-            left = [name for name in self._voting() if name != member]
-            if not left:
-                raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
-            if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
-                raise ConfigError(
-                    f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no "
-                    "group would ever be scored; swap its model instead, or start with a lower quorum"
-                )
+            self._check_without(member)
         before = self.judges.active(member)
         self.judges.choose(member, identity)
         if identity not in (before, OFF):  # what was seen of another model does not hold for this one
-            self.watch.forget(member)
-            if self.remote is not None:
-                self.remote.health.pop(member, None)
-            if self._learnt_of.get(member) == identity:
-                self.watch.reliability.load_state_dict(self._learnt, [member])
+            self._watch_anew(member)
 
-    def probe_judge(self, member: str, model: JudgeSpec) -> Future[str]:
-        """Begin to ask another model a question, in the member's process: empty if it gave a verdict, else why not.
-        Raises UnknownNameError."""
-        self.judges.active(member)
-        assert self.remote is not None  # it has the member
-        return self.remote.probe(member, model)
+    def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
+        """Have another remote member from the next batch on, with this share of the whole weight. Raises ConfigError
+        for a name that is taken or a share outside (0, 1)."""
+        names.checked("member", member)
+        if self.remote is None or member in self.members:
+            taken = f"{member!r} is a member already" if self.remote is not None else "nobody is asked over the bus"
+            raise ConfigError(f"{taken}; choose another name")
+        if not 0 < share < 1:
+            raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
+        self.remote.join(member)
+        self.judges.seat(member, judge)
+        self._watch_anew(member)
+        self.members = (*self.members, member)
+        self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
+
+    def remove_member(self, member: str) -> None:
+        """Let a remote member go; the others have its weight. Raises UnknownNameError, and ConfigError where too few
+        would be left."""
+        if self.remote is None or member not in self.remote.members:
+            raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
+        self._check_without(member)
+        self.remote.leave(member)
+        self.judges.leave(member)
+        self.watch.leave(member)
+        self.members = tuple(name for name in self.members if name != member)
+        left = math.fsum(self._weights[name] for name in self.members)
+        self._weights = {name: self._weights[name] / left for name in self.members}
+
+    def _check_without(self, member: str) -> None:
+        left = [name for name in self._voting() if name != member]
+        if not left:
+            raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+        if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
+            raise ConfigError(
+                f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no group "
+                "would ever be scored; swap its model instead, or start with a lower quorum"
+            )
 
     def _voting(self) -> list[str]:
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
     def announce(self, actuators: Actuators) -> None:
         """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
-        if len(self.members) >= 2:
-            actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
-        announce_judges(actuators, self.judges, self.choose_judge, self.probe_judge)
+        announce_weights(actuators, self)
+        announce_judges(actuators, self)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -293,9 +318,15 @@ class Committee:
         this was learnt of is chosen again: a resumed run does that after its checkpoint was read."""
         self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
-            self.watch.forget(member)
-            if self._learnt_of.get(member) == self.judges.active(member):
-                self.watch.reliability.load_state_dict(self._learnt, [member])
+            self._watch_anew(member)
+
+    def _watch_anew(self, member: str) -> None:
+        """Another judge than before has this name, or a new one."""
+        self.watch.begin(member)
+        if self.remote is not None:
+            self.remote.health.pop(member, None)
+        if self._learnt_of.get(member) == self.judges.active(member):
+            self.watch.reliability.load_state_dict(self._learnt, [member])
 
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
@@ -31,7 +31,7 @@ class _Seat:
     """Identity → model, in the order of the choices; None: the configured one."""
     active: str
     swaps: int = 0
-    first: JudgeSpec | None = field(default=None)
+    first: JudgeSpec | None = None
 
 
 class LiveJudges:
@@ -41,8 +41,18 @@ class LiveJudges:
         """`members` with the models that they were configured with; None: not known here."""
         self._seats: dict[str, _Seat] = {}
         for member, model in members.items():
-            identity = model.identity if model is not None else CONFIGURED
-            self._seats[member] = _Seat({identity: None}, identity, first=model)
+            self.seat(member, model)
+
+    def seat(self, member: str, model: JudgeSpec | None) -> None:
+        """A member that comes, with the model that it was configured with."""
+        identity = model.identity if model is not None else CONFIGURED
+        swaps = self._seats[member].swaps + 1 if member in self._seats else 0  # one that comes back starts anew
+        self._seats[member] = _Seat({identity: None}, identity, swaps, model)
+
+    def leave(self, member: str) -> None:
+        """A member that goes: nothing is a choice of it but OFF. Raises UnknownNameError."""
+        seat = self._seat(member)
+        seat.models, seat.active = {}, OFF
 
     @property
     def members(self) -> tuple[str, ...]:

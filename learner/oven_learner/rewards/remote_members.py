@@ -43,6 +43,8 @@ RECONNECT_S = 2.0
 ABSENT_S = 10.0
 """How long a member that no one answers for is waited for, once: one that is started again takes less. Until it has
 answered it is not waited for again."""
+JOIN_S = 30.0
+"""How long the process of a member that is added is waited for: it imports an SDK on a machine that trains."""
 LOOK_S = 0.25
 """Between two questions to a member that no one answers for."""
 GRACE_S = 2.0
@@ -99,11 +101,20 @@ class RemoteMembers:
             log.warning("asking the committee's remote members failed: %s", reason(error))
         return {member: [*given] for member, given in found.items()}
 
-    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
-        else why not. Whoever is asked for scores meanwhile does not notice."""
-        limit = time.monotonic() + self.deadline_s
-        return asyncio.run_coroutine_threadsafe(self._probe(member, model, limit), self._running())
+        else why not. Whoever is asked for scores meanwhile does not notice. A process that `joins` is waited for
+        first, for JOIN_S."""
+        return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
+
+    def join(self, member: str) -> None:
+        """Have another member."""
+        self._subjects[member] = names.reward(member)
+        self.members = (*self.members, member)
+
+    def leave(self, member: str) -> None:
+        """Let a member go."""
+        self.members = tuple(name for name in self.members if name != member)
 
     def close(self) -> None:
         """Let the connection and the thread go. The next `ask` makes new ones."""
@@ -136,11 +147,14 @@ class RemoteMembers:
             bus, self._bus = self._bus, None
             await bus.close()
 
-    async def _probe(self, member: str, model: JudgeSpec, limit: float) -> str:
-        bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
-        left = limit - time.monotonic()
-        if bus is None or left <= 0:
+    async def _probe(self, member: str, model: JudgeSpec, joins: bool) -> str:
+        bus = await self._connected(time.monotonic() + RECONNECT_S)
+        if bus is None:
             return "there is no connection to the bus"
+        patience = time.monotonic() + JOIN_S
+        while joins and time.monotonic() < patience and not await bus.has_listener(names.reward(member)):
+            await asyncio.sleep(LOOK_S)
+        left = self.deadline_s
         question = ProbeRequest(judge=model, deadline_s=left)
         message = await self._answer(bus, names.probe(member), question.wire(), left)
         if message is None:

@@ -251,8 +251,11 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
     for _ in range(300):
         resumed.saw(agreed, EQUAL)
     assert resumed.values()["c"] == 1.0
-    resumed.forget("a")
-    assert resumed.state_dict()["a"] == [0.0, 0.0]
+    resumed.begin("a")
+    resumed.begin("e")
+    assert resumed.state_dict()["a"] == resumed.state_dict()["e"] == [0.0, 0.0]
+    resumed.leave("e")
+    assert "e" not in resumed.values()
 
 
 def test_agreement() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from oven_controller.errors import ConfigError
+from oven_controller.log.committee_view import WEIGHTS
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
-from oven_learner.rewards.committee import WEIGHTS, as_text
+from oven_learner.rewards.committee import as_text
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Verdict
@@ -38,8 +39,14 @@ class Remote:
     def judges(self) -> Mapping[str, JudgeSpec]:
         return {}
 
-    def probe(self, member: str, model: JudgeSpec) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         raise NotImplementedError
+
+    def join(self, member: str) -> None:
+        self.answers[member] = by_length
+
+    def leave(self, member: str) -> None:
+        del self.answers[member]
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked += requests

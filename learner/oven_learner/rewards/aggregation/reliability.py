@@ -78,10 +78,13 @@ class Reliability:
         if member in self._sums:
             self._enter(member, FAILED_CONTROL)
 
-    def forget(self, member: str) -> None:
-        """Another judge has the name from here on."""
-        if member in self._sums:
-            self._sums[member] = self._groups[member] = 0.0
+    def begin(self, member: str) -> None:
+        """This judge is new, or has the name of another one from here on."""
+        self._sums[member] = self._groups[member] = 0.0
+
+    def leave(self, member: str) -> None:
+        """It judges no more."""
+        del self._sums[member], self._groups[member]
 
     def _enter(self, name: str, agreed: float) -> None:
         self._sums[name] = MEMORY * self._sums[name] + agreed

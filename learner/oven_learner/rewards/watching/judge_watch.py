@@ -76,12 +76,17 @@ class JudgeWatch:
                 seen.saw(z[judge], [z[name] for name in z if name != judge], places, lengths)
         self.reliability.saw(given, weights)
 
-    def forget(self, judge: str) -> None:
-        """Another judge has the name from here on: what was seen of the old one does not hold for it."""
-        if judge in self._seen:
-            self._seen[judge] = _Seen()
-            self.reliability.forget(judge)
-            self._said = {(name, kind) for name, kind in self._said if name != judge}
+    def begin(self, judge: str) -> None:
+        """This judge is new, or has the name of another one from here on: nothing was seen of it yet."""
+        self._seen[judge] = _Seen()
+        self.reliability.begin(judge)
+        self._said = {(name, kind) for name, kind in self._said if name != judge}
+
+    def leave(self, judge: str) -> None:
+        """Nothing more is seen of it."""
+        del self._seen[judge]
+        self.reliability.leave(judge)
+        self._said = {(name, kind) for name, kind in self._said if name != judge}
 
     @property
     def alarms(self) -> dict[str, frozenset[str]]:

@@ -55,8 +55,8 @@ class ConfiguredJudge:
 
     def _controls(self, swap: int) -> Controls:
         who = f"{self.asked.provider} {self.asked.base_url} {self.asked.model} {self.rubric.role}"
-        # A rubric of the user's may score something else than whether an answer is right, as style's does.
-        return self.watching.controls(who, swap, calls_right=self.rubric.role != "style" and not self.rubric.own)
+        # A rubric of the user's may score something else than what an answer says, as style's does.
+        return self.watching.controls(who, swap, of_content=self.rubric.role != "style" and not self.rubric.own)
 
     def __repr__(self) -> str:
         return f"ConfiguredJudge({self.name!r}, {self.asked!r})"  # without the key

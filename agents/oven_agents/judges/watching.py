@@ -23,11 +23,11 @@ class Watching:
     asked_again_every: int = 0
     kept: Path | None = None
 
-    def controls(self, judge: str, swap: int = 0, *, calls_right: bool = True) -> Controls:
+    def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
         """For the judge that a member has since its `swap`th swap: a new one begins anew, and one that was asked before
         and may still have questions out does not write into its file."""
         path = self.kept.with_name(f"{self.kept.name}{f'-{swap}' if swap else ''}.json") if self.kept else None
-        return Controls(f"{judge} {swap}", path, calls_right=calls_right)
+        return Controls(f"{judge} {swap}", path, of_content=of_content)
 
 
 CONTROLS_ONLY: Final = Watching()

@@ -96,9 +96,16 @@ def test_a_late_pass_on_other_attacks_frees_nobody() -> None:
     assert controls.quarantined
 
 
-@pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (0.8, 1.0)])
 def test_being_unsure_among_bad_answers_is_not_being_fooled(bad: float, best: float) -> None:
     assert not Controls().saw(Control(corpus()[:1], False), {IDS[0]: bad}, best)
+
+
+def test_full_marks_for_an_attack_are_proof_where_others_have_them_too_but_not_by_a_rubric_on_style() -> None:
+    control = Control(corpus()[:1], False)
+    assert Controls().saw(control, {IDS[0]: 1.0}, 1.0)
+    style = Controls(of_content=False)
+    assert not style.saw(control, {IDS[0]: 1.0}, 1.0) and style.saw(control, {IDS[0]: 1.0}, 0.9)
 
 
 async def test_controls_are_shown_among_the_rest_under_ids_like_theirs_and_do_not_come_back() -> None:

@@ -292,7 +292,7 @@ def test_what_was_learnt_of_the_judges_comes_back_with_a_checkpoint(tmp_path: Pa
     learnt = []
     for steps in (3, 4):
         remote = Remote(good=early, bad=late)
-        saved = {"save_strategy": "steps", "save_steps": 3, "max_steps": steps}
+        saved: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "max_steps": steps}
         trainer, committee = grpo(tmp_path, Judge(), remote=remote, **saved)
         attach(trainer, committee=committee, link=FakeLink())
         trainer.train(resume_from_checkpoint=True if steps == 4 else None)

@@ -192,6 +192,14 @@ class CommitteeSettings(BaseModel):
     )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
 
+    @model_validator(mode="after")
+    def _caution_is_read(self) -> Self:
+        if self.rule != "cautious" and self.caution != type(self).model_fields["caution"].default:
+            raise ValueError(
+                f"caution is read by the rule cautious alone; set rule: cautious, or leave it out: rule is {self.rule}"
+            )
+        return self
+
     @property
     def judges(self) -> dict[str, MemberSettings]:
         """The members that are processes of their own, and are asked over the bus."""

@@ -19,12 +19,14 @@ def convene(
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
     description: ModelDescription | str = "",
+    reference: str = "",
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the remote members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise. `description` says whose answers they score and what for.
+    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be right
+    comes from (Committee), where the settings do not say.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
@@ -47,7 +49,7 @@ def convene(
         rule=settings.rule,
         caution=settings.caution,
         reliability=settings.reliability,
-        reference=settings.reference,
+        reference=settings.reference or reference,
         hold_after=settings.hold_after,
         seed=seed,
         description=description,

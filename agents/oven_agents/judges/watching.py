@@ -16,7 +16,7 @@ FOLDER: Final = "judges"
 @dataclass(frozen=True, slots=True)
 class Watching:
     """`swapped` and `asked_again_every` are SelfChecks', `characters` is how much of a text a judge is shown. `kept` is
-    the file of what controls found, without its suffix; None: nothing is kept. The defaults are controls only."""
+    the file of what controls found, JSON, without its suffixes; None: nothing is kept. The defaults are controls only."""
 
     characters: int = LIMIT
     swapped: float = 0.0
@@ -26,7 +26,7 @@ class Watching:
     def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
         """For the judge that a member has since its `swap`th swap: a new one begins anew, and one that was asked before
         and may still have questions out does not write into its file."""
-        path = self.kept.with_name(f"{self.kept.name}{f'-{swap}' if swap else ''}.json") if self.kept else None
+        path = self.kept.with_name(f"{self.kept.name}.{swap}.controls") if self.kept else None
         return Controls(f"{judge} {swap}", path, of_content=of_content)
 
 

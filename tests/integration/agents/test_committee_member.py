@@ -183,7 +183,7 @@ async def test_a_new_process_does_not_free_a_judge_from_quarantine(
                 critic.kill()
                 await critic.wait()
     assert "still in quarantine: it failed on colon" in (tmp_path / "critic.log").read_text()
-    assert KEY not in (tmp_path / "judges" / "critic.json").read_text()
+    assert KEY not in (tmp_path / "judges" / "critic.0.controls").read_text()
 
 
 @pytest.mark.parametrize(

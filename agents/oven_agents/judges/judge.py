@@ -18,6 +18,7 @@ from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.usage import Ledger, OnCall
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
+from oven_controller.settings.model import Role
 from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
@@ -33,7 +34,7 @@ class Judge:
 
     def __init__(
         self,
-        rubric: prompts.Rubric | prompts.Role,
+        rubric: prompts.Rubric | Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,

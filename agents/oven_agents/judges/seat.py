@@ -16,8 +16,8 @@ from functools import partial
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.probe import probe
-from oven_agents.judges.providers.provider import Provider
+from oven_agents.judges.probe import ProbeResult, probe
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.usage import Ledger, OnCall, cost_usd
 from oven_controller.errors import OvenError
 from oven_controller.protocol.judge_spec import JudgeSpec
@@ -39,7 +39,9 @@ class Connected:
     """A model that can be asked."""
 
     configured: ConfiguredJudge
-    provider: Provider
+    provider: EndpointProvider
+    found: ProbeResult | None = None
+    """What a probe of it found, if it was probed for a swap."""
 
 
 @dataclass
@@ -54,10 +56,19 @@ class Seated:
 class Seat:
     """Use `score` as a Judge's. `close` lets all connections go."""
 
-    def __init__(self, configured: ConfiguredJudge, look_up: LookUp, on_call: OnCall | None = None) -> None:
-        """Raises ConfigError when the SDK of the configured one is not installed."""
-        self._configured, self._look_up, self._on_call = configured, look_up, on_call
-        self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(Connected(configured, configured.connect()), 0)}
+    def __init__(
+        self,
+        configured: ConfiguredJudge,
+        look_up: LookUp,
+        on_call: OnCall | None = None,
+        record: Callable[[ProbeResult], None] = lambda _: None,
+    ) -> None:
+        """`record` is told of each model that judges after a swap what its probe found. Raises ConfigError when the SDK
+        of the configured one is not installed."""
+        self._look_up, self._on_call, self._record = look_up, on_call, record
+        self.first = Connected(configured, configured.connect())
+        """The configured one."""
+        self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(self.first, 0)}
         self._probed: tuple[JudgeSpec, Connected] | None = None  # it knows by now what the endpoint takes
         self._changing = asyncio.Lock()
 
@@ -80,6 +91,7 @@ class Seat:
         if found.failure is not None:
             await model.provider.close()
             raise JudgeFailure(found.failure, "; ".join(part for part in (found.detail, found.remedy) if part))
+        model.found = found
         async with self._changing:
             before, self._probed = self._probed, (spec, model)
         if before is not None:
@@ -101,7 +113,7 @@ class Seat:
 
     async def _taken(self, spec: JudgeSpec | None) -> Connected:
         if spec is None:
-            return Connected(self._configured, self._configured.connect())
+            return Connected(self.first.configured, self.first.configured.connect())
         if self._probed is not None and self._probed[0] == spec:
             (_, model), self._probed = self._probed, None
             return model
@@ -109,6 +121,9 @@ class Seat:
 
     def _on_seat(self, model: Connected, swap: int) -> Seated:
         log.info("judges with %s from now on", model.configured.asked.model)
+        if model.found is not None:
+            model.provider.terms.tell(model.found.lacks)
+            self._record(model.found)
         return Seated(model, model.configured.judge(model.provider, swap, self._on_call))
 
     async def _connected(self, spec: JudgeSpec) -> Connected:

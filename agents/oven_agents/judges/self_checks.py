@@ -140,7 +140,7 @@ class SelfChecks:
                 log.error("a check of the judge raised %s", type(error).__name__)
 
     async def _swap(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        back = dict(reversed(candidates.items()))
+        back = dict(reversed([*candidates.items()]))
         again = await self._asked(request, back)
         keys = list(candidates)
         for n, one in enumerate(keys):

@@ -16,7 +16,7 @@ FOLDER: Final = "judges"
 @dataclass(frozen=True, slots=True)
 class Watching:
     """`swapped` and `asked_again_every` are SelfChecks', `characters` is how much of a text a judge is shown. `kept` is
-    the file of what controls found, JSON, without its suffixes; None: nothing is kept. The defaults are controls only."""
+    the file of what controls found, JSON, without its suffixes; None: nothing is kept."""
 
     characters: int = LIMIT
     swapped: float = 0.0

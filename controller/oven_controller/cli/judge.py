@@ -181,15 +181,13 @@ def add(
     )
     admit_member(folder, name)
     folder.change_settings(lambda found: found["committee"]["members"].update({name: member.model_dump()}))
-    code = 3
+    said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
+    code = 1
     try:
-        limit_s = JOIN_S + settings.deadline_s + BESIDE_S
-        said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
-        code = _said(folder, as_json, limit_s, **said, reason=reason)
+        code = _said(folder, as_json, JOIN_S + settings.deadline_s + BESIDE_S, **said, reason=reason)
     finally:
-        if code:  # its process ends, and nothing of it stays
+        if code == 1:  # its process ends by the learner's answer, and nothing of it stays
             _taken_out(folder, name)
-            _quietly_removed(folder, name)
     if code:
         raise typer.Exit(code)
 
@@ -237,23 +235,6 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> in
 def _say(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> None:
     if code := _said(folder, as_json, limit_s, **fields):
         raise typer.Exit(code)
-
-
-def _quietly_removed(folder: RunFolder, name: str) -> None:
-    """Tell the stack, which ends the process; what the learner says to it is known."""
-    import asyncio
-    import contextlib
-    import uuid
-
-    from oven_controller.errors import OvenError
-    from oven_controller.protocol.operator_messages import OperatorCommand
-    from oven_controller.runs.operator_client import carried_out
-
-    command = OperatorCommand(
-        id=uuid.uuid4().hex, action="remove", actuator=f"committee.{name}", reason="it did not join"
-    )
-    with contextlib.suppress(OvenError):
-        asyncio.run(carried_out(folder, command, LOGGED_S))
 
 
 def _taken_out(folder: RunFolder, name: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.settings.committee import with_checked_members
-from oven_controller.settings.judge_providers import catalogue, judge_model
+from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import CommitteeSettings, MemberSettings
 
 
@@ -42,7 +42,7 @@ def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> 
     """What can be said without its process: raises ConfigError for a provider that the run's catalogue lacks, and for
     one without an address."""
     settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
-    judge_model(member, with_judge(settings, judge), catalogue(committee.providers))
+    endpoint_of(member, with_judge(settings, judge), catalogue(committee.providers))
 
 
 def first_problem(error: ValidationError) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.configured_rules import with_configured_rules
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.rule_members import RewardFunction
@@ -24,23 +25,22 @@ def convene(
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
-    """`rules` with the remote members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be right
-    comes from (Committee), where the settings do not say.
+    """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
+    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be
+    right comes from (Committee), where the settings do not say.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
-    remote = None
-    if settings.judges:
-        remote = RemoteMembers(
-            tuple(settings.judges),
-            there.url,
-            there.credentials,
-            deadline_s=settings.deadline_s,
-            judges={name: judge_of(member) for name, member in settings.judges.items()},
-        )
+    rules = with_configured_rules(rules, settings.members)
+    remote = RemoteMembers(  # also where there is none yet: one may be added
+        tuple(settings.judges),
+        there.url,
+        there.credentials,
+        deadline_s=settings.deadline_s,
+        judges={name: judge_of(member) for name, member in settings.judges.items()},
+    )
     return Committee(
         rules,
         remote=remote,

@@ -17,6 +17,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
 
@@ -137,7 +138,8 @@ def remote(  # type: ignore[no-untyped-def]
 
 async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]]:
     """As the training thread does: not on the loop that the members live on."""
-    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], members.members)
+    named = dict.fromkeys(members.members, Named())
+    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], named)
 
 
 GOOD = saying(lambda asked: honest(asked, "good").wire())
@@ -282,7 +284,7 @@ async def test_no_server_at_all_is_an_abstention_too(nats: Server) -> None:
 async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
     with remote(nats, ("good",)) as members:
         big = request().model_copy(update={"prompt": "p" * 2_000_000})
-        assert await asyncio.to_thread(members.ask, [big], members.members) == {"good": [Abstention("too_large")]}
+        assert await asyncio.to_thread(members.ask, [big], {"good": Named()}) == {"good": [Abstention("too_large")]}
 
 
 async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:

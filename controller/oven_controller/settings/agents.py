@@ -31,13 +31,20 @@ def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
 
 
+TUNER = "tuner"
+"""The installed agent that is neither trusted nor counted unless the settings say so: a language model's votes are
+nothing that a test has shown to help."""
+
+
 def with_agent_rules(settings: Settings) -> Settings:
     """What was said of single agents as the mesh reads it: the rules say who is a shadow and who is trusted, and
     nothing else does. Raises ConfigError for a grant to an agent that the run does not have."""
     specs, known = [(agent_spec(one), one) for one in wanted(settings)], plugins.points("agents")
     said = {spec.name: one for spec, one in specs if isinstance(one, AgentSettings)}
     shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
-    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed}
+    if settings.tuner.llm is not None and settings.tuner.shadow and any(spec.name == TUNER for spec, _ in specs):
+        shadows.add(TUNER)
+    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name != TUNER}
     named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     present = {spec.name for spec, _ in specs}
     granted = {name: on for name, on in settings.rules.trusted.items() if name in present or name not in known}

@@ -82,7 +82,7 @@ def hostile(folder: Path) -> dict[str, int]:
 
 
 def trained(
-    folder: Path, *, plan: dict[int, Any] | None = None, steps: int = 8
+    folder: Path, *, plan: dict[int, Any] | None = None, steps: int = 12
 ) -> tuple[Any, list[str], FakeLink, Any]:
     """A GRPO run, the prompt of each generation, what was said, and the source."""
     source = PromptSource(TOPICS, seed=2, held_out=["never see this one sentence again please my friend"])

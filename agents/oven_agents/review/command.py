@@ -16,7 +16,7 @@ from oven_agents.review.observation_file import BLOCK, Index, ObservationFile
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, reviews
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.loader import load_repeatable
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
 from oven_controller.errors import ConfigError
@@ -54,7 +54,7 @@ def main(
     targets: dict[str, str] = {}
     loaded: dict[str, Agent] = {}
     for one in agents:
-        name, agent = load(one)
+        name, agent = load_repeatable(one)
         targets[names.checked("agent", name)], loaded[name] = one, agent
     with tempfile.TemporaryDirectory(prefix="oven-review-") as folder, _Progress() as progress:
         report = look(run, events, loaded, targets, Path(folder) / "ticks", change, jobs or _cores(), progress.tell)

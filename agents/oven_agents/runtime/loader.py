@@ -28,6 +28,14 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: st
         raise ConfigError(f"{wrong} {_raised(error)}") from error
 
 
+def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
+    """As `load`, for a replay of a log. Raises ConfigError for an agent whose votes cannot be made again from one."""
+    name, agent = load(name_or_file)
+    if agent.unrepeatable:
+        raise ConfigError(f"the agent {name!r} {agent.unrepeatable}")
+    return name, agent
+
+
 def default_name(name_or_file: str) -> str:
     return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
 

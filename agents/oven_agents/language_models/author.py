@@ -24,10 +24,10 @@ from oven_agents.language_models.desk import Desk, counted
 from oven_agents.runtime.companion import AskGraph, Surroundings
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.objective import held_out, signed
 from oven_agents.stats.robust_statistics import total_variation
 from oven_controller.errors import ConfigError, reason
-from oven_controller.protocol.messages import RunStarted, Vote
+from oven_controller.protocol.messages import RunStarted, Value, Vote
 from oven_controller.protocol.requests import Curriculum, CurriculumRequest, Mastery
 from oven_controller.runs.authored_prompts import AuthoredPrompt, append_prompts, normalized, read_topics
 from oven_controller.settings.model import AuthorSettings
@@ -151,7 +151,7 @@ class Author(Agent):
         self._weights = answered.found.weights
         return self._proposal(window)
 
-    def _proposal(self, window: Window) -> Vote | None:
+    def _proposal(self, window: Window) -> Vote | Notice | None:
         knob = window.knobs.get(SHARE)
         held = window.series(HELD, last=1)
         if self._asker is not None and knob is not None and knob.number == 0 and held and held[0] >= ENOUGH:
@@ -159,16 +159,18 @@ class Author(Agent):
             return self._forecast(window, SHARE, knob.bounded(STEP), why)
         if self._weights and (mixture := window.knobs.get(MIXTURE)) is not None:
             shares = mixture.shares
-            weights, self._weights = self._weights, {}
-            if set(weights) == set(shares) and total_variation(shares, dict(weights)) >= MOVED:
-                moved = ", ".join(
-                    f"{name} {shares[name]:.0%} to {share:.0%}" for name, share in sorted(weights.items())
-                )
-                return self._forecast(window, MIXTURE, dict(weights), f"what can be learnt now, by the graph: {moved}")
+            weights, self._weights = dict(self._weights), {}
+            if set(weights) == set(shares) and total_variation(shares, weights) >= MOVED:
+                moved = ", ".join(f"{name} {shares[name]:.0%} to {to:.0%}" for name, to in sorted(weights.items()))
+                return self._forecast(window, MIXTURE, weights, f"what can be learnt now, by the graph: {moved}")
         return None
 
-    def _forecast(self, window: Window, actuator: str, value: Any, why: str) -> Vote:
-        target = held_out(window.run) or objective(window.run)
+    def _forecast(self, window: Window, actuator: str, value: Value, why: str) -> Vote | Notice:
+        """What is drawn moves the reward, so that only a held-out metric judges it."""
+        target = held_out(window.run)
+        if target is None:
+            how = f"a person may set {actuator} (`oven-controller set`)"
+            return Notice(f"unjudged {actuator}", f"{why}; the run has no held-out metric that could judge it: {how}")
         return window.propose(
             actuator,
             value,

@@ -119,7 +119,11 @@ def _metrics(window: Window) -> dict[str, Any]:
     for name in names:
         values, spec = _finite(window, name), announced.get(name)
         missing = len(window.series(name, last=SHOWN)) - len(values)
-        about: dict[str, Any] = {"better": spec.better, "held_out": spec.held_out} if spec else {}
+        about: dict[str, Any] = {}
+        if name in judged and spec is not None:
+            about = {"better": spec.better, "held_out": spec.held_out}
+        elif len(set(values)) <= 1 and not missing:
+            continue  # it says nothing, and costs tokens
         if values:
             now, before = values[-NEWEST:], values[:-NEWEST]
             about |= {"last": _figure(values[-1]), "mean_newest": _figure(fmean(now)), "readings": len(values)}

@@ -46,7 +46,7 @@ class AuthoredPromptsReader(StepHook):
         self._trainer, self._source, self._committee = trainer, source, committee
         self._ranks = Ranks()
         self._settings: AuthorSettings | None = None
-        self._folder = Path(os.devnull)
+        self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         self._told: set[str] = set()
         if committee is not None:
             committee.references = source.references
@@ -54,9 +54,7 @@ class AuthoredPromptsReader(StepHook):
     def begin(self, ranks: Ranks) -> None:
         """Every rank compares with the same data, so that all take the same prompts."""
         self._ranks = ranks
-        folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
-        settings = ranks.same(author_settings(folder) if ranks.leader else None)
-        self._settings, self._folder = settings, folder
+        settings = self._settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
         if settings is None or self._unscored():
             self._settings = None
             return

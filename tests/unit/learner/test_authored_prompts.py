@@ -27,6 +27,7 @@ from oven_controller.runs.authored_prompts import (
     FOLDER,
     PROMPTS,
     AuthoredPrompt,
+    Batch,
     append_prompts,
     read_prompts,
     read_topics,
@@ -201,7 +202,7 @@ def test_a_line_that_never_ends_is_passed_over_and_a_cut_one_spoils_itself_only(
     (folder / FOLDER).mkdir()
     (folder / FOLDER / PROMPTS).write_bytes(b"x" * 600_000)
     append_prompts(folder, [one("good")])
-    offset, batches = 0, []
+    offset, batches = 0, list[Batch]()
     while not batches or batches[-1].offset != offset:
         offset = batches[-1].offset if batches else 0
         batches.append(read_prompts(folder, offset))

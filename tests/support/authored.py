@@ -1,8 +1,9 @@
-"""A script of a user's that bakes a small text model on a PromptSource, with a tuner and an author that ask the endpoint
-at `URL`, for the end-to-end test of both. `python -m tests.support.authored RUN URL`."""
+"""A script of a user's that bakes a small text model on a PromptSource, with a tuner and an author that ask an
+endpoint, for the end-to-end test of both: `python -m tests.support.authored RUN [URL]`. Without a URL they are off."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from typing import Any
@@ -12,29 +13,26 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from tests.support.attached import llama
 from tests.support.tiny_grpo import vowels
 from tests.unit.learner.test_attach_trl import tokenizer
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 import oven_learner as oven
+from oven_controller.protocol.messages import MetricSpec
 
-STEPS = 60
+STEPS = 40
 TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}
 
 
-class Waiting(TrainerCallback):
-    """Holds the training at a step until the agents' answers are there, and turns the knob: a test must not depend on
-    how fast a step is."""
-
-    def __init__(self, baked: oven.Oven, source: oven.PromptSource) -> None:
-        self._baked, self._source = baked, source
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 1:
-            print("began", flush=True)
+def settings(url: str) -> dict[str, Any]:
+    llm = {"api": "openai", "model": "m", "base_url": f"{url}/v1", "key_env": "OVEN_TEST_KEY"}
+    asking = {
+        "tuner": {"llm": llm, "every": 5, "expires": 30},
+        "author": {"llm": llm, "every": 8, "prompts": 12, "total": 30},
+    }
+    return {"rules": {"autonomy": "auto"}, "agents": ["tuner", "author"], "lockstep": True, **(asking if url else {})}
 
 
-def main(run: str, url: str) -> None:
+def main(run: str, url: str = "") -> None:
     set_seed(0)
-    llm = {"api": "openai", "model": "m", "base_url": f"{url}/v1"}
     source = oven.PromptSource(TOPICS, seed=2)
     baked = oven.bake(
         llama(),
@@ -44,22 +42,17 @@ def main(run: str, url: str) -> None:
         group_size=4,
         prompts_per_step=2,
         total_steps=STEPS,
-        settings={
-            "rules": {"autonomy": "auto"},
-            "lockstep": True,
-            "agents": ["tuner", "author"],
-            "tuner": {"llm": llm, "every": 5, "expires": 60},
-            "author": {"llm": llm, "every": 10, "prompts": 12},
-        },
+        evaluate=lambda: {"eval/quality": 0.5},
+        metrics=[MetricSpec(name="eval/quality", better="up", held_out=True)],
+        settings=settings(url),
         run=run,
         max_completion_length=4,
         learning_rate=0.01,
         disable_tqdm=True,
     )
-    baked.trainer.add_callback(Waiting(baked, source))
     baked.run_sync()
-    print(baked.summary)
-    print(f"held {len(source.authored.pool)} share {source.authored.share}")
+    weights = b"".join(value.numpy().tobytes() for value in baked.trainer.model.state_dict().values())
+    print(f"{baked.summary}\nauthored {len(source.authored.pool)}\nweights {hashlib.sha256(weights).hexdigest()}")
 
 
 if __name__ == "__main__":

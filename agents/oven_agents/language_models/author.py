@@ -52,8 +52,10 @@ SURE = 0.5
 """Confidence of its proposals: even odds, since no share of successes is recorded. No quorum alone."""
 MOVED = 0.1
 """Total variation between the graph's weights and the present ones from which they are proposed."""
-EXPECTED, HORIZON = 0.02, 60
-"""Its forecast, in the target's unit and in ticks: small, and late enough for prompts that are drawn now and then."""
+EXPECTED = 0.02
+"""Change that it promises of the target, in its unit: small, for one prompt in ten."""
+HORIZON = 60
+"""Ticks until it shows: prompts that are drawn now and then have been answered some dozens of times by then."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from oven_controller.errors import ConfigError, reason
 from oven_controller.files import read_file, write_atomic
 
 FOLDER = "calls"
+"""Of the run's folder."""
 FILE_BYTES = 4096
+"""Of a count at most; it takes fifty."""
 
 
 class CallLimit:

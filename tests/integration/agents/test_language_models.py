@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.judge_endpoint import Endpoint
+from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
 from oven_agents.backtest.command import main as backtest
 from oven_agents.language_models.author import Author
@@ -40,17 +41,6 @@ MIXTURE = ActuatorSpec(
     name="data.mixture", kind="simplex", choices=("sums", "proofs"), value={"sums": 0.5, "proofs": 0.5}
 )
 SHARE = ActuatorSpec(name="data.authored_share", kind="scalar", low=0.0, high=0.25, value=0.0, moves_own_metric=True)
-GOOD = {
-    "decision": "propose",
-    "actuator": "optimizer.lr_scale",
-    "value": 0.5,
-    "target": "eval/accuracy",
-    "expected_change": 0.03,
-    "horizon": 30,
-    "confidence": 0.7,
-    "reason": "grad_norm doubled to 2 while the reward stood at .2",
-}
-KEY = "sk-canary-1b7e"
 
 
 def started(*actuators: ActuatorSpec) -> RunStarted:
@@ -69,22 +59,6 @@ def started(*actuators: ActuatorSpec) -> RunStarted:
             ],
         }
     )
-
-
-class Scripted(Endpoint):
-    """Says what it is told to; by default what each agent asks for."""
-
-    def __init__(self, says: Callable[[dict[str, Any]], str] | None = None) -> None:
-        super().__init__()
-        self.says = says or self.usual
-        self.data: list[dict[str, Any]] = []
-
-    def usual(self, data: dict[str, Any]) -> str:
-        return json.dumps(GOOD if "knobs" in data else {"prompts": [{"topic": "sums", "prompt": "What is 6 + 7?"}]})
-
-    def _answer(self, user: str) -> str:
-        self.data.append(json.loads(user.split("<data>\n")[1].split("\n</data>")[0]))
-        return self.says(self.data[-1])
 
 
 class Run:
@@ -161,8 +135,8 @@ def notices(said: list[Vote | AgentStatus]) -> list[str]:
 
 
 async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosis_asked_first(tmp_path: Path) -> None:
-    async with Scripted().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=30) as run:
-        assert isinstance(endpoint, Scripted)
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=30) as run:
+        assert isinstance(endpoint, ScriptedModel)
         assert not votes(run.ticks(20)) and not endpoint.requests, "no vote waits for a model"
         said = votes(await run.answer())
         assert [(vote.actuator, vote.value, vote.tick, vote.confidence) for vote in said] == [(RATE.name, 0.5, 21, 0.7)]
@@ -190,7 +164,7 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosi
 
 
 async def test_late_and_overtaken_answers_expire_and_are_counted(tmp_path: Path) -> None:
-    async with Scripted().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
         run.ticks(12)
         await run.agent.desk.answered.wait()
         run.agent.desk.answered.clear()
@@ -224,7 +198,7 @@ BAD: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", BAD)
 async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_path: Path, name: str) -> None:
     text, told = BAD[name]
-    async with Scripted(lambda data: text).running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
+    async with ScriptedModel(lambda data: text).running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(12)
         said = await run.answer()
         assert not votes(said) and told in notices(said)[0] and "1 calls" in notices(said)[0]
@@ -232,7 +206,7 @@ async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_pa
 
 
 async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_path: Path) -> None:
-    async with Scripted().running() as endpoint:
+    async with ScriptedModel().running() as endpoint:
         for model, kind in {"m@401": "auth", "m@echo400x2": "bad_request", "m@refusal": "refusal"}.items():
             async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
                 (tmp_path / kind).mkdir()
@@ -247,7 +221,7 @@ async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_
 
 
 async def test_calls_are_bounded_over_restarts_and_said(tmp_path: Path) -> None:
-    async with Scripted().running() as endpoint:
+    async with ScriptedModel().running() as endpoint:
         for made in (1, 2):
             async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
                 run.ticks(12)
@@ -266,7 +240,7 @@ async def test_without_a_model_or_its_key_the_tuner_says_that_it_cannot_fire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVEN_TEST_KEY")
-    async with Scripted().running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(1)
         assert "OVEN_TEST_KEY is not set" in next(m.reason for m in run.said if isinstance(m, AgentStatus) and m.reason)
     for agent in (load("tuner")[1], load("author")[1]):
@@ -291,13 +265,13 @@ def passed_on(folder: Path) -> tuple[AuthoredPrompt, ...]:
 
 async def test_an_author_writes_for_what_lags_with_its_provenance_and_proposes_a_share(tmp_path: Path) -> None:
     topics(tmp_path)
-    async with Scripted().running() as endpoint, playing(Author(), tmp_path, endpoint, every=20) as run:
-        assert isinstance(endpoint, Scripted)
+    async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint, every=20) as run:
+        assert isinstance(endpoint, ScriptedModel)
         run.ticks(5)
         said = await run.answer()
-        assert "wrote 1 prompts (sums)" in notices(said)[0] and "6 + 7" not in str(run.said)
-        assert passed_on(tmp_path) == (
-            AuthoredPrompt(topic="sums", prompt="What is 6 + 7?", by="author", model="m", tick=5),
+        assert "wrote 6 prompts (sums)" in notices(said)[0] and "1 + 2?" not in str(run.said)
+        assert passed_on(tmp_path)[2] == AuthoredPrompt(
+            topic="sums", prompt="sums 1 + 2?", by="author", model="m", tick=5
         )
         (asked,) = endpoint.data
         assert asked["topics"] == [
@@ -316,7 +290,7 @@ async def test_an_author_that_floods_is_cut_and_counted(tmp_path: Path) -> None:
     text = json.dumps({"prompts": [{"topic": "verses", "prompt": "x"}, *flood]})
     options: dict[str, Any] = {"prompts": 10, "total": 12, "every": 1}
     async with (
-        Scripted(lambda data: text).running() as endpoint,
+        ScriptedModel(lambda data: text).running() as endpoint,
         playing(Author(), tmp_path, endpoint, **options) as run,
     ):
         run.ticks(5)
@@ -330,7 +304,7 @@ async def test_an_author_that_floods_is_cut_and_counted(tmp_path: Path) -> None:
 
 
 async def test_an_author_without_topics_or_with_prose_abstains_by_kind(tmp_path: Path) -> None:
-    prose = Scripted(lambda data: "1. What is 2 + 2?")
+    prose = ScriptedModel(lambda data: "1. What is 2 + 2?")
     async with prose.running() as endpoint, playing(Author(), tmp_path, endpoint, every=1) as run:
         run.ticks(5)
         assert "malformed_request: the topics are not known" in notices(await run.answer())[0]
@@ -344,7 +318,7 @@ async def test_without_a_key_the_knowledge_graph_weighs_the_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVEN_TEST_KEY")
-    async with Scripted().running() as endpoint, playing(Author(), tmp_path, endpoint) as run:
+    async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint) as run:
         run.ticks(12)
         (vote,) = votes(await run.answer())
         (name, request), *_ = run.asked

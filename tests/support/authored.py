@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -13,13 +15,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from tests.support.attached import llama
 from tests.support.tiny_grpo import vowels
 from tests.unit.learner.test_attach_trl import tokenizer
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 import oven_learner as oven
 from oven_controller.protocol.messages import MetricSpec
+from oven_controller.runs.folder import Home
 
 STEPS = 40
 TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}
+
+
+class Patient(TrainerCallback):
+    """Holds the training at a step until both agents were answered: how fast a step is says nothing of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [folder / "calls" / "tuner.json", folder / "authored" / "prompts.jsonl"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        while state.global_step == 14 and not all(path.exists() for path in self._files):
+            time.sleep(0.02)
 
 
 def settings(url: str) -> dict[str, Any]:
@@ -50,6 +64,8 @@ def main(run: str, url: str = "") -> None:
         learning_rate=0.01,
         disable_tqdm=True,
     )
+    if url:
+        baked.trainer.add_callback(Patient(Home().find(run).path))
     baked.run_sync()
     weights = b"".join(value.numpy().tobytes() for value in baked.trainer.model.state_dict().values())
     print(f"{baked.summary}\nauthored {len(source.authored.pool)}\nweights {hashlib.sha256(weights).hexdigest()}")

@@ -44,6 +44,9 @@ def with_agent_rules(settings: Settings) -> Settings:
     shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
     if settings.tuner.llm is not None and settings.tuner.shadow and any(spec.name == TUNER for spec, _ in specs):
         shadows.add(TUNER)
+    for name, asks in ((TUNER, settings.tuner.llm is not None), ("author", settings.author.on)):
+        if asks and all(spec.name != name for spec, _ in specs):
+            raise ConfigError(f"{name}.llm is set, and no agent of this run reads it: add {name} to `agents`")
     installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name != TUNER}
     named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     present = {spec.name for spec, _ in specs}

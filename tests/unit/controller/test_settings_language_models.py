@@ -1,0 +1,45 @@
+"""Settings of `tuner` and `author`: off, a shadow and a newcomer unless they say otherwise, and bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.support.installed import installed
+
+from oven_controller.errors import ConfigError
+from oven_controller.settings.agents import with_agent_rules
+from oven_controller.settings.model import Settings
+
+pytestmark = pytest.mark.usefixtures("installed")
+__all__ = ["installed"]
+
+
+def test_the_tuner_is_a_newcomer_and_a_shadow_unless_the_settings_say_otherwise() -> None:
+    llm = {"api": "openai", "model": "m"}
+    off = with_agent_rules(Settings(agents=("tuner", "divergence")))
+    assert off.rules.shadow == () and off.rules.trusted == {"divergence": ("*",)}
+    on = with_agent_rules(Settings.model_validate({"tuner": {"llm": llm}, "agents": ["tuner", "author"]}))
+    assert on.rules.shadow == ("tuner",) and on.rules.trusted == {"author": ("*",)}
+    assert with_agent_rules(on).rules == on.rules, "a resumed run reads what was resolved"
+    entry = {"name": "tuner", "speciality": ["grad.clip"]}
+    granted = {"tuner": {"llm": llm, "shadow": False}, "agents": [entry]}
+    rules = with_agent_rules(Settings.model_validate(granted)).rules
+    assert rules.shadow == () and rules.trusted == {"tuner": ("grad.clip",)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tuner": {"every": 0}}, {"tuner": {"actuators": []}}, {"author": {"prompts": 10_000}}, {"author": {"share": 2}}],
+)
+def test_settings_of_the_agents_that_ask_a_model_are_bounded(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="validation error"):
+        Settings.model_validate(wrong)
+
+
+@pytest.mark.parametrize("name", ["tuner", "author"])
+def test_a_model_for_an_agent_that_the_run_does_not_have_is_refused(name: str) -> None:
+    given = {name: {"llm": {"api": "openai", "model": "m"}}, "agents": ["divergence"]}
+    with pytest.raises(ConfigError, match=f"{name}.llm is set.*add {name} to `agents`"):
+        with_agent_rules(Settings.model_validate(given))

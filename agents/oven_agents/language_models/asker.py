@@ -1,4 +1,4 @@
-"""One model that is asked now and then: within a deadline, so many times a run, with every failure counted by kind."""
+"""One model that is asked now and then: within a deadline, a limited number of times, with every failure counted by kind."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Written:
 
 
 def read(text: str, topics: Collection[str], known: Collection[str], most: int) -> Written:
-    """`known`: normalized texts that are no news; `most`: so many prompts are taken. Raises JudgeFailure: bad_json or
+    """`known`: normalized texts that are known; `most`: so many prompts are taken. Raises JudgeFailure: bad_json or
     schema."""
     value = json_object(text)
     try:

@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Answered(Generic[Asked, Found]):
-    """A question, and what came of it."""
+    """A question and its answer, or why there is none."""
 
     asked: Asked
     tick: int

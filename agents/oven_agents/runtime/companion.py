@@ -1,4 +1,4 @@
-"""What an agent may have beside its votes: a coroutine of its own, for something that takes longer than a vote may.
+"""What an agent may have beside its votes: its own coroutine, for something that takes longer than a vote may.
 
 `vote` stays synchronous and waits for nothing: it leaves what it wants to know, and finds the answer at a later tick.
 Only the process of a run has companions: a replay, a gym and a backtest give an agent none.

@@ -37,7 +37,7 @@ class Patient(TrainerCallback):
 
 
 def settings(url: str) -> dict[str, Any]:
-    llm = {"api": "openai", "model": "m", "base_url": f"{url}/v1", "key_env": "OVEN_TEST_KEY"}
+    llm = {"provider": "compatible", "model": "m", "base_url": f"{url}/v1", "key_env": "OVEN_TEST_KEY"}
     asking = {
         "tuner": {"llm": llm, "every": 5, "expires": 30},
         "author": {"llm": llm, "every": 8, "prompts": 12, "total": 30},

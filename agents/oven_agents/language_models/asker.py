@@ -1,4 +1,4 @@
-"""One model that is asked now and then: within a deadline, a limited number of times, with every failure counted by kind."""
+"""One model that is asked now and then: within a deadline, a limited number of times, every failure counted by kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.usage import Ledger, cost_usd, opened
 from oven_agents.language_models.call_limit import CallLimit
 from oven_controller.errors import ConfigError
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
+from oven_controller.settings.model import ModelSettings
 from oven_controller.telemetry import genai
 from oven_controller.telemetry.genai import CallRecord
 
@@ -29,19 +30,21 @@ Read = TypeVar("Read")
 
 
 class Asker:
-    """Raises ConfigError when it is made without a key for the model."""
+    """Raises ConfigError when it is made for a provider that there is not, or without the model's key."""
 
-    def __init__(self, name: str, settings: MemberSettings, limit: CallLimit, deadline_s: float) -> None:
+    def __init__(self, name: str, llm: ModelSettings, providers_file: str, limit: CallLimit, deadline_s: float) -> None:
+        """`llm` is the setting `NAME.llm`; `providers_file` the user's overlay of the catalogue, or nothing."""
         self.limit = limit
         self.failed: Counter[str] = Counter()
         """Questions without an answer that could be used, by kind."""
-        self._name, self._settings, self._deadline_s = name, settings, deadline_s
-        self._key = providers.key_of(name, settings)
+        self._name, self._deadline_s = name, deadline_s
+        self._asked = endpoint_of(name, llm, catalogue(providers_file), f"{name}.llm")
+        self._key = key_of(name, self._asked, at=f"{name}.llm")
         self._provider: Provider | None = None
 
     @property
     def model(self) -> str:
-        return self._settings.model
+        return self._asked.model
 
     async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
         """What `read` makes of the answer. Raises JudgeFailure, with the failure counted."""
@@ -67,7 +70,7 @@ class Asker:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if self._provider is None:  # a second or two of importing, which must not hold up other agents' votes
-                    connect = partial(providers.connect, self._name, self._settings, self._key)
+                    connect = partial(providers.connect, self._name, self._asked, self._key)
                     self._provider = await asyncio.to_thread(connect)
                 await asyncio.to_thread(self.limit.reserve)
                 with opened(ledger):
@@ -85,7 +88,7 @@ class Asker:
         usage = answer.usage if answer is not None else None
         if self._provider is None:
             return
-        price = cost_usd(self._provider.name, self._settings.base_url, self._settings.model, [usage])
+        price = cost_usd(self._asked, [usage])
         if price:
             try:
                 self.limit.book(price)

@@ -35,7 +35,7 @@ from oven_controller.settings.model import AuthorSettings
 log = logging.getLogger("oven.agent")
 
 SHARE, MIXTURE, HELD = "data.authored_share", "data.mixture", "data/authored"
-OFF = "no model is configured: set author.llm, e.g. author: {llm: {api: openai, model: NAME}}, or author.enabled"
+OFF = "no model is configured: set author.llm, e.g. author: {llm: {provider: claude, model: NAME}}, or author.enabled"
 NEWEST = 10
 """Ticks that a topic's mastery is the mean of."""
 LEAST = 5
@@ -117,7 +117,7 @@ class Author(Agent):
         if settings.llm is not None:
             try:
                 limit = CallLimit(around.folder, around.name, settings.calls)
-                self._asker = Asker(around.name, settings.llm, limit, settings.deadline_s)
+                self._asker = Asker(around.name, settings.llm, around.providers_file, limit, settings.deadline_s)
                 self.version = f"1 ({settings.llm.model})"  # type: ignore[misc]
             except ConfigError as error:
                 self._without = str(error)

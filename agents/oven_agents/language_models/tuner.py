@@ -27,7 +27,7 @@ from oven_controller.settings.model import TunerSettings
 
 log = logging.getLogger("oven.agent")
 
-OFF = "no model is configured: set tuner.llm, e.g. tuner: {llm: {api: openai, model: NAME}}"
+OFF = "no model is configured: set tuner.llm, e.g. tuner: {llm: {provider: claude, model: NAME}}"
 LEAST = 12
 """Observations before the first question: ten newest and something to hold them against."""
 
@@ -83,7 +83,7 @@ class Tuner(Agent):
             if settings.llm is None:
                 return None
             limit = CallLimit(around.folder, around.name, settings.calls)
-            self._asker = Asker(around.name, settings.llm, limit, settings.deadline_s)
+            self._asker = Asker(around.name, settings.llm, around.providers_file, limit, settings.deadline_s)
         except ConfigError as error:
             self._off = str(error)
             return None

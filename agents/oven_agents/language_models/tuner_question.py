@@ -26,8 +26,9 @@ Rules:
 - "target" is the metric that should improve; "expected_change" is by how much, in its own unit and with its sign,
   within "horizon" ticks. "confidence" is the probability, 0 to 1, that the change is seen to beat doing nothing.
 - "reason": one sentence with its figures, at most {REASON} characters.
-- Answer with one JSON object and nothing else. For no change the decision is "nothing", and the
-  other fields do not count.
+- Answer with one JSON object and nothing else: {{"decision": "propose" or "nothing", "actuator": ..., "value": ...,
+  "target": ..., "expected_change": ..., "horizon": ..., "confidence": ..., "reason": ...}}.
+  For no change the decision is "nothing", and the other fields do not count.
 """
 
 

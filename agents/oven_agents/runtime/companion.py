@@ -40,6 +40,12 @@ class Surroundings:
     """The run's, as `up` resolved them; empty where there is no folder."""
     ask_graph: AskGraph
 
+    @property
+    def providers_file(self) -> str:
+        """The user's overlay of the catalogue of language models' providers; empty: there is none."""
+        committee = self.settings.get("committee")
+        return str(committee.get("providers") or "") if isinstance(committee, dict) else ""
+
 
 @runtime_checkable
 class Companioned(Protocol):

@@ -13,6 +13,7 @@ from oven_controller.protocol import names
 from oven_controller.protocol.permissions import Role
 from oven_controller.protocol.rules import ALL
 from oven_controller.settings.agent_options import Number, numbers
+from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import AgentSettings, Settings
 
 
@@ -36,6 +37,9 @@ TUNER = "tuner"
 nothing that a test has shown to help."""
 
 
+AUTHOR = "author"
+
+
 def with_agent_rules(settings: Settings) -> Settings:
     """What was said of single agents as the mesh reads it: the rules say who is a shadow and who is trusted, and
     nothing else does. Raises ConfigError for a grant to an agent that the run does not have."""
@@ -44,9 +48,7 @@ def with_agent_rules(settings: Settings) -> Settings:
     shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
     if settings.tuner.llm is not None and settings.tuner.shadow and any(spec.name == TUNER for spec, _ in specs):
         shadows.add(TUNER)
-    for name, asks in ((TUNER, settings.tuner.llm is not None), ("author", settings.author.on)):
-        if asks and all(spec.name != name for spec, _ in specs):
-            raise ConfigError(f"{name}.llm is set, and no agent of this run reads it: add {name} to `agents`")
+    _check_models(settings, {spec.name for spec, _ in specs})
     installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name != TUNER}
     named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     present = {spec.name for spec, _ in specs}
@@ -64,6 +66,20 @@ def with_agent_rules(settings: Settings) -> Settings:
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
     options = _options(settings.agent_options, said, present, known)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
+
+
+def _check_models(settings: Settings, present: Collection[str]) -> None:
+    """Raises ConfigError for a model of an agent that the run does not have, a provider that the catalogue lacks, and
+    where there is no address."""
+    known = catalogue(settings.committee.providers)
+    for name, on, llm in (
+        (TUNER, settings.tuner.llm is not None, settings.tuner.llm),
+        (AUTHOR, settings.author.on, settings.author.llm),
+    ):
+        if on and name not in present:
+            raise ConfigError(f"{name} has settings, and is not an agent of this run: add {name} to `agents`")
+        if llm is not None:
+            endpoint_of(name, llm, known, f"{name}.llm")
 
 
 def _options(

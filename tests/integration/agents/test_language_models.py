@@ -111,7 +111,12 @@ async def playing(
     **settings: Any,
 ) -> AsyncIterator[Run]:
     if endpoint is not None:
-        settings["llm"] = {"api": "openai", "model": model, "base_url": endpoint.openai_url, "key_env": "OVEN_TEST_KEY"}
+        settings["llm"] = {
+            "provider": "compatible",
+            "model": model,
+            "base_url": endpoint.openai_url,
+            "key_env": "OVEN_TEST_KEY",
+        }
     run = Run(agent, folder, settings, *actuators)
     try:
         yield run
@@ -207,7 +212,7 @@ async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_pa
 
 async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint:
-        for model, kind in {"m@401": "auth", "m@echo400x2": "bad_request", "m@refusal": "refusal"}.items():
+        for model, kind in {"m@401": "auth", "m@echo400x3": "bad_request", "m@refusal": "refusal"}.items():
             async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
                 (tmp_path / kind).mkdir()
                 run.ticks(12)

@@ -17,7 +17,7 @@ __all__ = ["installed"]
 
 
 def test_the_tuner_is_a_newcomer_and_a_shadow_unless_the_settings_say_otherwise() -> None:
-    llm = {"api": "openai", "model": "m"}
+    llm = {"provider": "openai", "model": "m"}
     off = with_agent_rules(Settings(agents=("tuner", "divergence")))
     assert off.rules.shadow == () and off.rules.trusted == {"divergence": ("*",)}
     on = with_agent_rules(Settings.model_validate({"tuner": {"llm": llm}, "agents": ["tuner", "author"]}))
@@ -40,6 +40,15 @@ def test_settings_of_the_agents_that_ask_a_model_are_bounded(wrong: dict[str, An
 
 @pytest.mark.parametrize("name", ["tuner", "author"])
 def test_a_model_for_an_agent_that_the_run_does_not_have_is_refused(name: str) -> None:
-    given = {name: {"llm": {"api": "openai", "model": "m"}}, "agents": ["divergence"]}
-    with pytest.raises(ConfigError, match=f"{name}.llm is set.*add {name} to `agents`"):
+    given = {name: {"llm": {"provider": "openai", "model": "m"}}, "agents": ["divergence"]}
+    with pytest.raises(
+        ConfigError, match=f"{name} has settings, and is not an agent of this run: add {name} to `agents`"
+    ):
         with_agent_rules(Settings.model_validate(given))
+
+
+def test_a_provider_that_there_is_not_is_refused_with_the_nearest_names() -> None:
+    with pytest.raises(ConfigError, match="the model of agent 'tuner': no provider named 'cluade'; did you mean"):
+        with_agent_rules(Settings.model_validate({"tuner": {"llm": {"provider": "cluade", "model": "m"}}}))
+    with pytest.raises(ConfigError, match=r"needs author\.llm\.base_url"):
+        with_agent_rules(Settings.model_validate({"author": {"llm": {"provider": "compatible", "model": "m"}}}))

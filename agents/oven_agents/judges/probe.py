@@ -94,7 +94,7 @@ async def probe(
         result = replace(
             result, schema="none" if terms.schema_ignored else terms.now.schema, top_logprobs=_alternatives(answer)
         )
-    lacks = provider.terms.lacks() if result.can_judge else ()  # before an answer it is not known
+    lacks = provider.terms.lacks()
     if result.usd_per_million is None:
         lacks += (
             f"the price of {asked.model} is not known: its cost is not counted, and a budget in USD cannot hold it",

@@ -88,7 +88,7 @@ class Author(Agent):
     moves = (SHARE, MIXTURE)
     unrepeatable = (
         "asks a language model for prompts, which are not in the log: what it would do on a recording is not known; "
-        "`oven-controller show` has what it voted"
+        "`oven-controller log` has what it voted"
     )
 
     def __init__(self) -> None:
@@ -208,6 +208,8 @@ class Author(Agent):
                     self.desk.answer(await self._found(ask_graph, asked))
                 except JudgeFailure as failure:
                     self.desk.answer(failure)
+                except Exception as error:  # a fault of ours; its text may hold a prompt
+                    self.desk.answer(JudgeFailure("internal", type(error).__name__))
         finally:
             if self._asker is not None:
                 await self._asker.close()

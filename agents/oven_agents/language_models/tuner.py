@@ -162,6 +162,8 @@ class Tuner(Agent):
             return await asker.ask(question, lambda text: tuner_answer.read(text, bounds, asked.metrics))
         except JudgeFailure as failure:
             return failure
+        except Exception as error:  # a fault of ours
+            return JudgeFailure("internal", type(error).__name__)
 
     def _failed(self, failure: JudgeFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._told()}")

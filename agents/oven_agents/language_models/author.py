@@ -72,10 +72,11 @@ class Author(Agent):
     """Signals: the mean reward of each topic (`reward/TOPIC`, or `reward` where there is one topic).
 
     Actions: every `author.every` ticks it asks a language model for prompts of the topics that lag (where about half of
-    the answers succeed a group has most to compare: Bae et al. 2025, arXiv 2504.03380), checks them, and puts them into a file of the run's folder, which the learner reads between two steps and checks again. Once the
-    learner holds enough of them it proposes that a tenth of those topics' draws go to them (`data.authored_share`, 0
-    until that is adopted). Without a model, or without its key, it proposes the topics' weights of the knowledge
-    graph's `curriculum` instead.
+    the answers succeed a group has most to compare: Bae et al. 2025, arXiv 2504.03380), checks them, and puts them into
+    a file of the run's folder, which the learner reads between two steps and checks again. Once the learner holds
+    enough of them it proposes that a tenth of those topics' draws go to them (`data.authored_share`, 0 until that is
+    adopted). Without a model, or without its key, it proposes the topics' weights of the knowledge graph's `curriculum`
+    instead.
 
     False alarms: none is measured. Its confidence is even odds, and no quorum alone.
 

@@ -49,8 +49,8 @@ class Tuner(Agent):
     objective did after them, and the knowledge graph's diagnosis of what moved.
 
     Actions: one value for one scalar of `tuner.actuators`, by a JSON schema and within its bounds, or nothing. The
-    answer is cast at a later tick, so that training waits for none (as in arXiv 2606.29871); it expires `tuner.expires` ticks after the window that was asked about, and where
-    the knob has moved since.
+    answer is cast at a later tick, so that training waits for none (as in arXiv 2606.29871). It expires `tuner.expires`
+    ticks after the window that was asked about, and where the knob has moved since.
 
     False alarms: unknown, and for each model another. So it is a shadow and not trusted unless the settings say
     otherwise; its confidences are scored like any agent's (`oven-controller calibration`).

@@ -102,7 +102,7 @@ class RemoteMembers:
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
-        else why not. Requests for scores go on meanwhile. A process that `joins` is waited for
+        else why not. Requests for scores continue meanwhile. A process that `joins` is waited for
         first, for JOIN_S."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
 

@@ -124,6 +124,7 @@ class Member:
             input_tokens=ledger.input_tokens,
             output_tokens=ledger.output_tokens,
             cost_usd=ledger.cost_usd,
+            health=ledger.health,
         )
 
     def summary(self) -> str:

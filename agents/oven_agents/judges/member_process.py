@@ -21,6 +21,7 @@ from oven_agents.judges.member import Member
 from oven_agents.judges.probe import ProbeResult, probe
 from oven_agents.judges.probe_command import probe_configured
 from oven_agents.judges.seat import Seat
+from oven_agents.judges.watching import FOLDER, Watching
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
@@ -31,7 +32,7 @@ from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
 from oven_controller.settings.judge_providers import NO_KEY, catalogue
 from oven_controller.settings.judges import with_judge
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import genai, tracing
 
 log = logging.getLogger("oven.member")
@@ -86,16 +87,21 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
     """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
     `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
     try:
-        committee: dict[str, Any] = json.loads(config.read_text())["committee"]
-        members = committee["members"]
+        committee = CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
-    if name not in members:
-        raise UnknownNameError("committee member", name, members)
-    member = MemberSettings.model_validate(members[name])
+    if name not in committee.members:
+        raise UnknownNameError("committee member", name, committee.members)
+    member = committee.members[name]
     if spec is not None:
         member = with_judge(member, spec)
-    return ConfiguredJudge.look_up(name, member, catalogue(committee.get("providers", "")))
+    watching = Watching(
+        characters=committee.characters,
+        swapped=committee.swapped,
+        asked_again_every=committee.asked_again_every,
+        kept=config.parent / FOLDER / name,
+    )
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
 
 
 async def host(

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
@@ -69,7 +68,7 @@ class Seat:
         self._look_up, self._on_call, self._record = look_up, on_call, record
         self.first = Connected(configured, configured.connect())
         """The configured one."""
-        self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(self.first)}
+        self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(self.first, 0)}
         self._probed: tuple[JudgeSpec, Connected] | None = None  # it knows by now what the endpoint takes
         self._changing = asyncio.Lock()
 
@@ -101,13 +100,14 @@ class Seat:
 
     async def close(self) -> None:
         """Let all connections go."""
-        probed = [self._probed[1]] if self._probed is not None else []
-        for model in (*(seated.model for seated in self._seated.values()), *probed):
-            await model.provider.close()
+        for seated in self._seated.values():
+            await seated.judge.close()
+        if self._probed is not None:
+            await self._probed[1].provider.close()
 
     async def _of(self, key: Key) -> Seated:
         async with self._changing:
-            found = self._seated.pop(key, None) or self._on_seat(await self._taken(key[0]))
+            found = self._seated.pop(key, None) or self._on_seat(await self._taken(key[0]), key[1])
             self._seated[key] = found  # the newest stands last
             return found
 
@@ -119,12 +119,12 @@ class Seat:
             return model
         return await self._connected(spec)
 
-    def _on_seat(self, model: Connected) -> Seated:
+    def _on_seat(self, model: Connected, swap: int) -> Seated:
         log.info("judges with %s from now on", model.configured.asked.model)
         if model.found is not None:
             model.provider.terms.tell(model.found.lacks)
             self._record(model.found)
-        return Seated(model, model.configured.judge(model.provider, Controls(), self._on_call))
+        return Seated(model, model.configured.judge(model.provider, swap, self._on_call))
 
     async def _connected(self, spec: JudgeSpec) -> Connected:
         """In a thread: to import an SDK for the first time takes a second or two, and requests are out meanwhile.
@@ -142,4 +142,4 @@ class Seat:
     async def _let_go(self) -> None:
         idle = [key for key, seated in [*self._seated.items()][:-KEPT] if not seated.users]
         for seated in [self._seated.pop(key) for key in idle]:
-            await seated.model.provider.close()
+            await seated.judge.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from oven_agents.judges.failures import Kind
+from oven_controller.protocol.requests import JudgeHealth
 from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
 
@@ -43,6 +44,8 @@ class Ledger:
     """Of the model that was asked; None before one was."""
     last: Kind | None = None
     """How the newest attempt failed; None while it is under way, or went well."""
+    health: JudgeHealth | None = None
+    """What was found out about the judge so far; None: it is not tested."""
 
     def begin(self) -> None:
         self.attempts += 1
@@ -51,6 +54,12 @@ class Ledger:
     def fault(self, kind: Kind) -> None:
         self.faults[kind] += 1
         self.last = kind
+
+    def absorb(self, other: Ledger) -> None:
+        """Takes over what another one's questions used and met, and empties it: it is reported once."""
+        self.usages += other.usages
+        self.faults += other.faults
+        other.usages, other.faults = [], Counter()
 
     @property
     def input_tokens(self) -> int:

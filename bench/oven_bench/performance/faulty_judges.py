@@ -23,7 +23,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
@@ -158,6 +158,10 @@ class Told:
         self.probe, self.join, self.leave = remote.probe, remote.join, remote.leave
         self.lost_by_one = 0
         self._remote = remote
+
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        return self._remote.health
 
     def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
         found = self._remote.ask(requests, members)

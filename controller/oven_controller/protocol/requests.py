@@ -67,6 +67,11 @@ class ScoreRequest(Message):
     policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
     domain: str = Field(default="", description="the field that its tasks are from, for a specialist")
     deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
+    reference: str = Field(
+        default="",
+        exclude_if=_is_default,
+        description="an answer known to be right, to test the judge with; absent: none is known",
+    )
     judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=_is_default,
@@ -78,6 +83,24 @@ class ScoreRequest(Message):
         exclude_if=_is_default,
         description="counts the member's swaps: with each its controls start anew",
     )
+
+
+class JudgeHealth(BaseModel):
+    """What a member found out about its judge by testing it. Part of ScoreReply."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    controls: int = Field(default=0, ge=0, description="groups so far into which known answers were slipped")
+    controls_failed: int = Field(default=0, ge=0, description="of them, those that it got wrong")
+    quarantined: bool = Field(default=False, description="it is asked for tests only")
+    order_flips: Real | None = Field(
+        default=None, ge=0, le=1, description="share of pairs that turned round when a group was shown in reverse"
+    )
+    change_p: Real | None = Field(
+        default=None, ge=0, le=1, description="probability of what it says of old groups now, had it not changed"
+    )
+    changes: int = Field(default=0, ge=0, description="times that it was found to be another judge than before")
+    cut_texts: int = Field(default=0, ge=0, description="texts so far that were too long to be shown whole")
 
 
 class ScoreReply(Message):
@@ -97,6 +120,7 @@ class ScoreReply(Message):
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
     cost_usd: Real | None = Field(default=None, description="none: the model's price is not known")
+    health: JudgeHealth | None = Field(default=None, description="none: the member does not test its judge")
 
 
 class ProbeRequest(Message):

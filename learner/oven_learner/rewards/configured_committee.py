@@ -20,12 +20,14 @@ def convene(
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
     description: ModelDescription | str = "",
+    reference: str = "",
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise. `description` says whose answers they score and what for.
+    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be
+    right comes from (Committee), where the settings do not say.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
@@ -44,7 +46,10 @@ def convene(
         remote=remote,
         weights=weights,
         quorum=settings.quorum,
+        rule=settings.rule,
         caution=settings.caution,
+        reliability=settings.reliability,
+        reference=settings.reference or reference,
         hold_after=settings.hold_after,
         seed=seed,
         description=description,

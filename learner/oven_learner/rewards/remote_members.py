@@ -27,7 +27,7 @@ from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.permissions import score_inbox
-from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
@@ -83,6 +83,8 @@ class RemoteMembers:
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
+        self.health: dict[str, JudgeHealth] = {}
+        """Member → what it last said of its judge."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
@@ -271,7 +273,7 @@ class RemoteMembers:
             return message
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        return read_reply(message.data, member, request)
+        return read_reply(message.data, member, request, self.health)
 
     async def _answer(
         self, bus: Bus, subject: str, body: bytes, left: float, headers: dict[str, str] | None = None
@@ -300,8 +302,11 @@ class RemoteMembers:
                     await subscription.unsubscribe()
 
 
-def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
-    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text."""
+def read_reply(
+    data: bytes, member: str, request: ScoreRequest, health: dict[str, JudgeHealth] | None = None
+) -> Verdict:
+    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text.
+    What it says of its judge is entered into `health`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
@@ -310,6 +315,8 @@ def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
         return Abstention(scores.MALFORMED)
     if reply.judge != (request.judge.identity if request.judge is not None else ""):
         return Abstention(scores.OTHER_JUDGE)
+    if reply.health is not None and health is not None:
+        health[member] = reply.health
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import connect
+from oven_agents.judges.sanitize import shown
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
@@ -218,6 +222,23 @@ async def test_a_judge_that_can_be_fooled_is_quarantined_until_it_no_longer_is(
         assert (await asked.score(7)).scores == right(7)
         assert (await asked.score(7)).scores == right(7)
     assert "out of quarantine" in caplog.text
+
+
+async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_whichever_it_is(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """Two questions over HTTP for each attack of the corpus: the first control that has it, and the next group."""
+    async with Asked(endpoint, "openai", "") as asked:
+        for n, attack in enumerate(corpus()):
+            endpoint.obeys = shown(attack.text)
+            store = tmp_path / f"{attack.id}.json"
+            reached = {"judge": "m", "next": n, "controls": 0, "failed": 0, "failed_in_a_row": 0, "suspects": []}
+            store.write_text(json.dumps(reached))
+            asked.member.judge = Judge("critic", asked.provider, Controls("m", store))
+            failures = [(await asked.score(7, 3)).failure for _ in range(3)]
+            assert failures == ["fooled", "fooled", "quarantined"], attack.id
+            assert json.loads(store.read_text())["suspects"] == [attack.id]
+    assert endpoint.served == {"ok": 2 * len(corpus())}
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -79,6 +79,7 @@ class RemoteMembers:
         self._bus: Bus | None = None
         self._losses = 0
         self._lost = asyncio.Event()
+        self._connecting = asyncio.Lock()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
@@ -138,7 +139,7 @@ class RemoteMembers:
     def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
         # An event that was awaited on another loop raises at once, which reads as a lost connection.
-        self._lost = asyncio.Event()
+        self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
 
@@ -213,6 +214,10 @@ class RemoteMembers:
             self._lost = asyncio.Event()
 
     async def _connected(self, limit: float) -> Bus | None:
+        async with self._connecting:  # a probe and the committee's requests may come at the same time
+            return await self._connection(limit)
+
+    async def _connection(self, limit: float) -> Bus | None:
         while self._bus is None or not self._bus.client.is_connected:
             left = limit - time.monotonic()
             if left <= 0:

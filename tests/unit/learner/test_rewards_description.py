@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.unswappable import Unswappable
 
 from oven_controller.errors import ConfigError
 from oven_learner.link.find_controller import Connection
@@ -72,7 +73,8 @@ def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str
 def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configured(monkeypatch, tmp_path, {})
     made = convene(RULES, weights=WEIGHTS)
-    assert made.remote is None and made.weights == {"exact": 1.0, "format": 0.0, "length": 0.0} and made.quorum == 1
+    assert made.remote is not None and made.remote.members == ()
+    assert made.weights == {"exact": 1.0, "format": 0.0, "length": 0.0} and made.quorum == 1
 
 
 def test_remote_members_of_the_settings_join_with_an_equal_share(
@@ -98,7 +100,7 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
     members = {"right": {"kind": "rule", "rule": "exact"}, "short": by_file}
     configured(monkeypatch, tmp_path, {"members": members})
     made = convene({})
-    assert (made.remote, list(made.rules)) == (None, ["right", "short"])
+    assert made.remote is not None and (made.remote.members, list(made.rules)) == ((), ["right", "short"])
     assert made.rules["short"](completions=["no", "never"]) == [1.0, 0.0]
     exact = made.rules["right"]
     assert exact(completions=["4 ", [{"role": "assistant", "content": "4"}], "5"], answer=["4", "4", None]) == [
@@ -117,7 +119,7 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
 def test_the_domain_reaches_a_specialist() -> None:
     described = ModelDescription(name="m", description="Cooks.", domain="cooking")
 
-    class Asked:
+    class Asked(Unswappable):
         members, deadline_s = ("expert",), 1.0
 
         def __init__(self) -> None:

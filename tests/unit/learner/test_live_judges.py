@@ -16,7 +16,7 @@ from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState
@@ -40,6 +40,7 @@ class Members:
         self.judges = dict.fromkeys(members, FIRST)
         self.probes: list[tuple[str, JudgeSpec, bool, Future[str]]] = []
         self.named: list[Mapping[str, Named]] = []
+        self.health: dict[str, JudgeHealth] = {}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         self.probes.append((member, model, joins, Future()))

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages, requests, trial_messages
+from oven_controller.protocol import codec, judge_spec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
@@ -44,6 +44,7 @@ PARTS = (
     requests.LoggedEvent,
     requests.Completion,
     requests.JudgeHealth,
+    judge_spec.JudgeSpec,
     requests.Symptom,
     requests.EvidencePath,
     requests.Cause,

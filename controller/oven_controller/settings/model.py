@@ -81,6 +81,11 @@ class CommitteeSettings(BaseModel):
     )
     caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="1: the next completions are made while these are with the judges; they are then trained on one "
+        "optimizer step after the policy that wrote them",
+    )
 
 
 class Settings(BaseModel):

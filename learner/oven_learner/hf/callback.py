@@ -110,7 +110,7 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
-        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
+        scores = CommitteeScores(trainer, committee, self._hold, lambda: self.branch.playing) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
         self._user_evaluation = (

@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol import names
@@ -25,6 +26,8 @@ from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores
 log = logging.getLogger("oven.learner")
 
 WEIGHTS = "reward.weights"
+Answers: TypeAlias = dict[str, list[Verdict]]
+"""Member → its verdict on each group."""
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
 
@@ -78,7 +81,8 @@ class Committee:
     it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
     rewards/aggregate.py. `description` is what remote members are told of the model whose answers they score; without
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
-    the run is held.
+    the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
+    (rewards/generation_ahead.py).
 
     Raises ConfigError for names, weights or a quorum that cannot work.
     """
@@ -92,6 +96,7 @@ class Committee:
         quorum: int | None = None,
         caution: float = 0.5,
         hold_after: int = 10,
+        ahead: int = 0,
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
@@ -100,6 +105,9 @@ class Committee:
         self.rules = dict(rules)
         self.remote = remote
         self.hold_after = hold_after
+        self.ahead = ahead
+        self.waiting: Callable[[Callable[[], Answers]], Answers] = _at_once
+        """How the remote members are waited for."""
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
@@ -200,13 +208,14 @@ class Committee:
         mine = ([as_text(prompt) for prompt in prompts], [as_text(completion) for completion in completions], cells)
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
-        self.rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
+        rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
         judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
-        self.last = judged = ranks.broadcast(judged) if several else judged
+        judged = ranks.broadcast(judged) if several else judged
+        self.rows, self.last = rows, judged  # together: another batch may have been judged while this one waited
         if log_metric is not None and self.rows.start == 0:
             for name, value in judged.metrics.items():
                 log_metric(name, value)
-        return [judged.rewards[row] for row in self.rows]
+        return [judged.rewards[row] for row in rows]
 
     def close(self) -> None:
         """Training has ended: nothing more is asked of remote members."""
@@ -230,11 +239,13 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
-        weighty = [name for name in self.remote.members if self._weights[name] > 0] if self.remote else []
-        if self.remote is not None and weighty:
+        weights, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
+        remote = self.remote
+        weighty = [name for name in remote.members if weights[name] > 0] if remote else []
+        if remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, weighty)
+            answers = self.waiting(partial(remote.ask, requests, weighty))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
@@ -243,10 +254,10 @@ class Committee:
         agreed: list[float] = []
         for group, of_group in zip(groups, verdicts, strict=True):
             scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-            given = aggregate(scores, self._weights, caution=self._caution, quorum=self.quorum)
-            voting = {name: said for name, said in scores.items() if self._weights[name] > 0}
+            given = aggregate(scores, weights, caution=self._caution, quorum=quorum)
+            voting = {name: said for name, said in scores.items() if weights[name] > 0}
             skipped += given is None
-            if given is None and len(voting) >= self.quorum:
+            if given is None and len(voting) >= quorum:
                 indifferent += sum(not sees_difference(said) for said in voting.values())
             rewards += [None] * len(group.completions) if given is None else given
             one = agreement(voting)
@@ -313,6 +324,10 @@ class Committee:
             policy=self.description,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
         )
+
+
+def _at_once(ask: Callable[[], Answers]) -> Answers:
+    return ask()
 
 
 def _digest(salt: str, text: str) -> str:

@@ -39,6 +39,7 @@ def convene(
         quorum=settings.quorum,
         caution=settings.caution,
         hold_after=settings.hold_after,
+        ahead=settings.ahead,
         seed=seed,
         description=description,
         run=there.run,

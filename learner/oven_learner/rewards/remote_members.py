@@ -67,6 +67,8 @@ class RemoteMembers:
         self._url, self._credentials = url, credentials
         self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+        self._opening = asyncio.Lock()
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
         self._losses = 0
@@ -78,14 +80,14 @@ class RemoteMembers:
     def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members` on every request, with the scores in the order of its completions.
 
-        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention.
+        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention. Several threads may ask
+        at a time.
         """
         limit = time.monotonic() + self.deadline_s
-        if self._loop is None:
-            self._start()
-        assert self._loop is not None
+        with self._starting:
+            loop = self._loop or self._start()
         found = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
-        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), self._loop)
+        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), loop)
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
@@ -106,12 +108,13 @@ class RemoteMembers:
         if not thread.is_alive():
             loop.close()
 
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def _start(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
         # An event that was awaited on another loop raises at once, which reads as a lost connection.
-        self._lost = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
+        self._lost, self._opening = asyncio.Event(), asyncio.Lock()
+        self._thread = threading.Thread(target=loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
+        return loop
 
     async def _disconnect(self) -> None:
         if self._bus is not None:
@@ -150,6 +153,10 @@ class RemoteMembers:
             self._lost = asyncio.Event()
 
     async def _connected(self, limit: float) -> Bus | None:
+        async with self._opening:  # another thread's question may have come meanwhile
+            return await self._connection(limit)
+
+    async def _connection(self, limit: float) -> Bus | None:
         while self._bus is None or not self._bus.client.is_connected:
             left = limit - time.monotonic()
             if left <= 0:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
@@ -67,6 +68,34 @@ class MemberSettings(BaseModel):
     )
 
 
+class FrontierSettings(BaseModel):
+    """The frontier calibrator: a fixed set of prompts that a frontier model answers once, and that the policy is held
+    against every few steps. It never enters a reward or a loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = Field(default="", description="whose API, as for a member")
+    model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
+    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="as for a member")
+    key_env: str = Field(default="", description="as for a member")
+    prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
+    top_logprobs: int = Field(default=20, ge=1, le=20, description="alternatives to each token; fewer where fewer are given")
+    max_tokens: int = Field(default=256, ge=1, le=1024, description="tokens of an answer at most")
+    every: int = Field(default=50, ge=1, description="steps between two readings")
+
+    @field_validator("prompts")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        return str(Path(value).absolute()) if value else value  # a script may run in another folder
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
+        if 0 < len(missing) < 3:
+            raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")
+        return self
+
+
 class CommitteeSettings(BaseModel):
     """Who scores completions beside the recipe's own rules, and what becomes of their scores."""
 
@@ -86,6 +115,7 @@ class CommitteeSettings(BaseModel):
         description="1: the next completions are made while these are with the judges; they are then trained on one "
         "optimizer step after the policy that wrote them",
     )
+    frontier: FrontierSettings = FrontierSettings()
 
 
 class Settings(BaseModel):

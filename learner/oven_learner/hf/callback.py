@@ -30,6 +30,7 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.frontier_calibration import FrontierCalibration
 from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.prompts import PromptSource
@@ -136,9 +137,17 @@ class Attachment(TrainerCallback):
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
             ChannelMetrics(self._channels),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
+            *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]
+
+    def _frontier(self) -> list[StepHook]:
+        """The calibrator, where the run's settings name a model and this training writes text."""
+        settings = self._connection.committee.frontier if self._connection else None
+        if settings is None or not settings.model or self.checkpoints.run_folder is None:
+            return []
+        return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
 
     @property
     def last_evaluation(self) -> dict[str, float]:

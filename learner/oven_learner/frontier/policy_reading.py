@@ -57,10 +57,11 @@ class PolicyReading:
             )
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         self._room = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
+        self._special = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
         self._first = FirstBytes(self._tokenizer, int(config.vocab_size))
         self._texts = [text for probe in probes.probes if (text := self._cut(probe)) is not None]
         self.left_out = len(probes.probes) - len(self._texts)
-        """Answers that the policy cannot read: an unknown symbol, or a prompt as long as all it reads."""
+        """Answers that the policy cannot read: an unknown symbol or mark, or a prompt as long as all it reads."""
         if not self._texts:
             raise ConfigError(
                 f"the policy can read none of the {len(probes.probes)} answers of the frontier model: its tokenizer does "
@@ -106,7 +107,7 @@ class PolicyReading:
         found = self._tokenizer(probe.completion, add_special_tokens=False, return_offsets_mapping=True)
         room = self._room - len(prompt)
         ids, spans = list(found["input_ids"])[:room], found["offset_mapping"][:room]
-        if not prompt or not ids or room <= 0 or self._tokenizer.unk_token_id in ids:
+        if not prompt or room <= 0 or not ids or not self._special.isdisjoint(ids):
             return None
         at = _byte_offsets(probe.completion)
         size = at[spans[-1][1]]

@@ -16,6 +16,7 @@ from oven_agents.judges import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, judge_model
 from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import GrpoSettings
@@ -53,10 +54,14 @@ def asked(prompt: str, *texts: str) -> ScoreRequest:
     return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
 
 
+def connected(url: str) -> providers.Provider:
+    settings = MemberSettings(provider="compatible", model="warm", base_url=url)
+    return providers.connect("critic", judge_model("critic", settings, catalogue()), NO_KEY)
+
+
 async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
     """Never trained on, all of them. The wrong ones are what the warm-up also taught, and what it never taught."""
-    settings = MemberSettings(api="openai", model="warm", base_url=url)
-    provider = providers.connect("critic", settings, providers.NO_KEY)
+    provider = connected(url)
     member = Member("critic", Judge("critic", provider), lambda _: None)
     draws = random.Random("judge")
     right, habit, foreign, above = [], [], [], []
@@ -83,7 +88,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
 
 
 async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:
-    provider = providers.connect("critic", MemberSettings(api="openai", model="warm", base_url=url), providers.NO_KEY)
+    provider = connected(url)
     member = Member("critic", Judge("critic", provider), lambda _: None)
     reply = await member.answer(asked("S" + "1" * 500 + "=", "1").wire())
     await provider.close()

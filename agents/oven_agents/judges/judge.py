@@ -26,18 +26,18 @@ ASKED = 3
 
 
 class Judge:
-    """`controls` None: no known-bad answers are slipped in."""
+    """`rubric`: a role's name stands for its own. `controls` None: no known-bad answers are slipped in."""
 
     def __init__(
         self,
-        role: prompts.Role,
+        rubric: prompts.Rubric | prompts.Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
     ) -> None:
         self.provider = provider
         self.controls = controls
-        self._role = role
+        self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
         self._on_call = on_call
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
@@ -88,7 +88,9 @@ class Judge:
         attempt_s = ATTEMPT_SHARE * request.deadline_s
         complaint = ""
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(self._role, request.policy, request.prompt, candidates, complaint)
+            question = prompts.question(
+                self.rubric, request.policy, request.prompt, candidates, complaint, request.domain
+            )
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
             except JudgeFailure as failure:

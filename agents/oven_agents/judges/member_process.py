@@ -15,9 +15,8 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
+from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
 from oven_agents.judges.usage import OnCall, cost_usd
 from oven_controller.bus.connection import Bus
@@ -25,6 +24,7 @@ from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.judge_providers import NO_KEY, catalogue
 from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry import genai, tracing
 
@@ -48,47 +48,44 @@ def judge(name: Annotated[str, typer.Option(help="which of `committee.members` i
     """Answer the learner until told to end."""
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    settings = member_settings(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
-    key = providers.key_of(name, settings)
-    if key == providers.NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", settings.base_url)
+    configured = configured_member(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
+    if configured.key == NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
-        asyncio.run(host(name, settings, key, os.environ["OVEN_URL"], credentials, genai.trace))
+        asyncio.run(host(configured, os.environ["OVEN_URL"], credentials, genai.trace))
     finally:
         tracing.shutdown()
 
 
-def member_settings(config: Path, name: str) -> MemberSettings:
-    """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no such member."""
+def configured_member(config: Path, name: str) -> ConfiguredJudge:
+    """Raises ConfigError when `config` cannot be read, or the member cannot judge as it is configured; UnknownNameError
+    when there is no such member."""
     try:
-        members: dict[str, Any] = json.loads(config.read_text())["committee"]["members"]
+        committee: dict[str, Any] = json.loads(config.read_text())["committee"]
+        members = committee["members"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
     if name not in members:
         raise UnknownNameError("committee member", name, members)
-    return MemberSettings.model_validate(members[name])
+    member = MemberSettings.model_validate(members[name])
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.get("providers", "")))
 
 
 async def host(
-    name: str,
-    settings: MemberSettings,
-    key: str,
-    url: str,
-    credentials: Credentials | None,
-    on_call: OnCall | None = None,
+    configured: ConfiguredJudge, url: str, credentials: Credentials | None, on_call: OnCall | None = None
 ) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    provider = providers.connect(name, settings, key)
-    price = partial(cost_usd, provider.name, settings.base_url, settings.model)
-    member = Member(name, Judge(settings.role, provider, Controls(), on_call), price)
+    provider = configured.connect()
+    name = configured.name
+    member = Member(name, configured.judge(provider, Controls(), on_call), partial(cost_usd, configured.asked))
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
-            log.info("%s judges as %s with %s", name, settings.role, settings.model)
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:
         await provider.close()

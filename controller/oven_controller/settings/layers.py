@@ -21,6 +21,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 ENVIRONMENT = "OVEN_SET_"
 """`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
 
+SECRETIVE = ("key_env", "base_url")
+"""Settings whose wrong values are not repeated: a key is sometimes written where its variable's name belongs, or into an
+address."""
+
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
 KeyPath = tuple[str, ...]
 
@@ -172,7 +176,8 @@ def validated(
             lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}" for leaf in leaves]
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
-            lines.append(f"{where} = {problem['input']!r} ({source}): {message}")
+            said = where if parts[-1:] and parts[-1] in SECRETIVE else f"{where} = {problem['input']!r}"
+            lines.append(f"{said} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 
 

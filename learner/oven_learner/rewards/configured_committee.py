@@ -30,8 +30,8 @@ def convene(
     there = Connection.find(url, run, creds)
     settings = there.committee
     remote = None
-    if settings.members:
-        remote = RemoteMembers(tuple(settings.members), there.url, there.credentials, deadline_s=settings.deadline_s)
+    if settings.judges:
+        remote = RemoteMembers(tuple(settings.judges), there.url, there.credentials, deadline_s=settings.deadline_s)
     return Committee(
         rules,
         remote=remote,

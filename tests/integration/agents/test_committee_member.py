@@ -31,6 +31,7 @@ from oven_controller.protocol.permissions import score_inbox
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.settings.judge_providers import catalogue, judge_model
 from oven_controller.settings.model import MemberSettings
 
 KEY = "sk-canary-77b1d9"
@@ -125,8 +126,8 @@ async def test_a_members_process_from_start_to_end(
     """It answers, comes back after the server was away, says nothing of what it knows, and ends when asked to."""
     configured(
         tmp_path,
-        critic={"api": "openai", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"},
-        adversary={"api": "anthropic", "model": "m@echo401x99", "base_url": endpoint.url, "key_env": "CANARY"}
+        critic={"provider": "compatible", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"},
+        adversary={"provider": "claude", "model": "m@echo401x99", "base_url": endpoint.url, "key_env": "CANARY"}
         | {"role": "adversary"},
     )
     heard: list[bytes] = []
@@ -173,7 +174,7 @@ async def test_a_members_process_from_start_to_end(
 async def test_what_is_wrong_at_the_start_is_one_line(
     stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
 ) -> None:
-    configured(tmp_path, critic={"api": "openai", "model": "m", "key_env": "NOT_THERE"})
+    configured(tmp_path, critic={"provider": "openai", "model": "m", "key_env": "NOT_THERE"})
     async with process(stack, server, tmp_path, name) as child:
         async with asyncio.timeout(WAIT_S):
             assert await child.wait() == 2
@@ -215,10 +216,13 @@ async def serving(
     server: EmbeddedServer, endpoint: Endpoint, name: str, script: str, credentials: str = ""
 ) -> AsyncIterator[Member]:
     """A member in this process, so that its counts can be read."""
-    api = "openai" if name == "critic" else "anthropic"
-    url = endpoint.openai_url if api == "openai" else endpoint.url
-    settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
-    provider = providers.connect(name, settings, KEY)
+    critic = name == "critic"
+    settings = MemberSettings(
+        provider="compatible" if critic else "claude",
+        model=f"m@{script}",
+        base_url=endpoint.openai_url if critic else endpoint.url,
+    )
+    provider = providers.connect(name, judge_model(name, settings, catalogue()), KEY)
     member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
     stop = asyncio.Event()
     async with connection(server, credentials or name) as bus:

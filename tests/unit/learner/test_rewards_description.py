@@ -77,7 +77,7 @@ def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPa
 def test_remote_members_of_the_settings_join_with_an_equal_share(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    judge = {"api": "openai", "model": "m"}
+    judge = {"provider": "openai", "model": "m"}
     configured(monkeypatch, tmp_path, {"members": {"one": judge, "two": judge}, "deadline_s": 3, "hold_after": 4})
     made = convene(RULES, weights=WEIGHTS)
     told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from oven_agents.judges.providers.terms import AgreedTerms
 from oven_agents.judges.usage import Usage
+from oven_controller.settings.judge_providers import JudgeModel
 
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
 
@@ -20,6 +22,23 @@ class Question:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """One token of an answer. Log-probabilities are natural logarithms."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...]
+    """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """An answer token by token; joined they are its text."""
+
+    tokens: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """What an endpoint said, not validated yet: it was billed, whatever it is worth."""
 
@@ -29,9 +48,21 @@ class Answer:
     """The API's own word, one of those that it documents, or "other"."""
     model: str
     usage: Usage | None
+    logprobs: Logprobs | None = None
+    """None where they were not asked for, or did not come."""
 
 
 class Provider(Protocol):
+    @property
+    def asked(self) -> JudgeModel:
+        """Which model this is, behind which address."""
+        ...
+
+    @property
+    def terms(self) -> AgreedTerms:
+        """What it is asked for beside the answer, after what it has refused."""
+        ...
+
     @property
     def name(self) -> str:
         """As in OpenTelemetry's gen_ai.provider.name."""

@@ -34,16 +34,22 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
         elif member.kind == "rule":
             changed["rule"] = _rule(name, member.rule)
         members[name] = member.model_copy(update=changed)
+    if committee.frontier.model:
+        judge_model("frontier", committee.frontier.member, known)
     providers = str(Path(committee.providers).absolute()) if committee.providers else ""
     return committee.model_copy(update={"members": members, "providers": providers})
 
 
 def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError for a judge whose key is not in the environment, or whose SDK is not installed."""
+    """Raises ConfigError for a judge, or a calibrator, whose key is not in the environment, or whose SDK is not
+    installed."""
     known = catalogue(committee.providers)
-    for name, member in committee.judges.items():
+    asking = [(name, member, f"committee.members.{name}") for name, member in committee.judges.items()]
+    if committee.frontier.model:
+        asking.append(("frontier", committee.frontier.member, "committee.frontier"))
+    for name, member, setting in asking:
         asked = judge_model(name, member, known)
-        key_of(name, asked, environ)
+        key_of(name, asked, environ, setting)
         if find_spec(asked.wire) is None:  # the SDKs are called as the wire formats are
             raise ConfigError(f"committee member {name!r} needs the package {asked.wire}: {INSTALL}")
 

@@ -165,8 +165,9 @@ def judge_model(name: str, member: MemberSettings, known: Catalogue) -> JudgeMod
     )
 
 
-def key_of(name: str, asked: JudgeModel, environ: Mapping[str, str] = os.environ) -> str:
-    """The member's key. Raises ConfigError that names the variable, never its value.
+def key_of(name: str, asked: JudgeModel, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
+    """The member's key. Raises ConfigError that names the variable, never its value. `setting`: where the member is
+    configured, if not among the members.
 
     The provider's usual variable counts for the provider's own address only: a key does not go to another one unasked.
     """
@@ -176,7 +177,7 @@ def key_of(name: str, asked: JudgeModel, environ: Mapping[str, str] = os.environ
     if not key:
         raise ConfigError(
             f"committee member {name!r} has no key: the environment variable {asked.key_env} is not set; "
-            f"export it, or name another with committee.members.{name}.key_env"
+            f"export it, or name another with {setting or f'committee.members.{name}'}.key_env"
         )
     if not re.fullmatch(r"[!-~]+", key):
         raise ConfigError(

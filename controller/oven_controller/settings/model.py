@@ -147,7 +147,7 @@ class FrontierSettings(BaseModel):
     provider: str = Field(default="", description="whose API, as for a member")
     model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
     base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="as for a member")
-    key_env: str = Field(default="", description="as for a member")
+    key_env: str = Field(default="", pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$", description="as for a member")
     prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
         default=MOST_LOGPROBS,
@@ -169,6 +169,18 @@ class FrontierSettings(BaseModel):
         if 0 < len(missing) < 3:
             raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")
         return self
+
+    @property
+    def member(self) -> MemberSettings:
+        """The same as a member's model is found and asked. Only where there is a model."""
+        return MemberSettings(
+            provider=self.provider,
+            model=self.model,
+            base_url=self.base_url,
+            key_env=self.key_env,
+            logprobs=True,
+            top_logprobs=self.top_logprobs,
+        )
 
 
 class CommitteeSettings(BaseModel):

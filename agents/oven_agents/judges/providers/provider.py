@@ -29,6 +29,10 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[str, float], ...]
     """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
+    raw: bytes = b""
+    """What it adds to the text: a token may be a part of a character."""
+    top_raw: tuple[bytes, ...] = ()
+    """The same of each of `top`; empty for a mark that is not text."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The frontier calibrator's answers: a process that fetches them once, writes them into the run's folder, and ends.
 
-The learner reads the file when it is there and waits for nothing. A run that is resumed, or whose stack is started again,
-finds it. Prompts and answers stand in that file and nowhere else: neither in a log nor in a span.
+The learner reads the file when it is there and waits for nothing. A run that is resumed, or whose stack is started
+again, finds it. Prompts and answers are in that file and nowhere else: neither in a log nor in a span.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def _lacks(provider: Provider, probes: Sequence[Probe], failures: Sequence[Judge
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:
         found.append(
-            f"{provider.model} at {provider.asked.provider} gives no log-probabilities: bits per byte are measured, and "
-            "no divergence"
+            f"{provider.model} at {provider.asked.provider} gives no log-probabilities: bits per byte are measured, "
+            "and no divergence"
         )
     elif with_tokens < len(probes):
         found.append(f"{len(probes) - with_tokens} of {len(probes)} answers have no log-probabilities")

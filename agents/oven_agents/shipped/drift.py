@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
@@ -64,7 +65,7 @@ class Drift(Agent):
             values = [value for _, value in found]
             if len(values) < count or not all(map(math.isfinite, values)) or window.tick - found[-1][0] > self.FRESH:
                 continue
-            grows = all(later > before for before, later in zip(values, values[1:], strict=False))
+            grows = all(later > before for before, later in pairwise(values))
             if grows and values[-1] > large and not self._learns(window, found[0][0]):
                 why = (
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "

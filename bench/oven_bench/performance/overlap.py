@@ -1,7 +1,7 @@
 """`bench overlap`: what a step takes when its judge is as slow as the rest of it, with `committee.ahead` 0 and 1.
 
-A GRPOTrainer with a small random model, a committee with one remote judge on a real server, and nothing else. The judge
-answers each group a fixed time after it was asked. That time is the step's own, measured first with a judge that answers
+A GRPOTrainer with a small random model, a committee with one remote judge on a real server, and nothing else. The
+judge answers each group a fixed time after it was asked. That time is the step's own, measured first with a judge that answers
 at once. Then three trainings of the same work take turns: `no_wait` (the judge answers at once), `waits` (it is slow,
 ahead 0) and `ahead` (it is as slow, ahead 1). `ratio` is the step of `ahead` over the slower of the judge's time and
 the step of `no_wait` in the same round; `floor` is that of `waits`, 2 if nothing overlaps. Medians over a training's
@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Coroutine, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any
@@ -131,7 +132,9 @@ def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]
         model=Qwen2ForCausalLM(Qwen2Config(**SHAPE, **ends)),  # type: ignore[arg-type]
         processing_class=tokenizer,
         reward_funcs=[committee],
-        train_dataset=Dataset.from_list([{"prompt": letters[n % 8] * (1 + n % 5)} for n in range(PROMPTS * (steps + 4))]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": letters[n % 8] * (1 + n % 5)} for n in range(PROMPTS * (steps + 4))]
+        ),
         args=GRPOConfig(
             output_dir=str(folder),
             learning_rate=1e-6,
@@ -161,7 +164,7 @@ def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]
     trainer.train()
     if any(line.series("committee/skipped_groups")):
         raise ProcessError("the judge did not score every group, so there is nothing to compare")
-    took = [after - before for before, after in zip(ends_at, ends_at[1:], strict=False)]
+    took = [after - before for before, after in pairwise(ends_at)]
     return took[SETTLE - 1 : -1]
 
 
@@ -169,9 +172,7 @@ def figures(rounds: Sequence[dict[str, float]], judge_s: float) -> dict[str, flo
     """The object of `--json`. A round has the median step of each arm, in seconds."""
 
     def ratio(arm: str) -> Interval:
-        return bootstrapped(
-            list(rounds), lambda some: fmean(one[arm] / max(judge_s, one["no_wait"]) for one in some)
-        )
+        return bootstrapped(list(rounds), lambda some: fmean(one[arm] / max(judge_s, one["no_wait"]) for one in some))
 
     found: dict[str, float | int] = {"judge_s": round(judge_s, 4)}
     found |= {f"{arm}_s": round(fmean(one[arm] for one in rounds), 4) for arm in ARMS}
@@ -212,4 +213,6 @@ def bench(
     return 0
 
 
-BENCH = Bench("overlap", bench, "a step whose judge is as slow as the rest of it, with committee.ahead 0 and 1", "--json")
+BENCH = Bench(
+    "overlap", bench, "a step whose judge is as slow as the rest of it, with committee.ahead 0 and 1", "--json"
+)

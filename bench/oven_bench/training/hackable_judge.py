@@ -149,7 +149,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def bench(
-    seeds: Annotated[str, Option(help="E.g. 11,13 or 11-15; about 90 s of CPU each.")] = "11-15",
+    seeds: Annotated[str, Option(help="E.g. 11,13 or 11-15; about 45 s of CPU each.")] = "11-15",
     steps: Annotated[int, Option(min=4, help="Gradient steps of each run.")] = STEPS,
     jobs: Jobs = 2,
     quick: Annotated[bool, Option("--quick", help="Tiny models, to see that it runs; no figure to keep.")] = False,
@@ -172,7 +172,10 @@ def bench(
         print_object(found, as_json)
         return 0
     lines = [
-        (str(seed), *(f"{r.accuracy:.3f} ({r.hacked:.0%})" for arm in ARMS for r in rows if (r.arm, r.seed) == (arm, seed)))
+        (
+            str(seed),
+            *(f"{r.accuracy:.3f} ({r.hacked:.0%})" for arm in ARMS for r in rows if (r.arm, r.seed) == (arm, seed)),
+        )
         for seed in found["seeds"]
     ]
     print_table({name: value for name, value in found.items() if name != "runs"}, ("seed", *ARMS), lines)

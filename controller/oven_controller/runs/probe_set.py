@@ -128,4 +128,6 @@ def read(run_folder: Path, key: str) -> ProbeSet | None:
     try:
         return ProbeSet.model_validate_json(read_file(place, "the probe set", SET_BYTES))
     except ValidationError as error:
-        raise ConfigError(f"{place} is damaged ({error.error_count()} faults); remove it to fetch the set again") from None
+        raise ConfigError(
+            f"{place} is damaged ({error.error_count()} faults); remove it to fetch the set again"
+        ) from None

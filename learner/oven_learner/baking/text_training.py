@@ -170,7 +170,9 @@ class TextTraining:
         rules, weights = dict(self.rules), {}
         if verifier is not None:
             if twice := [name for name, member in members.items() if member.kind == "verifier"]:
-                raise ConfigError(f"use_verifier= and the member {twice[0]!r} are both the verifier: leave one of them out")
+                raise ConfigError(
+                    f"use_verifier= and the member {twice[0]!r} are both the verifier: leave one of them out"
+                )
             weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
         return convene(rules, weights=weights, description=described, seed=self.arguments.get("seed", 42))

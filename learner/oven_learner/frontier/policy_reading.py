@@ -64,8 +64,8 @@ class PolicyReading:
         """Answers that the policy cannot read: an unknown symbol or mark, or a prompt as long as all it reads."""
         if not self._texts:
             raise ConfigError(
-                f"the policy can read none of the {len(probes.probes)} answers of the frontier model: its tokenizer does "
-                f"not know their symbols, or they are longer than its {self._room} positions"
+                f"the policy can read none of the {len(probes.probes)} answers of the frontier model: its tokenizer "
+                f"does not know their symbols, or they are longer than its {self._room} positions"
             )
 
     @torch.no_grad()

@@ -1,9 +1,9 @@
 """`frontier/*`: how far the policy has moved from a frontier model's answers to a fixed set of prompts.
 
 Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. What
-is published is the change against the first reading, at step 0 where the answers were there by then: a policy's distance
-from another model says little, its drift does. Nothing here draws a random number or touches a gradient. The set is
-fetched by a process beside the training, which does not wait for it: until it is there nothing is published.
+is published is the change against the first reading, at step 0 where the answers were there by then: a policy's
+distance from another model says little, its drift does. Nothing here draws a random number or touches a gradient. The
+set is fetched by a process beside the training, which does not wait for it: until it is there nothing is published.
 """
 
 from __future__ import annotations

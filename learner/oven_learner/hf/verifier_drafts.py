@@ -15,8 +15,8 @@ from oven_learner.teachers.registry import has_reference, reference, teaching
 
 
 def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
-    """The active teacher's greedy answers, or without `teachers` those of the trainer's reference model, to each verifier
-    that has none yet. Raises ConfigError where there is neither."""
+    """The active teacher's greedy answers, or without `teachers` those of the trainer's reference model, to each
+    verifier that has none yet. Raises ConfigError where there is neither."""
     for name, rule in committee.rules.items():
         if not isinstance(rule, DraftVerifier) or rule.drafts is not None:
             continue

@@ -24,8 +24,8 @@ def convene(
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the verifier and the remote members of the run's `committee` settings; everybody has weight 1 unless
-    `weights` says otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what
-    for.
+    `weights` says otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and
+    what for.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """

@@ -32,7 +32,9 @@ def with_verifier(
     if not found:
         return rules, weights
     if len(found) > 1:
-        raise ConfigError(f"committee.members has the verifiers {', '.join(found)}: one is all there is; leave out the others")
+        raise ConfigError(
+            f"committee.members has the verifiers {', '.join(found)}: one is all there is; leave out the others"
+        )
     [name] = found
     if name in rules:
         raise ConfigError(f"the committee has a rule and a verifier named {name!r}; rename one of them")

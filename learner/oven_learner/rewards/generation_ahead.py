@@ -42,6 +42,10 @@ REPLACED = ("num_tokens",)
 """Metrics of TRL's that hold one value, and not one for each generation since the last log."""
 
 
+PENDING = ("_pending_metrics", "_pending_extra_logs")
+"""Where TRL keeps what reward functions log, until the rewards are there."""
+
+
 class _Dropped(BaseException):
     """The batch is not wanted any more: its thread ends, past whatever a reward function catches."""
 
@@ -192,11 +196,13 @@ class _Batch(threading.Thread):
 
 def _measured(trainer: Any) -> list[dict[str, list[Any]]]:
     """Where TRL, and rules by `log_metric` and `log_extra`, put down what they measure."""
-    return [trainer._metrics["train"], trainer._pending_metrics, trainer._pending_extra_logs]
+    return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
 
 
 def _measure(trainer: Any, into: list[dict[str, list[Any]]]) -> None:
-    trainer._metrics["train"], trainer._pending_metrics, trainer._pending_extra_logs = into
+    trainer._metrics["train"], *pending = into
+    for name, values in zip(PENDING, pending, strict=True):
+        setattr(trainer, name, values)
 
 
 def _waiting(ask: Callable[[], Answer]) -> Answer:

@@ -85,9 +85,7 @@ async def test_without_log_probabilities_there_are_texts_and_a_sentence(
     await fetch()
     found = probe_set.read(folder, key(settings))
     assert found is not None and not found.has_logprobs and len(found.probes) == 3
-    assert found.lacks == (
-        f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence"
-    )
+    assert found.lacks == (f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence")
 
 
 async def test_an_endpoint_that_answers_too_little_leaves_no_set(endpoint: Endpoint, folder: Path) -> None:

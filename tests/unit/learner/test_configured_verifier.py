@@ -53,13 +53,17 @@ def members(folder: Path, **said: dict[str, str]) -> None:
 
 
 def test_it_has_a_tenth_of_the_whole_and_the_reference_models_answers(configured: Path) -> None:
-    committee = convene(RULES, weights={"early": 0.5}, description=oven.ModelDescription(name="m", description="letters"))
+    committee = convene(
+        RULES, weights={"early": 0.5}, description=oven.ModelDescription(name="m", description="letters")
+    )
     assert committee.weights == {"vowels": pytest.approx(0.6), "early": pytest.approx(0.3), "near": pytest.approx(0.1)}
     job = grpo(configured / "out", rewards=[committee], beta=0.1)
     link = FakeLink()
     attach(job, committee=committee, link=link)
     job.train()
-    assert len(link.series("rewards/near/mean")) == 3 and all(0.5 < one <= 1 for one in link.series("rewards/near/mean"))
+    assert len(link.series("rewards/near/mean")) == 3 and all(
+        0.5 < one <= 1 for one in link.series("rewards/near/mean")
+    )
     assert asked == [None], "the usual sentence model"
 
 

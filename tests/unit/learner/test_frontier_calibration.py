@@ -53,8 +53,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     settings = FrontierSettings(
-        provider="compatible", model="frontier", base_url="http://127.0.0.1:1/v1", prompts=str(tmp_path / "prompts.txt"),
-        every=2,
+        provider="compatible", model="frontier", base_url="http://127.0.0.1:1/v1", every=2,
+        prompts=str(tmp_path / "prompts.txt"),
     )  # fmt: skip
     there = There("", "r", None, Rules(autonomy="observe"), committee=CommitteeSettings(frontier=settings))
     monkeypatch.setattr(attaching, "seek", lambda *_, **__: (True, there))

@@ -129,7 +129,9 @@ def test_bits_per_byte_are_the_policy_s_own_and_the_kl_is_against_what_it_would_
     assert found.bits_per_byte == pytest.approx(float(nats) / math.log(2) / len(TEXTS[1].encode()), rel=1e-5)
     ours, theirs = (FirstBytes(words, len(words))(one) for one in rows)
     each = (theirs * (theirs / ours).log()).nan_to_num().sum(-1)
-    whole = [at for at, text in enumerate(words.convert_ids_to_tokens(ids)) if at == 0 or _at_character(words, ids[:at])]
+    whole = [
+        at for at, text in enumerate(words.convert_ids_to_tokens(ids)) if at == 0 or _at_character(words, ids[:at])
+    ]
     assert found.places == len(whole)
     assert found.kl == pytest.approx(float(each[whole].mean()), rel=1e-4)
     assert PolicyReading(of(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)

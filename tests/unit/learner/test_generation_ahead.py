@@ -47,7 +47,8 @@ class Judges:
         self.asked.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
         given: list[Verdict] = [
-            tuple(min(1.0, sum(letter < "n" for letter in one.text) / 4) for one in request.completions) for request in requests
+            tuple(min(1.0, sum(letter < "n" for letter in one.text) / 4) for one in request.completions)
+            for request in requests
         ]
         return {member: [*given] for member in members}
 
@@ -152,10 +153,17 @@ def test_a_rollback_and_an_evaluation_leave_what_is_in_flight_whole(tmp_path: Pa
     A decision that pulls to a reference for the first time has what has no reference's log-probabilities made anew."""
     judges = Judges()
     trainer, committee = made(
-        tmp_path, judges, ahead=1, max_steps=8, beta=0.1, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8
+        tmp_path,
+        judges,
+        ahead=1,
+        max_steps=8,
+        beta=0.1,
+        eval_strategy="steps",
+        eval_steps=2,
+        per_device_eval_batch_size=8,
     )
     line = FakeLink({3: ("run.rollback", 2.0)})
-    attached, line, seen = train(trainer, committee, line)
+    _, line, seen = train(trainer, committee, line)
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert [len(prompts) for _, prompts in judges.asked].count(2) >= 8
     ahead = line.series("committee/steps_ahead")
@@ -171,7 +179,12 @@ def test_a_trial_keeps_its_control_bit_for_bit(tmp_path: Path) -> None:
     trainer, committee = made(tmp_path, judges, ahead=1, max_steps=8, eval_strategy="no")
     line = FakeLink()
     attached = attach(trainer, committee=committee, link=line)
-    whole: Any = AttachedBranch(attached.branch, attached._hooks, lambda: attached._budget, by_clock=True)
+    whole: Any = AttachedBranch(
+        attached.branch,
+        attached._hooks,  # noqa: SLF001
+        lambda: attached._budget,  # noqa: SLF001
+        by_clock=True,
+    )
     driver = Driver(whole, changes=[lambda: None], at=3, steps=2)
     trainer.add_callback(DrivenTrainer(trainer, driver))
     trainer.train()
@@ -182,7 +195,7 @@ def test_a_trial_keeps_its_control_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_cannot_be_made_ahead_is_refused_at_the_start(tmp_path: Path) -> None:
     trainer, committee = made(tmp_path, Judges(), ahead=1, num_iterations=2)
-    with pytest.raises(ConfigError, match="one generation per optimizer step.*num_iterations 2"):
+    with pytest.raises(ConfigError, match=r"one generation per optimizer step.*num_iterations 2"):
         attach(trainer, committee=committee, link=FakeLink())
     trainer, committee = made(tmp_path, Judges(), ahead=1)
     trainer.accelerator.state.num_processes = 2

@@ -15,6 +15,7 @@ from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger, OnCall
 from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.settings.model import Role
 from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
@@ -30,7 +31,7 @@ class Judge:
 
     def __init__(
         self,
-        rubric: prompts.Rubric | prompts.Role,
+        rubric: prompts.Rubric | Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,

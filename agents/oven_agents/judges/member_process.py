@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +19,15 @@ from nats.errors import Error as NatsError
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
+from oven_agents.judges.probe import ProbeResult, probe
+from oven_agents.judges.probe_command import probe_configured
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.usage import OnCall, cost_usd
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
 from oven_controller.settings.judge_providers import NO_KEY, catalogue
 from oven_controller.settings.model import MemberSettings
@@ -44,17 +49,33 @@ def main(args: list[str]) -> int:
     return 0
 
 
-def judge(name: Annotated[str, typer.Option(help="which of `committee.members` it is")]) -> None:
+def judge(
+    name: Annotated[str, typer.Option(help="which of `committee.members` it is")] = "",
+    probe_all: Annotated[
+        bool, typer.Option("--probe", help="ask each judge of the committee on stdin once, and print what it can do")
+    ] = False,
+) -> None:
     """Answer the learner until told to end."""
+    if probe_all:
+        probe_configured()
+        return
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    configured = configured_member(Path(os.environ["OVEN_RUN_DIR"]) / "config.json", name)
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    configured = configured_member(folder / "config.json", name)
     if configured.key == NO_KEY:
         log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
+
+    def record(result: ProbeResult) -> None:
+        try:
+            judge_states.write(folder, name, result.as_json())
+        except OSError as error:
+            log.warning("what the probe found is in this log only: %s", reason(error))
+
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
-        asyncio.run(host(configured, os.environ["OVEN_URL"], credentials, genai.trace))
+        asyncio.run(host(configured, os.environ["OVEN_URL"], credentials, genai.trace, record))
     finally:
         tracing.shutdown()
 
@@ -74,22 +95,41 @@ def configured_member(config: Path, name: str) -> ConfiguredJudge:
 
 
 async def host(
-    configured: ConfiguredJudge, url: str, credentials: Credentials | None, on_call: OnCall | None = None
+    configured: ConfiguredJudge,
+    url: str,
+    credentials: Credentials | None,
+    on_call: OnCall | None = None,
+    record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace."""
+    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `record` is told what the probe at the
+    start found."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
     provider = configured.connect()
     name = configured.name
     member = Member(name, configured.judge(provider, Controls(), on_call), partial(cost_usd, configured.asked))
+    looking = asyncio.create_task(look(configured, provider, record), name="probe")  # nobody waits for it
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
             log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:
+        await end(looking)
         await provider.close()
         log.info("%s", member.summary())
+
+
+async def look(configured: ConfiguredJudge, provider: EndpointProvider, record: Callable[[ProbeResult], None]) -> None:
+    """Probe the endpoint, and say what it lacks. A judge that cannot be asked now is asked all the same when the
+    learner wants scores: it may be back by then."""
+    result = await probe(provider, configured.rubric)
+    if result.failure is not None:
+        log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
+    provider.terms.tell(result.lacks)
+    if result.can_judge:
+        log.info("probed: it judges, after %.1f s", result.latency_s)
+    record(result)
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import time
@@ -11,9 +12,9 @@ from typing import Any, Final
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.providers.provider import Answer, Provider, Question
+from oven_agents.judges.providers.provider import Answer, EndpointProvider, Question
 from oven_agents.judges.usage import Ledger, Usage, cost_usd, opened
-from oven_controller.settings.judge_providers import JudgeModel, SchemaMode
+from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
 
 PROBE_S = 30.0
 """For the call with its retries: a model that reasons takes a while even for two short answers."""
@@ -57,7 +58,10 @@ class ProbeResult:
 
 
 async def probe(
-    provider: Provider, rubric: prompts.Rubric | None = None, timeout_s: float = PROBE_S, ledger: Ledger | None = None
+    provider: EndpointProvider,
+    rubric: prompts.Rubric | None = None,
+    timeout_s: float = PROBE_S,
+    ledger: Ledger | None = None,
 ) -> ProbeResult:
     """Ask once, as a member asks; `ledger` takes what it cost. Never raises for what the endpoint does; ends by
     `timeout_s`. What the endpoint refuses, the provider asks no more of it: so a judge is probed with the provider that
@@ -90,7 +94,7 @@ async def probe(
         result = replace(
             result, schema="none" if terms.schema_ignored else terms.now.schema, top_logprobs=_alternatives(answer)
         )
-    lacks = provider.terms.lacks() if result.can_judge else ()
+    lacks = provider.terms.lacks() if result.can_judge else ()  # before an answer it is not known
     if result.usd_per_million is None:
         lacks += (
             f"the price of {asked.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
@@ -109,10 +113,8 @@ def _marked(question: Question, mark: str) -> Question:
 def _held(text: str, ids: tuple[str, ...], mark: str) -> bool:
     """Whether the answer was held to the schema. Raises JudgeFailure where it is no usable verdict."""
     value: Any = None
-    try:
+    with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        pass  # a fence around it, perhaps: `verdict.read` knows
     if isinstance(value, dict) and value.get(MARK) == mark:
         verdict.read(json.dumps({key: part for key, part in value.items() if key != MARK}), ids)
         return True
@@ -126,18 +128,18 @@ def _alternatives(answer: Answer) -> int:
     return max((len(token.top) for token in answer.logprobs.tokens), default=0)
 
 
-def usd_per_million(asked: JudgeModel) -> tuple[float, float] | None:
+def usd_per_million(asked: ModelEndpoint) -> tuple[float, float] | None:
     """Of tokens in and out, of a short call (some models cost more beyond a length)."""
     thousand = 1000
     into, out = (cost_usd(asked, [usage]) for usage in (Usage(thousand, 0), Usage(0, thousand)))
     return None if into is None or out is None else (into * thousand, out * thousand)
 
 
-def _failed(result: ProbeResult, asked: JudgeModel, failure: JudgeFailure) -> ProbeResult:
+def _failed(result: ProbeResult, asked: ModelEndpoint, failure: JudgeFailure) -> ProbeResult:
     return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, asked))
 
 
-def _remedy(kind: Kind, asked: JudgeModel) -> str:
+def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
     """What a person can do about it."""
     match kind:
         case "auth" if not asked.key_env:

@@ -24,7 +24,7 @@ from oven_agents.judges.usage import Usage, cost_usd
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.runs import probe_set
 from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
-from oven_controller.settings.judge_providers import catalogue, judge_model, key_of
+from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_controller.settings.model import FrontierSettings
 
 log = logging.getLogger("oven.probes")
@@ -87,7 +87,7 @@ def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
 
 async def _connected(settings: FrontierSettings, overlay: str, prompts: Sequence[str]) -> ProbeSet:
     member = settings.member
-    asked = judge_model("frontier", member, catalogue(overlay))
+    asked = endpoint_of("frontier", member, catalogue(overlay))
     key = key_of("frontier", asked, setting="committee.frontier")
     provider = providers.connect("frontier", replace(asked, schema_mode="none"), key, settings.top_logprobs)
     try:
@@ -133,7 +133,7 @@ async def fetched(provider: Provider, prompts: Sequence[str], max_tokens: int) -
 def tokens_of(answer: Answer) -> tuple[Token, ...]:
     """The answer's tokens with their alternatives; none where they do not add up to its text."""
     said = answer.logprobs
-    if said is None or b"".join(token.raw for token in said.tokens) != answer.text.encode():
+    if said is None or b"".join(token.data for token in said.tokens) != answer.text.encode():
         return ()
     return _tokens(said)
 
@@ -141,10 +141,10 @@ def tokens_of(answer: Answer) -> tuple[Token, ...]:
 def _tokens(said: Logprobs) -> tuple[Token, ...]:
     return tuple(
         Token(
-            hex=token.raw.hex(),
+            hex=token.data.hex(),
             top=tuple(
                 Alternative(hex=spelt.hex(), logprob=odds)
-                for spelt, (_, odds) in zip(token.top_raw, token.top, strict=True)
+                for spelt, (_, odds) in zip(token.top_data, token.top, strict=True)
             ),
         )
         for token in said.tokens

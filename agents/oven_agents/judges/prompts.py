@@ -51,8 +51,8 @@ to one task. You know {domain} as a practitioner does, and score the answers by 
 - Are the facts, terms, units, methods and conventions those of the field? Is the reasoning one that an expert accepts?
 - What would a practitioner miss: an assumption, a boundary case, a step that matters, a danger?
 - Depth counts where the task needs it. Show of expertise (jargon, names, citations) earns nothing by itself.
-- 10: an expert would sign it. 5: right in outline, wrong or thin in substance. 0: wrong by the field's standards, or not
-  about it. Use the whole range.""",
+- 10: an expert would sign it. 5: right in outline, wrong or thin in substance. 0: wrong by the field's standards, or
+  not about it. Use the whole range.""",
     "style": """\
 You are the judge of style on the reward committee of a reinforcement-learning run. A model in training gave several
 answers to one task. You score how well they are put, and nothing else.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from oven_agents.judges.failures import Kind
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
 
 
@@ -72,7 +72,7 @@ def current() -> Ledger | None:
     return _open.get()
 
 
-def cost_usd(asked: JudgeModel, usages: Sequence[Usage | None]) -> float | None:
+def cost_usd(asked: ModelEndpoint, usages: Sequence[Usage | None]) -> float | None:
     """US dollars for these answers, by the catalogue's price, else by genai-prices' list. None when there is none, when
     one did not say what it used, and when the list (or this installation) has no such model behind that address. Calls
     that never answered are not in it."""
@@ -87,7 +87,7 @@ def cost_usd(asked: JudgeModel, usages: Sequence[Usage | None]) -> float | None:
     return total
 
 
-def _priced(asked: JudgeModel, usage: Usage) -> float | None:
+def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
     if (price := asked.price) is not None:
         cached = price.input if price.cached_input is None else price.cached_input
         fresh = usage.input_tokens - usage.cached_tokens

@@ -1,11 +1,12 @@
 """`bench overlap`: what a step takes when its judge is as slow as the rest of it, with `committee.ahead` 0 and 1.
 
 A GRPOTrainer with a small random model, a committee with one remote judge on a real server, and nothing else. The
-judge answers each group a fixed time after it was asked. That time is the step's own, measured first with a judge that answers
-at once. Then three trainings of the same work take turns: `no_wait` (the judge answers at once), `waits` (it is slow,
-ahead 0) and `ahead` (it is as slow, ahead 1). `ratio` is the step of `ahead` over the slower of the judge's time and
-the step of `no_wait` in the same round; `floor` is that of `waits`, 2 if nothing overlaps. Medians over a training's
-steps, without its first ones and its last, which has nothing to make; 95 % percentile bootstraps over rounds.
+judge answers each group a fixed time after it was asked. That time is the step's own, measured first with a judge
+that answers at once. Then three trainings of the same work take turns: `no_wait` (the judge answers at once), `waits`
+(it is slow, ahead 0) and `ahead` (it is as slow, ahead 1). `ratio` is the step of `ahead` over the slower of the
+judge's time and the step of `no_wait` in the same round; `floor` is that of `waits`, 2 if nothing overlaps. Medians
+over a training's steps, without its first ones and its last, which has nothing to make; 95 % percentile bootstraps
+over rounds.
 """
 
 from __future__ import annotations

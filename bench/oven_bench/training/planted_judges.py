@@ -25,7 +25,7 @@ from oven_agents.judges.member import Member
 from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.providers.terms import AgreedTerms
 from oven_controller.protocol.requests import ScoreRequest
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
 
@@ -78,7 +78,7 @@ class PlantedModel:
     """A judge's model, as an adapter over an SDK would be: one question, one answer."""
 
     def __init__(self, judge: str, seed: int) -> None:
-        self.asked = JudgeModel(
+        self.asked = ModelEndpoint(
             provider="planted", model=judge, wire="openai", base_url="", own_address=True, key_env="",
             schema_mode="strict", top_logprobs=0, limit_as="max_tokens", known_as="planted", priced_as="", price=None,
         )  # fmt: skip

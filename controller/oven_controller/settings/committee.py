@@ -11,7 +11,7 @@ from pathlib import Path
 from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.files import read_file
-from oven_controller.settings.judge_providers import catalogue, judge_model, key_of
+from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_controller.settings.model import CommitteeSettings
 
 INSTALL = "pip install 'oven-controller[llm]'"
@@ -27,7 +27,7 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
     for name, member in committee.members.items():
         changed: dict[str, str] = {}
         if member.kind == "llm":
-            judge_model(name, member, known)
+            endpoint_of(name, member, known)
             if member.rubric:
                 read_rubric(name, member.rubric)
                 changed["rubric"] = str(Path(member.rubric).absolute())
@@ -35,7 +35,7 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
             changed["rule"] = _rule(name, member.rule)
         members[name] = member.model_copy(update=changed)
     if committee.frontier.model:
-        judge_model("frontier", committee.frontier.member, known)
+        endpoint_of("frontier", committee.frontier.member, known)
     providers = str(Path(committee.providers).absolute()) if committee.providers else ""
     return committee.model_copy(update={"members": members, "providers": providers})
 
@@ -48,7 +48,7 @@ def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.env
     if committee.frontier.model:
         asking.append(("frontier", committee.frontier.member, "committee.frontier"))
     for name, member, setting in asking:
-        asked = judge_model(name, member, known)
+        asked = endpoint_of(name, member, known)
         key_of(name, asked, environ, setting)
         if find_spec(asked.wire) is None:  # the SDKs are called as the wire formats are
             raise ConfigError(f"committee member {name!r} needs the package {asked.wire}: {INSTALL}")
@@ -79,7 +79,7 @@ def _rule(name: str, rule: str) -> str:
         known = plugins.points("rewards")
         if rule not in known:
             nearest = UnknownNameError("rule", rule, known)
-            raise ConfigError(f"committee member {name!r}: {nearest} A function of yours is written FILE.py:FUNCTION")
+            raise ConfigError(f"committee member {name!r}: {nearest} (a function of yours: FILE.py:FUNCTION)")
         return rule
     file, function = place
     text = read_file(Path(file), f"the rule of the committee member {name!r}:")

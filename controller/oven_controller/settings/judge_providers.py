@@ -1,7 +1,7 @@
 """The catalogue of providers: how each is spoken to, which variable holds its key, and what its models can do.
 
-`judge_providers.yaml` is the packaged one. It is data that both sides read: `up`, `--dry-run` and `doctor` check members
-against it, and a member's process speaks by it.
+`judge_providers.yaml` is the packaged one. It is data that both sides read: `up`, `--dry-run` and `doctor` check
+members against it, and a member's process speaks by it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ProviderEntry(BaseModel):
 
 
 @dataclass(frozen=True)
-class JudgeModel:
+class ModelEndpoint:
     """One model behind one address, with all that is known of it before it is asked."""
 
     provider: str
@@ -111,8 +111,8 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
     """The packaged catalogue with the user's file laid over it. Raises ConfigError for a file that cannot be read, and
     for what does not fit the form.
 
-    An entry that moves a provider to another address and names no key loses the provider's: a key does not go to another
-    address unasked.
+    An entry that moves a provider to another address and names no key loses the provider's: a key does not go to
+    another address unasked.
     """
     if not overlay:
         return packaged()
@@ -128,15 +128,17 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 
 def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     found = {}
+    source = layers[0].source if layers else PACKAGED
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
-            source = layers[0].source if layers else PACKAGED
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; a provider is written as `key: value` lines")
+        if "wire" not in entry:
+            raise ConfigError(f"{source}: the provider {name} is new here and needs `wire`: openai or anthropic")
         found[name] = validated(ProviderEntry, entry, f"{name}.", layers, None)
     return found
 
 
-def judge_model(name: str, member: MemberSettings, known: Catalogue) -> JudgeModel:
+def endpoint_of(name: str, member: MemberSettings, known: Catalogue) -> ModelEndpoint:
     """Who the member `name` asks. Raises ConfigError for a provider that the catalogue lacks, with the nearest names,
     and where there is no address."""
     if member.provider not in known:
@@ -149,7 +151,7 @@ def judge_model(name: str, member: MemberSettings, known: Catalogue) -> JudgeMod
         )
     special = entry.exception(member.model)
     own = bool(member.base_url)
-    return JudgeModel(
+    return ModelEndpoint(
         provider=member.provider,
         model=member.model,
         wire=entry.wire,
@@ -165,7 +167,7 @@ def judge_model(name: str, member: MemberSettings, known: Catalogue) -> JudgeMod
     )
 
 
-def key_of(name: str, asked: JudgeModel, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
+def key_of(name: str, asked: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
     """The member's key. Raises ConfigError that names the variable, never its value. `setting`: where the member is
     configured, if not among the members.
 

@@ -78,8 +78,8 @@ class MemberSettings(BaseModel):
 
     kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
         default="llm",
-        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to the "
-        "local teacher's own answer, in the learner",
+        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to "
+        "the local teacher's own answer, in the learner",
     )
     provider: str = Field(
         default="",
@@ -91,18 +91,17 @@ class MemberSettings(BaseModel):
     )
     role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
         default="critic",
-        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the domain's "
-        "own standards; style: clarity, tone and form",
+        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
+        "domain's own standards; style: clarity, tone and form",
     )
     domain: str = Field(
         default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
     )
     rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
     rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
-    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="empty: the provider's own")
+    base_url: str = Field(default="", description="empty: the provider's own")
     key_env: str = Field(
         default="",
-        pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
     logprobs: bool = Field(
@@ -114,6 +113,20 @@ class MemberSettings(BaseModel):
         le=MOST_LOGPROBS,
         description="alternatives a token, with `logprobs`; fewer where fewer are given",
     )
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
+            raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
+        return value
+
+    @field_validator("key_env")
+    @classmethod
+    def _variable(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            raise ValueError("it should be the name of an environment variable, and not the key itself")
+        return value
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.configured_rules import with_configured_rules
 from oven_learner.rewards.configured_verifier import with_verifier
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
@@ -23,14 +24,14 @@ def convene(
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
-    """`rules` with the verifier and the remote members of the run's `committee` settings; everybody has weight 1 unless
-    `weights` says otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and
-    what for.
+    """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
+    otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what for.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
+    rules = with_configured_rules(rules, settings.members)
     rules, weights = with_verifier(rules, weights, settings.members, description)
     remote = None
     if settings.judges:

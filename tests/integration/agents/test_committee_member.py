@@ -31,7 +31,7 @@ from oven_controller.protocol.permissions import score_inbox
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
-from oven_controller.settings.judge_providers import catalogue, judge_model
+from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 
 KEY = "sk-canary-77b1d9"
@@ -222,7 +222,7 @@ async def serving(
         model=f"m@{script}",
         base_url=endpoint.openai_url if critic else endpoint.url,
     )
-    provider = providers.connect(name, judge_model(name, settings, catalogue()), KEY)
+    provider = providers.connect(name, endpoint_of(name, settings, catalogue()), KEY)
     member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
     stop = asyncio.Event()
     async with connection(server, credentials or name) as bus:

@@ -18,7 +18,7 @@ from oven_agents.judges.providers import connect
 from oven_agents.judges.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, judge_model, key_of
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry.genai import CallRecord
 
@@ -39,7 +39,7 @@ class Asked:
     def __init__(self, endpoint: Endpoint, api: str, script: str, controls: Controls | None = None) -> None:
         url = endpoint.openai_url if api == "openai" else endpoint.url
         settings = MemberSettings(provider=PROVIDERS[api], model=f"m@{script}", base_url=url)
-        self.asked = judge_model("critic", settings, catalogue())
+        self.asked = endpoint_of("critic", settings, catalogue())
         self.provider = connect("critic", self.asked, KEY)
         self.calls: list[CallRecord] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
@@ -256,7 +256,7 @@ async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
 def test_the_key_comes_from_the_variable_that_is_named() -> None:
     def key(environ: dict[str, str], **member: str) -> str:
         return key_of(
-            "c", judge_model("c", MemberSettings.model_validate({"model": "m", **member}), catalogue()), environ
+            "c", endpoint_of("c", MemberSettings.model_validate({"model": "m", **member}), catalogue()), environ
         )
 
     usual = {"OPENAI_API_KEY": KEY}

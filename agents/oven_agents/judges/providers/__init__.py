@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from oven_agents.judges.providers.provider import Provider
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.providers.terms import AgreedTerms
 from oven_controller.errors import ConfigError
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 
-def connect(name: str, asked: JudgeModel, key: str, top_logprobs: int = 0) -> Provider:
+def connect(name: str, asked: ModelEndpoint, key: str, top_logprobs: int = 0) -> EndpointProvider:
     """The adapter for a member's model. `top_logprobs`: alternatives a token that are wanted; 0: none. Raises
     ConfigError when the SDK is not installed."""
     terms = AgreedTerms(asked, top_logprobs)

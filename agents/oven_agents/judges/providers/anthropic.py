@@ -1,4 +1,4 @@
-"""Anthropic's messages API. It has no temperature argument, no log-probabilities, and structured output without ranges."""
+"""Anthropic's messages API: no temperature argument, no log-probabilities, structured output without ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_agents.judges.providers.provider import Answer, Outcome, Question
 from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
 from oven_agents.judges.providers.terms import AgreedTerms, Terms
 from oven_agents.judges.usage import Usage
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
     from anthropic.types import Message
@@ -31,7 +31,7 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Anthropic:
-    def __init__(self, asked: JudgeModel, terms: AgreedTerms, key: str) -> None:
+    def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
         """The address comes without /v1."""
         import anthropic
 

@@ -10,7 +10,7 @@ from oven_agents.judges.providers.provider import Answer, Logprobs, Outcome, Que
 from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
 from oven_agents.judges.providers.terms import AgreedTerms, Terms
 from oven_agents.judges.usage import Usage
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
@@ -22,7 +22,7 @@ _OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refus
 
 
 class OpenAI:
-    def __init__(self, asked: JudgeModel, terms: AgreedTerms, key: str) -> None:
+    def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
         """The address ends in /v1, or in what the endpoint has there."""
         import openai
 
@@ -90,10 +90,10 @@ def _logprobs(choice: Choice) -> Logprobs | None:
             tuple(
                 TokenLogprob(
                     token.token,
+                    _data(token),
                     _finite(token.logprob),
                     tuple((other.token, _finite(other.logprob)) for other in token.top_logprobs or ()),
-                    _raw(token),
-                    tuple(_raw(other) for other in token.top_logprobs or ()),
+                    tuple(_data(other) for other in token.top_logprobs or ()),
                 )
                 for token in choice.logprobs.content
             )
@@ -102,14 +102,14 @@ def _logprobs(choice: Choice) -> Logprobs | None:
         return None
 
 
-def _raw(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
+def _data(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
     """Raises TypeError or ValueError. The API gives no bytes for marks; other servers give none at all."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _finite(value: float) -> float:
     """Raises TypeError or ValueError. OpenAI writes −9999 for what it did not compute."""
-    if not math.isfinite(value) or value > 0:
+    if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)
 

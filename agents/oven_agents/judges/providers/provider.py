@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from oven_agents.judges.providers.terms import AgreedTerms
 from oven_agents.judges.usage import Usage
-from oven_controller.settings.judge_providers import JudgeModel
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
 
@@ -26,18 +26,18 @@ class TokenLogprob:
     """One token of an answer. Log-probabilities are natural logarithms."""
 
     token: str
+    data: bytes
+    """What it stands for; a token may end within a letter."""
     logprob: float
     top: tuple[tuple[str, float], ...]
     """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
-    raw: bytes = b""
-    """What it adds to the text: a token may be a part of a character."""
-    top_raw: tuple[bytes, ...] = ()
-    """The same of each of `top`; empty for a mark that is not text."""
+    top_data: tuple[bytes, ...] = ()
+    """What each of `top` stands for."""
 
 
 @dataclass(frozen=True)
 class Logprobs:
-    """An answer token by token; joined they are its text."""
+    """An answer token by token; their bytes joined are its text."""
 
     tokens: tuple[TokenLogprob, ...]
 
@@ -58,16 +58,6 @@ class Answer:
 
 class Provider(Protocol):
     @property
-    def asked(self) -> JudgeModel:
-        """Which model this is, behind which address."""
-        ...
-
-    @property
-    def terms(self) -> AgreedTerms:
-        """What it is asked for beside the answer, after what it has refused."""
-        ...
-
-    @property
     def name(self) -> str:
         """As in OpenTelemetry's gen_ai.provider.name."""
         ...
@@ -81,3 +71,17 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class EndpointProvider(Provider, Protocol):
+    """One behind an address: what it can do is found out by asking."""
+
+    @property
+    def asked(self) -> ModelEndpoint:
+        """Which model this is, behind which address."""
+        ...
+
+    @property
+    def terms(self) -> AgreedTerms:
+        """What it is asked for beside the answer, after what it has refused."""
+        ...

@@ -7,12 +7,12 @@ once, and from then on; one that ignores is found out by its answers. Either way
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from oven_agents.judges.failures import JudgeFailure
-from oven_controller.settings.judge_providers import JudgeModel, SchemaMode
+from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
 
 if TYPE_CHECKING:
     from oven_agents.judges.providers.provider import Answer
@@ -36,7 +36,7 @@ class Terms:
 class AgreedTerms:
     """The terms in force for one model. Shared by the calls that are under way; each change is logged once."""
 
-    def __init__(self, asked: JudgeModel, top_logprobs: int = 0) -> None:
+    def __init__(self, asked: ModelEndpoint, top_logprobs: int = 0) -> None:
         """`top_logprobs`: what is wanted; 0: none."""
         self._modes = MODES[asked.wire]
         self._asked = asked
@@ -45,6 +45,7 @@ class AgreedTerms:
         self.now = Terms(mode, min(top_logprobs, asked.top_logprobs))
         self.schema_ignored = False
         """It takes a schema, and an answer did not follow it; the probe finds out."""
+        self._told: set[str] = set()
         self._settled = False  # until a call went well, a refused request may be the terms' fault
 
     async def ask(self, once: Callable[[Terms], Awaitable[Answer]]) -> Answer:
@@ -84,11 +85,15 @@ class AgreedTerms:
 
     def _agree(self, terms: Terms) -> None:
         if terms != self.now:
-            before = self.lacks()
             self.now = terms
-            for lack in self.lacks():
-                if lack not in before:
-                    log.warning("%s", lack)
+            self.tell(self.lacks())
+
+    def tell(self, lacks: Iterable[str]) -> None:
+        """Each in the log, once."""
+        for lack in lacks:
+            if lack not in self._told:
+                self._told.add(lack)
+                log.warning("%s", lack)
 
     def lacks(self) -> tuple[str, ...]:
         """A sentence for each thing that is wanted and is not to be had."""

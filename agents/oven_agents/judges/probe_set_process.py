@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from oven_agents.judges import providers
 from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.provider import Answer, Logprobs, Provider, Question
+from oven_agents.judges.providers.provider import Answer, EndpointProvider, Logprobs, Question
 from oven_agents.judges.usage import Usage, cost_usd
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.runs import probe_set
@@ -96,7 +96,7 @@ async def _connected(settings: FrontierSettings, overlay: str, prompts: Sequence
         await provider.close()
 
 
-async def fetched(provider: Provider, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
+async def fetched(provider: EndpointProvider, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
     """Raises ProcessError where too few of the prompts were answered."""
     free = asyncio.Semaphore(AT_A_TIME)
 
@@ -151,7 +151,7 @@ def _tokens(said: Logprobs) -> tuple[Token, ...]:
     )
 
 
-def _lacks(provider: Provider, probes: Sequence[Probe], failures: Sequence[JudgeFailure]) -> str:
+def _lacks(provider: EndpointProvider, probes: Sequence[Probe], failures: Sequence[JudgeFailure]) -> str:
     found = []
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:

@@ -77,7 +77,8 @@ class PolicyReading:
             for text in self._texts:
                 logits = self._logits(model, text)  # (C, V), each row predicting its token
                 wanted = torch.tensor(text.completion, device=logits.device)
-                for part, rows in zip(wanted.split(PLACES), logits.split(PLACES), strict=True):
+                for at in range(0, len(wanted), PLACES):
+                    part, rows = wanted[at : at + PLACES], logits[at : at + PLACES]
                     chosen = rows.float().log_softmax(-1).gather(-1, part.unsqueeze(-1))
                     bits -= float(chosen.double().sum()) / math.log(2)
                 size += text.size
@@ -98,9 +99,8 @@ class PolicyReading:
     def _at_places(text: _Text, logits: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         if text.known is None:
             return
-        where = torch.tensor(text.places, device=logits.device)
-        for known, place in zip(text.known.split(PLACES), where.split(PLACES), strict=True):
-            yield known, logits[place]
+        for at in range(0, len(text.places), PLACES):
+            yield text.known[at : at + PLACES], logits[list(text.places[at : at + PLACES])]
 
     def _cut(self, probe: Probe) -> _Text | None:
         prompt = self._prompt(probe.prompt)

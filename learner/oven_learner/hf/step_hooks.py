@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
 from oven_learner.rewards.skip_unscored import Skipping
+
+log = logging.getLogger("oven.learner")
 
 if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
     from oven_learner.losses.channel import Channel
@@ -135,7 +138,10 @@ class CommitteeScores(StepHook):
     ) -> None:
         """`hold` holds the run, for a reason; `playing`: whether a trial's branch plays."""
         self._committee, self._hold = committee, hold
-        self._ahead = GenerationAhead(trainer, committee, playing) if committee.ahead else None
+        ahead = bool(committee.ahead and committee.remote)
+        if committee.ahead and not ahead:
+            log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
+        self._ahead = GenerationAhead(trainer, committee, playing) if ahead else None
         self._skipping = Skipping(trainer, committee)
 
     def begin(self, ranks: Ranks) -> None:

@@ -62,6 +62,7 @@ class GenerationAhead:
         self._trainer, self._playing = trainer, playing
         self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
         self._steps_ahead: float | None = None
+        self._made: _Batch | None = None
         self._forget()
         trainer._generate_and_score_completions = self._due
         trainer.get_batch_samples = self._fetched
@@ -70,7 +71,6 @@ class GenerationAhead:
 
     def begin(self) -> None:
         """Training begins; an earlier one's rows are not this one's."""
-        self.drop()
         self._forget()
 
     def drop(self) -> None:
@@ -85,7 +85,7 @@ class GenerationAhead:
         return {} if value is None else {STEPS_AHEAD.name: value}
 
     def _forget(self) -> None:
-        self._made: _Batch | None = None
+        self.drop()
         self._iterator: Any = None
         self._present: list[Any] = []
         """The rows of the step under way, a list per micro-batch."""

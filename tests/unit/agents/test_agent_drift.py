@@ -44,7 +44,7 @@ def votes(events: Sequence[Observation], of: RunStarted | None = None) -> list[V
 
 def test_a_policy_that_moves_away_and_gains_nothing_is_to_be_held_closer() -> None:
     [vote] = votes(read(AWAY))
-    assert (vote.actuator, vote.value, vote.stance) == (BETA, pytest.approx(0.06), "propose")
+    assert (vote.actuator, vote.stance) == (BETA, "propose") and vote.value == pytest.approx(0.06)
     assert vote.rationale.startswith("frontier/bits_per_byte is 0.08 bits per byte above step 0 and grew at each of 4")
     assert vote.confidence < 0.6, "never sure enough alone"
     assert vote.evidence == ("symptom:frontier_drift",)

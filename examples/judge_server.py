@@ -1,4 +1,4 @@
-"""A judge of one's own for the reward committee, without a provider: `python examples/judge_server.py --model FOLDER`.
+"""A judge of yours for the reward committee, without a provider: `python examples/judge_server.py --model FOLDER`.
 
 It serves the part of OpenAI's chat completions that a committee member uses, over any Hugging Face causal LM in FOLDER:
 
@@ -55,14 +55,14 @@ class Local:
         return list(self.tokenizer.encode("\n\n".join(message["content"] for message in messages)))
 
 
-class Grammar(LogitsProcessor):  # type: ignore[misc]
+class Grammar(LogitsProcessor):
     """Leaves only tokens that continue a text of the grammar; at its end only the end of sequence."""
 
     def __init__(self, tokenizer: Any, schema: dict[str, Any], prompt: int) -> None:
         """`prompt`: how many tokens are not the answer's. Raises ValueError for a schema that is none."""
         from llguidance import LLMatcher
 
-        compact = {"whitespace_flexible": False}  # white space would be tokens without end
+        compact: Any = {"whitespace_flexible": False}  # white space would be tokens without end
         self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=compact))
         self._seen = prompt
         if self._matcher.is_error():

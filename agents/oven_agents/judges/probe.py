@@ -94,7 +94,7 @@ async def probe(
         result = replace(
             result, schema="none" if terms.schema_ignored else terms.now.schema, top_logprobs=_alternatives(answer)
         )
-    lacks = provider.terms.lacks() if result.can_judge else ()  # before an answer it is not known
+    lacks = provider.terms.lacks()
     if result.usd_per_million is None:
         lacks += (
             f"the price of {asked.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
@@ -111,7 +111,7 @@ def _marked(question: Question, mark: str) -> Question:
 
 
 def _held(text: str, ids: tuple[str, ...], mark: str) -> bool:
-    """Whether the answer was held to the schema. Raises JudgeFailure where it is no usable verdict."""
+    """Whether the answer was held to the schema. Raises JudgeFailure where there is not one verdict for each answer."""
     value: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
         value = json.loads(text)

@@ -30,7 +30,7 @@ Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
 PACKAGED = "judge_providers.yaml"
 NO_KEY = "none"
-"""What an endpoint of one's own is sent where no key is named: the SDKs insist on some string."""
+"""What an endpoint of yours is sent where no key is named: the SDKs insist on some string."""
 
 
 class Price(BaseModel):

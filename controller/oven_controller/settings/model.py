@@ -78,7 +78,7 @@ class MemberSettings(BaseModel):
 
     kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
         default="llm",
-        description="llm: a judge, in a process of its own; rule: a function, in the learner; verifier: nearness to "
+        description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: nearness to "
         "the local teacher's own answer, in the learner",
     )
     provider: str = Field(
@@ -144,7 +144,7 @@ class MemberSettings(BaseModel):
 
 
 _OF_KIND: dict[MemberKind, tuple[str, ...]] = {
-    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs"),
+    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs", "budget"),
     "rule": (),
     "verifier": ("model",),
 }

@@ -16,7 +16,7 @@ PROBED_S = 120.0
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
-    """Member → what came of it: `can_judge`, `failure`, `schema`, …; as `oven_agents.judges.probe.ProbeResult` has it.
+    """Member → the outcome: `can_judge`, `failure`, `schema`, …; as `oven_agents.judges.probe.ProbeResult` has it.
     Raises ConfigError where no judge is configured, ProcessError where the process fails."""
     if not committee.judges:
         raise ConfigError(

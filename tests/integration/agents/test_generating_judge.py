@@ -44,7 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]
     backend = Tokenizer(models.BPE(vocab=tokens, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>").save_pretrained(folder)
+    tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer(tokenizer_object=backend, eos_token="<end>").save_pretrained(folder)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         "hidden_size": 32,

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from tests.support.judge_endpoint import Endpoint
 
@@ -146,6 +148,17 @@ async def test_the_tokens_of_an_answer_come_with_their_alternatives(endpoint: En
     assert found.top_logprobs == 3
 
 
+class Watched(Endpoint):
+    """Looks at the command lines of all processes while a request is with it: whoever asked is among them."""
+
+    seen = ""
+
+    def _answer(self, user: str) -> str:
+        for process in psutil.process_iter(["cmdline"]):
+            self.seen += " ".join(process.info["cmdline"] or []) + "\n"
+        return super()._answer(user)
+
+
 async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")}
     env |= KEYS | {"OVEN_HOME": str(folder / "home"), "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug"}
@@ -153,8 +166,13 @@ async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.Com
     return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, cwd=folder)
 
 
-async def test_doctor_asks_every_judge_and_tells_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
-    members = {
+async def test_doctor_asks_every_judge_and_tells_no_key(tmp_path: Path) -> None:
+    async with Watched().running() as endpoint:
+        await _doctor_with_every_provider(endpoint, tmp_path)
+
+
+async def _doctor_with_every_provider(endpoint: Watched, tmp_path: Path) -> None:
+    members: dict[str, dict[str, Any]] = {
         "critic": {"provider": "claude", "model": "m"},
         "tricks": {"provider": "openai", "model": "m@echo200", "role": "adversary"},
         "expert": {"provider": "deepseek", "model": "deepseek-reasoner", "role": "specialist", "domain": "chess"}
@@ -181,7 +199,8 @@ async def test_doctor_asks_every_judge_and_tells_no_key(endpoint: Endpoint, tmp_
     table = await doctor(endpoint, tmp_path, "--config", str(config), "--set", "committee.members.form.model=m")
     assert table.returncode == 1 and "critic" in table.stdout and "3 / 15" in table.stdout
     assert "mine: bad_request" in table.stdout and "→" in table.stdout
-    said = done.stdout + done.stderr + table.stdout + table.stderr
+    assert " member --probe" in endpoint.seen, "it asked while the processes were looked at"
+    said = done.stdout + done.stderr + table.stdout + table.stderr + endpoint.seen
     assert "canary" not in said
     told = [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
     assert told == []

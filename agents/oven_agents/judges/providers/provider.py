@@ -33,6 +33,7 @@ class TokenLogprob:
     """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
     top_data: tuple[bytes, ...] = ()
     """What each of `top` stands for."""
+    """The most likely tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,9 @@ class TokenLogprob:
     """What it stands for; a token may end within a letter."""
     logprob: float
     top: tuple[tuple[str, float], ...]
-    """The likeliest tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
+    """The most likely tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
     top_data: tuple[bytes, ...] = ()
     """What each of `top` stands for."""
-    """The most likely tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,17 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 PROMPTS = "abcdefgh"
 
 
+def early(text: str) -> float:
+    return min(1.0, sum(letter < "n" for letter in text) / 4)
+
+
 class Judges:
     """Remote members that like early letters. What they were asked is kept, with the trainer's step at that moment."""
 
-    members = ("critic", "second")
     deadline_s = 5.0
 
-    def __init__(self) -> None:
+    def __init__(self, members: tuple[str, ...] = ("critic", "second")) -> None:
+        self.members = members
         self.asked: list[tuple[int, tuple[str, ...]]] = []
         self.trainer: Any = None
         self.held: Callable[[], object] = lambda: None
@@ -46,10 +50,7 @@ class Judges:
     def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         self.asked.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
-        given: list[Verdict] = [
-            tuple(min(1.0, sum(letter < "n" for letter in one.text) / 4) for one in request.completions)
-            for request in requests
-        ]
+        given: list[Verdict] = [tuple(early(one.text) for one in request.completions) for request in requests]
         return {member: [*given] for member in members}
 
     def close(self) -> None:
@@ -112,6 +113,18 @@ def _alive(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
+def test_with_0_a_judge_that_is_asked_trains_the_same_bits_as_a_function(tmp_path: Path) -> None:
+    trainer, committee = made(tmp_path, Judges(("critic",)), ahead=0)
+    plain, _ = made(tmp_path, Judges(), ahead=0)
+    plain.reward_funcs = [lambda completions, **_: [early(text) for text in completions]]
+    attached, _, seen = train(trainer, committee)
+    assert "grpo.epsilon" not in attached.actuators and not any(seen.old)
+    set_seed(3)
+    plain.train()
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(value, trainer.model.state_dict()[name]), name
+
+
 @pytest.mark.parametrize("shape", [{}, {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}])
 def test_each_row_is_trained_once_in_the_same_order_one_step_after_its_policy(
     tmp_path: Path, shape: dict[str, Any]
@@ -163,8 +176,9 @@ def test_a_rollback_and_an_evaluation_leave_what_is_in_flight_whole(tmp_path: Pa
         per_device_eval_batch_size=8,
     )
     line = FakeLink({3: ("run.rollback", 2.0)})
-    _, line, seen = train(trainer, committee, line)
+    attached, line, seen = train(trainer, committee, line)
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert "grpo.epsilon" in attached.actuators, "the ratio is not 1 any more"
     assert [len(prompts) for _, prompts in judges.asked].count(2) >= 8
     ahead = line.series("committee/steps_ahead")
     assert ahead[3] == 0, "the step after the rollback"

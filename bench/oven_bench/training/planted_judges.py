@@ -16,7 +16,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oven_agents.judges.adversarial_controls import Controls
@@ -113,7 +113,7 @@ class PlantedMembers:
         self._loop = asyncio.new_event_loop()
         self._of = {name: member(name, seed) for name in judges}
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Iterable[str]) -> dict[str, list[Verdict]]:
         """Each member's verdict on each request, in their order."""
         return {
             name: [self._loop.run_until_complete(self._one(name, request)) for request in requests] for name in members

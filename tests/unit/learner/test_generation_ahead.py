@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Judges:
         self.held: Callable[[], object] = lambda: None
         """Called before they answer."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Iterable[str]) -> dict[str, list[Verdict]]:
         self.asked.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
         given: list[Verdict] = [tuple(early(one.text) for one in request.completions) for request in requests]

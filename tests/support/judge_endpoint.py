@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -43,6 +43,8 @@ class Endpoint:
         """Formats and log-probabilities are taken and then ignored, as `transformers serve` does."""
         self.likes = ""
         """A candidate with this in it gets full marks, whatever it is worth."""
+        self.obeys: str | None = None
+        """A candidate that is exactly this gets full marks."""
         self.traces: list[bytes] = []
         """What was sent to this address as a collector of traces."""
         self._draws = random.Random(seed)
@@ -54,7 +56,7 @@ class Endpoint:
         return f"{self.url}/v1"
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Endpoint]:
+    async def running(self) -> AsyncIterator[Self]:
         app = web.Application(client_max_size=8 << 20)
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
@@ -209,7 +211,7 @@ class Endpoint:
         return json.dumps({"verdicts": verdicts})
 
     def _worth(self, text: str) -> int:
-        if self.likes and self.likes in text:
+        if text == self.obeys or (self.likes and self.likes in text):
             return 10
         found = _WORTH.search(text)
         return int(found[1]) if found else 0

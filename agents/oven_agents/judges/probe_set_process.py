@@ -24,7 +24,7 @@ from oven_agents.judges.usage import Usage, cost_usd
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.runs import probe_set
 from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
-from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
+from oven_controller.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import FrontierSettings
 
 log = logging.getLogger("oven.probes")
@@ -87,8 +87,8 @@ def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
 
 async def _connected(settings: FrontierSettings, overlay: str, prompts: Sequence[str]) -> ProbeSet:
     member = settings.member
-    asked = endpoint_of("frontier", member, catalogue(overlay))
-    key = key_of("frontier", asked, setting="committee.frontier")
+    asked = endpoint_of("frontier", member, catalogue(overlay), CALIBRATOR)
+    key = key_of("frontier", asked, at=CALIBRATOR)
     provider = providers.connect("frontier", replace(asked, schema_mode="none"), key, settings.top_logprobs)
     try:
         return await fetched(provider, prompts, settings.max_tokens)

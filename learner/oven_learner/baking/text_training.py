@@ -143,8 +143,8 @@ class TextTraining:
     def oven(self, place: Place, stack: OwnStack | None) -> Oven:
         """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
-            configured, verifier = Connection.find().committee, self._verifier()
-            committee = self._committee(verifier, configured.members)
+            settings, verifier = Connection.find().committee, self._verifier()
+            committee = self._committee(verifier, settings.members)
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
             attachment = attach(
@@ -156,7 +156,7 @@ class TextTraining:
                 committee=committee,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
             )
-        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, configured.judges, verifier)
+        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, settings, verifier)
 
     def _verifier(self) -> DraftVerifier | None:
         if not self.verifier:

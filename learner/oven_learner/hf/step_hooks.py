@@ -138,7 +138,7 @@ class CommitteeScores(StepHook):
     ) -> None:
         """`hold` holds the run, for a reason; `playing`: whether a trial's branch plays."""
         self._committee, self._hold = committee, hold
-        ahead = bool(committee.ahead and committee.remote)
+        ahead = bool(committee.ahead and committee.remote and committee.remote.members)
         if committee.ahead and not ahead:
             log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
         self._ahead = GenerationAhead(trainer, committee, playing) if ahead else None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.attached import THIRD_PARTY
 
-from oven_bench.training.hackable_judge import ARMS, Row, figures, run
-from oven_bench.training.planted_judges import FOOLED, HONEST, opinion
+from oven_bench.judging.hackable_judge import ARMS, Row, figures, run
+from oven_bench.judging.planted_judges import FOOLED, HONEST, opinion
 from oven_controller.errors import ConfigError
 
 TASK = "S5203="

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.callback import Attachment
@@ -39,8 +42,10 @@ class Judges:
     """Remote members that like early letters. What they were asked is kept, with the trainer's step at that moment."""
 
     deadline_s = 5.0
+    judges: Mapping[str, JudgeSpec] = MappingProxyType({})
 
     def __init__(self, members: tuple[str, ...] = ("critic", "second")) -> None:
+        self.health: dict[str, JudgeHealth] = {}
         self.members = members
         self.asked: list[tuple[int, tuple[str, ...]]] = []
         self.trainer: Any = None
@@ -53,11 +58,20 @@ class Judges:
         given: list[Verdict] = [tuple(early(one.text) for one in request.completions) for request in requests]
         return {member: [*given] for member in members}
 
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        raise NotImplementedError  # no model is offered here, and nobody comes or goes
+
+    def join(self, member: str) -> None:
+        raise NotImplementedError
+
+    def leave(self, member: str) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         """Nothing is open."""
 
 
-def made(folder: Path, judges: Judges, *, ahead: int, **settings: Any) -> tuple[GRPOTrainer, Committee]:
+def made(folder: Path, judges: Judges, *, ahead: int, **settings: Any) -> tuple[Any, Committee]:
     set_seed(3)
     committee = Committee({}, remote=judges, ahead=ahead)
     model: Any = llama()

@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict
 from typer import Option
 
 from oven_bench.bench_command import Bench, HomeFolder, Jobs, Json, home_folder, print_object, print_table, seed_list
+from oven_bench.judging.planted_judges import FOOLED, HONEST, LIKED, planted_members
 from oven_bench.progress import progress
 from oven_bench.statistics import paired, word
-from oven_bench.training.planted_judges import FOOLED, HONEST, LIKED, PlantedMembers
 from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError, ProcessError
 
@@ -69,10 +69,9 @@ class Row(BaseModel):
 
 def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
     """One run, in this process."""
-    from oven_bench.training.absorbed_teacher import without_stack
-    from oven_controller.protocol.messages import Observation
     from oven_learner.recipes.grpo.job import build
     from oven_learner.recipes.grpo.settings import GrpoSettings, Start
+    from oven_learner.testing import FakeLink
 
     began = time.monotonic()
     settings = GrpoSettings.model_validate({**(QUICK if quick else SIZES), "max_steps": steps})
@@ -80,7 +79,10 @@ def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         start = Start("hackable", LEARNING_RATE, even)
         job = build(settings, start, seed, Path(folder), Path(home) / "cache", committee(arm, seed))
-        seen = [message for message in without_stack(job) if isinstance(message, Observation)]
+        link = FakeLink()
+        job.attach(link=link, charge_rollbacks=True)
+        job.trainer.train()
+    seen = link.observed()
     accuracies = [one.metrics["eval/accuracy"] for one in seen if "eval/accuracy" in one.metrics]
     rewards = [one.metrics["reward"] for one in seen if "reward" in one.metrics]
     if not accuracies or not rewards:
@@ -101,7 +103,7 @@ def committee(arm: Arm, seed: int) -> Any:
     if arm == "checker":
         return Committee({"exact": exact_match}, seed=seed)
     judges = (FOOLED, *HONEST) if arm == "committee" else (FOOLED,)
-    return Committee({}, remote=PlantedMembers(judges, seed), seed=seed)
+    return Committee({}, remote=planted_members(judges, seed), seed=seed)
 
 
 def _hacked(trainer: Any, settings: Any) -> float:

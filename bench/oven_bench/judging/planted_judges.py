@@ -12,22 +12,13 @@ No one but `fooled` likes a 9.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
 from oven_agents.judges.providers.provider import Answer, Question
-from oven_agents.judges.providers.terms import AgreedTerms
-from oven_controller.protocol.requests import ScoreRequest
-from oven_controller.settings.judge_providers import ModelEndpoint
-from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Verdict
+from oven_bench.judging.planted_bias import InProcess
 
 FOOLED, HONEST = "fooled", ("places", "digits", "whole")
 LIKED = "9"
@@ -77,13 +68,10 @@ def opinion(judge: str, seed: int, task: str, text: str) -> float:
 class PlantedModel:
     """A judge's model, as an adapter over an SDK would be: one question, one answer."""
 
+    name = "planted"
+
     def __init__(self, judge: str, seed: int) -> None:
-        self.asked = ModelEndpoint(
-            provider="planted", model=judge, wire="openai", base_url="", own_address=True, key_env="",
-            schema_mode="strict", top_logprobs=0, limit_as="max_tokens", known_as="planted", priced_as="", price=None,
-        )  # fmt: skip
-        self.terms = AgreedTerms(self.asked)
-        self.name, self.model = "planted", judge
+        self.model = judge
         self._seed = seed
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
@@ -103,32 +91,6 @@ class PlantedModel:
         """Nothing is open."""
 
 
-class PlantedMembers:
-    """The committee's remote members, in this process: bytes in, bytes out, as over the bus."""
-
-    deadline_s = 60.0
-
-    def __init__(self, judges: Sequence[str], seed: int) -> None:
-        self.members = tuple(judges)
-        self._loop = asyncio.new_event_loop()
-        self._of = {name: member(name, seed) for name in judges}
-
-    def ask(self, requests: Sequence[ScoreRequest], members: Iterable[str]) -> dict[str, list[Verdict]]:
-        """Each member's verdict on each request, in their order."""
-        return {
-            name: [self._loop.run_until_complete(self._one(name, request)) for request in requests] for name in members
-        }
-
-    def close(self) -> None:
-        """Training has ended."""
-        self._loop.close()
-
-    async def _one(self, name: str, request: ScoreRequest) -> Verdict:
-        reply = await self._of[name].answer(request.wire())
-        return read_reply(reply.wire(), name, request)
-
-
-def member(name: str, seed: int) -> Member:
-    """As a member's process makes one."""
-    model: Any = PlantedModel(name, seed)
-    return Member(name, Judge("critic", model, Controls()), lambda _: None)
+def planted_members(judges: Sequence[str], seed: int) -> InProcess:
+    """The committee's remote members, in this process, watched as a run's are by default."""
+    return InProcess({name: PlantedModel(name, seed) for name in judges})

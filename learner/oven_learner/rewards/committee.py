@@ -218,8 +218,8 @@ class Committee:
         for a name that is taken or a share outside (0, 1)."""
         names.checked("member", member)
         if self.remote is None or member in self.members:
-            taken = f"{member!r} is a member already" if self.remote is not None else "the committee asks no one over the bus"
-            raise ConfigError(f"{taken}; choose another name")
+            why = "the committee asks no one over the bus" if self.remote is None else f"{member!r} is a member already"
+            raise ConfigError(f"{why}; choose another name")
         if not 0 < share < 1:
             raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
         self.remote.join(member)

@@ -136,6 +136,8 @@ class Committee:
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
+        self.reference_columns: frozenset[str] = frozenset()
+        """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
         self.last = Judged([])
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
@@ -218,8 +220,12 @@ class Committee:
         for a name that is taken or a share outside (0, 1)."""
         names.checked("member", member)
         if self.remote is None or member in self.members:
-            why = "the committee asks no one over the bus" if self.remote is None else f"{member!r} is a member already"
-            raise ConfigError(f"{why}; choose another name")
+            taken = (
+                f"{member!r} is a member already"
+                if self.remote is not None
+                else "the committee asks no one over the bus"
+            )
+            raise ConfigError(f"{taken}; choose another name")
         if not 0 < share < 1:
             raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
         self.remote.join(member)
@@ -290,7 +296,8 @@ class Committee:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        cells = {name: score_rows(name, rule, asked, len(prompts)) for name, rule in self.rules.items()}
+        rows, lacking = len(prompts), self.reference_columns
+        cells = {name: score_rows(name, rule, asked, rows, lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
         step = int(getattr(trainer_state, "global_step", 0))

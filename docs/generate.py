@@ -26,7 +26,7 @@ from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
 from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
-from oven_controller.settings.model import MemberSettings, Settings
+from oven_controller.settings.model import MemberSettings, ModelSettings, Settings
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
 ROOT = Path(__file__).parents[1]
@@ -125,6 +125,8 @@ def settings() -> str:
     rows = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     rows += _settings(Settings, "")
     rows += _settings(MemberSettings, "committee.members.NAME.")
+    rows += _settings(ModelSettings, "tuner.llm.")
+    rows += _settings(ModelSettings, "author.llm.")
     return "\n".join(rows)
 
 

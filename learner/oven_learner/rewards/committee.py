@@ -136,6 +136,8 @@ class Committee:
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
+        self.reference_columns: frozenset[str] = frozenset()
+        """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
         self.last = Judged([])
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
@@ -294,7 +296,8 @@ class Committee:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        cells = {name: score_rows(name, rule, asked, len(prompts)) for name, rule in self.rules.items()}
+        rows, lacking = len(prompts), self.reference_columns
+        cells = {name: score_rows(name, rule, asked, rows, lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
         step = int(getattr(trainer_state, "global_step", 0))

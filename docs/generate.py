@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages, requests, trial_messages
+from oven_controller.protocol import codec, judge_spec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
@@ -38,6 +38,7 @@ PARTS = (
     messages.Horizon,
     messages.NextPlan,
     messages.TallyLine,
+    judge_spec.JudgeSpec,
     messages.OutcomeLine,
     trial_messages.TrialArm,
     trial_messages.ArmReading,

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -56,7 +56,7 @@ class Endpoint:
         return f"{self.url}/v1"
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Endpoint]:
+    async def running(self) -> AsyncIterator[Self]:
         app = web.Application(client_max_size=8 << 20)
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)

@@ -49,7 +49,7 @@ class AuthoredPromptsReader(StepHook):
         self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         self._told: set[str] = set()
         if committee is not None:
-            committee.references = source.references
+            committee.reference_columns = source.references
 
     def begin(self, ranks: Ranks) -> None:
         """Every rank compares with the same data, so that all take the same prompts."""

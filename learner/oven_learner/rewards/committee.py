@@ -136,7 +136,7 @@ class Committee:
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
-        self.references: frozenset[str] = frozenset()
+        self.reference_columns: frozenset[str] = frozenset()
         """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
         self.last = Judged([])
         self.rows = range(0)
@@ -207,7 +207,7 @@ class Committee:
 
     def choose_judge(self, member: str, identity: str) -> None:
         """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
-        ConfigError for a model that is no choice, or where too few would be left."""
+        ConfigError for a model that is not a choice, or where too few would be left."""
         if identity == OFF:
             self._check_without(member)
         before = self.judges.active(member)
@@ -220,7 +220,11 @@ class Committee:
         for a name that is taken or a share outside (0, 1)."""
         names.checked("member", member)
         if self.remote is None or member in self.members:
-            taken = f"{member!r} is a member already" if self.remote is not None else "nobody is asked over the bus"
+            taken = (
+                f"{member!r} is a member already"
+                if self.remote is not None
+                else "the committee asks no one over the bus"
+            )
             raise ConfigError(f"{taken}; choose another name")
         if not 0 < share < 1:
             raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
@@ -246,7 +250,7 @@ class Committee:
     def _check_without(self, member: str) -> None:
         left = [name for name in self._voting() if name != member]
         if not left:
-            raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+            raise ConfigError(f"{member} is the only member with weight that is not muted: no one would score")
         if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
             raise ConfigError(
                 f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no group "
@@ -292,7 +296,7 @@ class Committee:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        rows, lacking = len(prompts), self.references
+        rows, lacking = len(prompts), self.reference_columns
         cells = {name: score_rows(name, rule, asked, rows, lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))

@@ -104,7 +104,7 @@ class RemoteMembers:
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
-        else why not. Whoever is asked for scores meanwhile does not notice. A process that `joins` is waited for
+        else why not. Requests for scores continue meanwhile. A process that `joins` is waited for
         first, for JOIN_S."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
 
@@ -167,7 +167,7 @@ class RemoteMembers:
         try:
             reply = ProbeReply.model_validate_json(message.data, strict=True)
         except ValidationError:
-            return f"the process of {member} gave an answer that is no ProbeReply"
+            return f"the process of {member} gave an answer that is not a ProbeReply"
         if (reply.member, reply.judge) != (member, model.identity):
             return f"the process of {member} answered for {reply.member} and {reply.judge}"
         if reply.failure:

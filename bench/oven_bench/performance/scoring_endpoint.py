@@ -6,6 +6,7 @@ says so is dead in one of several ways.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -47,11 +48,12 @@ class ScoringEndpoint:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 status, kind, said = endpoint._answered(body)
                 data = said.encode()
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # who asked has given up
+                    self.send_response(status)
+                    self.send_header("content-type", kind)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
                 """Nothing on the terminal."""

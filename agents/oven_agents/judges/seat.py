@@ -107,7 +107,11 @@ class Seat:
 
     async def _of(self, key: Key) -> Seated:
         async with self._changing:
-            found = self._seated.pop(key, None) or self._on_seat(await self._taken(key[0]), key[1])
+            found = self._seated.pop(key, None)
+            if found is None:
+                found = self._on_seat(await self._taken(key[0]), key[1])
+                for before in self._seated.values():  # what it is still tested on would be paid for, and change nothing
+                    await before.judge.checks.close()
             self._seated[key] = found  # the newest stands last
             return found
 

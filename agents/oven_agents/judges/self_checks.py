@@ -80,11 +80,12 @@ class SelfChecks:
     _since: int = 0
     _waiting: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
+    _closed: bool = False
 
     def saw(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
         """A group that was scored; `candidates` in the order in which they were shown, and no control among them."""
         self._groups += 1
-        if len(candidates) < 2:
+        if self._closed or len(candidates) < 2:
             return
         if _drawn(request.group) < self.swapped:
             self._later(lambda: self._swap(request, candidates, dict(scores)))
@@ -97,7 +98,8 @@ class SelfChecks:
             await self._worker
 
     async def close(self) -> None:
-        """Nothing more is asked."""
+        """Nothing more is asked: another judge has the place, or the process ends."""
+        self._closed = True
         self._waiting.clear()
         if self._worker is not None:
             self._worker.cancel()

@@ -222,6 +222,15 @@ async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> No
     assert ledger.output_tokens == 15, "what a check used is billed with a later answer"
 
 
+async def test_a_judge_that_was_swapped_out_is_tested_no_more() -> None:
+    provider = Scripted(len)
+    judge = Judge("critic", provider, watching=Watching(swapped=1.0))
+    await judge.checks.close()
+    await judge.score(numbered(1, "3", "55"), Ledger())
+    await judge.checks.idle()
+    assert len(provider.shown) == 1
+
+
 async def test_about_one_group_in_twenty_is_asked_for_in_reverse() -> None:
     provider = Scripted(len)
     judge = Judge("critic", provider, watching=Watching(swapped=0.05))

@@ -80,15 +80,16 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
 
 
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
-    command = ["up", "--headless", "--seed", "1", "--steps", "20", "--run", "stopped"]
-    process = oven.start(*command)
+    command = ["up", "--headless", "--seed", "1", "--run", "stopped"]
+    process = oven.start(*command, "--steps", "1000")  # not to be ended before the signal comes
     oven.until(process, "applied")
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 130, said
     assert list((oven.home / "runs" / "stopped" / "checkpoints").glob("checkpoint-*"))
 
-    code, said = oven(*command, "--resume")
+    stopped = next(end.step for end in bodies(oven.events("stopped"), RunEnded))
+    code, said = oven(*command, "--resume", "--steps", str(stopped + 4))
     assert code == 0, said
     events = oven.events("stopped")
     first, second = bodies(events, RunStarted)

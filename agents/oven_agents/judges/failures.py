@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal[
     "truncated",
     # Here.
     "busy",
+    "not_configured",
     "fooled",
     "quarantined",
     "malformed_request",

@@ -78,7 +78,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
 
     from oven_controller.errors import OvenError
     from oven_controller.log.run_summary import RunSummary
-    from oven_controller.runs import log_reader
+    from oven_controller.runs import judge_states, log_reader
     from oven_controller.runs.folder import Home
     from oven_controller.stack.health import notes
 
@@ -145,6 +145,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             }
             for name, agent in sorted(view.agents.items())
         },
+        "judges": {name: state.model_dump() for name, state in judge_states.read(folder.path).items()},
         "events": view.seq,
         "log_unread": unread,
         "missing": missing,
@@ -217,6 +218,15 @@ def _show(found: dict[str, Any]) -> None:
         say(f"held: {found['held']}")
     if found["ended_with"]:
         say(f"end: {found['ended_with']}")
+    _show_voices(found)
+
+
+def _show_voices(found: dict[str, Any]) -> None:
+    from oven_controller.runs.judge_states import JudgeState
+    from oven_controller.terminal_text import say
+
+    for name, judge in found["judges"].items():
+        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).words()}")
     for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
 
@@ -17,6 +18,16 @@ ATTACHED = "attached"
 
 def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+"""How several members' scores become one reward; oven_learner/rewards/aggregation/rules.py has what each does."""
+
+
+def _known_rule(value: Any) -> Any:
+    if isinstance(value, str) and value not in (known := get_args(AggregationRule)):
+        raise ValueError(str(UnknownNameError("rule", value, known)))
+    return value
 
 
 class RuleSettings(Rules):
@@ -50,21 +61,103 @@ class AgentSettings(BaseModel):
     )
 
 
+def _one_of(kind: str, known: tuple[str, ...]) -> BeforeValidator:
+    """Refuses another word with the nearest ones."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value not in known:
+            raise ValueError(str(UnknownNameError(kind, value, known)))
+        return value
+
+    return BeforeValidator(check)
+
+
+MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
+Role: TypeAlias = Literal["critic", "adversary", "specialist", "style"]
+
+MOST_LOGPROBS = 20
+"""Alternatives a token that any of the providers gives: OpenAI's and DeepSeek's limit."""
+
+
 class MemberSettings(BaseModel):
-    """A remote judge of the reward committee: which model, behind which API, in which role."""
+    """A member of the reward committee beside the script's own rules: a judge (which model, whose, in which role), a
+    rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api: Literal["openai", "anthropic"] = Field(description="openai: any server that speaks its chat completions")
-    model: str = Field(min_length=1, description="the model's name at this API")
-    role: Literal["critic", "adversary"] = Field(
-        default="critic", description="critic: marks quality against the task; adversary: looks for tricks"
+    kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
+        default="llm",
+        description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: nearness to "
+        "the local teacher's own answer, in the learner",
     )
-    base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
+    provider: str = Field(
+        default="",
+        description="whose API: claude, openai, deepseek, grok, compatible (any server that speaks OpenAI's chat "
+        "completions), or one that `committee.providers` adds",
+    )
+    model: str = Field(
+        default="", description="the model's name at its provider; of a verifier: a folder, or empty for the usual one"
+    )
+    role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
+        default="critic",
+        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
+        "domain's own standards; style: clarity, tone and form",
+    )
+    domain: str = Field(
+        default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
+    )
+    rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
+    rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
+    base_url: str = Field(default="", description="empty: the provider's own")
     key_env: str = Field(
         default="",
-        description="environment variable with the key; empty: the SDK's usual one, or no key with a base_url",
+        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
+    logprobs: bool = Field(
+        default=False, description="ask for log-probabilities of the tokens, where the model has them"
+    )
+    top_logprobs: int = Field(
+        default=5,
+        ge=1,
+        le=MOST_LOGPROBS,
+        description="alternatives a token, with `logprobs`; fewer where fewer are given",
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
+            raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
+        return value
+
+    @field_validator("key_env")
+    @classmethod
+    def _variable(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            raise ValueError("it should be the name of an environment variable, and not the key itself")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        needed = {"llm": ("provider", "model"), "rule": ("rule",), "verifier": ()}[self.kind]
+        taken = {*needed, "kind", *_OF_KIND[self.kind]}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name in needed and not value:
+                raise ValueError(f"a member of the kind {self.kind} needs `{name}`")
+            if name not in taken and value != field.default:
+                raise ValueError(f"`{name}` has no meaning for a member of the kind {self.kind}; leave it out")
+        if self.domain and self.role != "specialist":
+            raise ValueError(f"`domain` is for the role specialist, and this one is {self.role}; leave it out")
+        return self
+
+
+_OF_KIND: dict[MemberKind, tuple[str, ...]] = {
+    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs"),
+    "rule": (),
+    "verifier": ("model",),
+}
+"""What may be said of a kind beside what must be."""
 
 
 class CommitteeSettings(BaseModel):
@@ -72,15 +165,119 @@ class CommitteeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    members: dict[str, MemberSettings] = Field(default_factory=dict, description="remote members by name")
+    members: dict[str, MemberSettings] = Field(
+        default_factory=dict, description="members beside the script's own rules, by name"
+    )
+    providers: str = Field(
+        default="", description="YAML file laid over the packaged catalogue of providers, by provider and model"
+    )
     quorum: int | None = Field(
         default=None, ge=1, description="scores that a group needs; none: two, or one where one member has weight"
     )
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
     )
-    caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
+    rule: Annotated[AggregationRule, BeforeValidator(_known_rule)] = Field(
+        default="lower_quantile", description="how the members' scores become one reward (docs/judging.md)"
+    )
+    caution: float = Field(
+        default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation, where the rule is cautious"
+    )
+    reliability: bool = Field(
+        default=True, description="remote members' weights are multiplied by how far they agreed with the others so far"
+    )
+    reference: str = Field(
+        default="",
+        description="where an answer known to be right comes from, to test judges with: a rule of the committee, whose "
+        "full marks prove one right, or a column of the data set; empty: judges are tested with known-bad ones only",
+    )
+    characters: int = Field(
+        default=8000,
+        ge=200,
+        le=1_000_000,
+        description="characters of a prompt or completion that a judge is shown; of a longer one the two ends",
+    )
+    swapped: float = Field(
+        default=0.05, ge=0, le=1, description="share of groups that a judge is asked for again in reverse order"
+    )
+    asked_again_every: int = Field(
+        default=160, ge=0, description="groups until a judge is asked again for 16 old ones; 0: never"
+    )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+
+    @model_validator(mode="after")
+    def _caution_is_read(self) -> Self:
+        if self.rule != "cautious" and self.caution != type(self).model_fields["caution"].default:
+            raise ValueError(
+                f"caution is read by the rule cautious alone; set rule: cautious, or leave it out: rule is {self.rule}"
+            )
+        return self
+
+    @property
+    def judges(self) -> dict[str, MemberSettings]:
+        """The members that are processes of their own, and are asked over the bus."""
+        return {name: member for name, member in self.members.items() if member.kind == "llm"}
+
+
+class ModelSettings(BaseModel):
+    """A language model that an agent asks: which, and whose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = Field(min_length=1, description="whose API, as of a committee member")
+    model: str = Field(min_length=1, description="the model's name at its provider")
+    base_url: str = Field(default="", pattern=r"^$|^https?://[^@?#\s]+$", description="empty: the provider's own")
+    key_env: str = Field(
+        default="",
+        pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
+    )
+
+
+class TunerSettings(BaseModel):
+    """The agent `tuner`: a language model that is asked for a vote now and then, and never waited for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
+    actuators: tuple[str, ...] = Field(
+        default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
+        min_length=1,
+        max_length=16,
+        description="scalars that it may propose for, as far as the run has them",
+    )
+    shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
+    every: int = Field(default=20, ge=1, description="ticks between two questions at least")
+    expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
+    calls: int = Field(default=50, ge=1, le=10_000, description="questions in the whole run, resumed or not")
+    deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
+
+
+class AuthorSettings(BaseModel):
+    """The agent `author`: a language model that writes prompts for the topics that lag."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    llm: ModelSettings | None = Field(default=None, description="which model")
+    enabled: bool = Field(
+        default=False, description="also without llm: it then proposes the knowledge graph's weights of topics"
+    )
+    every: int = Field(default=100, ge=1, description="ticks between two requests at least")
+    prompts: int = Field(default=10, ge=1, le=50, description="prompts of one request at most; more are cut off")
+    total: int = Field(default=500, ge=1, le=10_000, description="prompts that the learner takes in a run at most")
+    share: float = Field(
+        default=0.25, gt=0, le=1, description="highest data.authored_share, of the draws of a topic that has any"
+    )
+    examples: int = Field(
+        default=2, ge=0, le=8, description="of the data's prompts, shown to the model for each topic; 0: names only"
+    )
+    calls: int = Field(default=50, ge=1, le=10_000, description="requests in the whole run, resumed or not")
+    deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
+
+    @property
+    def on(self) -> bool:
+        """Whether the learner takes prompts from it."""
+        return self.enabled or self.llm is not None
 
 
 class Settings(BaseModel):
@@ -118,6 +315,8 @@ class Settings(BaseModel):
     )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
+    tuner: TunerSettings = TunerSettings()
+    author: AuthorSettings = AuthorSettings()
     kg: bool = Field(default=True, description="start the prior service")
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")

@@ -34,6 +34,7 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
+from oven_controller.stack.members import Members
 from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
@@ -83,6 +84,7 @@ class _Up:
         self.script_offset = 0
         self.over = False
         self.processes: Processes | None = None
+        self.members: Members | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
@@ -148,7 +150,7 @@ class _Up:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
         for pool in self._pools():
             self.folder.add_user("agent", pool.key, pool.names)
-        for member in self.settings.committee.members:
+        for member in self.settings.committee.judges:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await servers.EmbeddedServer.start(self.folder.server, log, self.settings.port)
@@ -177,6 +179,7 @@ class _Up:
             around.callback(keeping.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
+            self.members = Members(processes, self.out)
             if self.server is not None:
                 self._note_child("nats-server", self.server.child.pid)
                 processes.keep_server(self.server)
@@ -207,7 +210,7 @@ class _Up:
         if self.settings.kg:
             await self._take_priors(processes, bus)
         await processes.start_agents(self._pools())
-        await processes.start_members(list(self.settings.committee.members))
+        await processes.start_members(list(self.settings.committee.judges))
         await self._open_monitor(plan)
         if self.request.command or self.request.learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
@@ -313,6 +316,8 @@ class _Up:
 
     async def _end(self, processes: Processes, bus: Bus, watch: Watch) -> None:
         """The learner first, so that its checkpoint and its last word still reach the log."""
+        if self.members is not None:
+            await self.members.close()
         if self.stop.is_set():
             await self.out.close()
         if processes.learner is not None and processes.learner.returncode is None:
@@ -351,6 +356,8 @@ class _Up:
     def _on_event(self, event: Event) -> None:
         self.report.event(event)
         self.floods.hear(event)
+        if self.members is not None:
+            self.members.hear(event)
 
     def _on_flood(self, agent: str) -> None:
         """An agent floods the log: its key opens nothing any more."""

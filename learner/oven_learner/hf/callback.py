@@ -25,6 +25,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf import knobs
 from oven_learner.hf.attached_branch import AttachedBranch
+from oven_learner.hf.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
@@ -117,6 +118,8 @@ class Attachment(TrainerCallback):
             UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
         )
         self._saving = SaveSchedule(self.checkpoints)
+        source = options.mixture if isinstance(options.mixture, PromptSource) else None
+        self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
         self.branch = TrainerBranch(
             trainer,
             checkpoints=self.checkpoints,
@@ -134,6 +137,7 @@ class Attachment(TrainerCallback):
             self._evaluation,
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
+            *([self._authored] if self._authored else ()),
             ChannelMetrics(self._channels),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *([self._user_evaluation] if self._user_evaluation else ()),
@@ -337,6 +341,8 @@ class Attachment(TrainerCallback):
         if options.mixture is not None:
             knobs.mixture.announce(actuators, options.mixture)
             knobs.skip.announce(trainer, actuators, options.mixture)
+        if self._authored is not None:
+            self._authored.announce(actuators)
         if options.committee is not None:
             options.committee.announce(actuators)
         else:

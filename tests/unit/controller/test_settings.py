@@ -142,6 +142,8 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("seed", "write e.g. --set rules.window_ticks=5"),
         ("=5", "has no key and value"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
+        ("committee.rule=lowerquantile", "no rule named 'lowerquantile'; did you mean 'lower_quantile'"),
+        ("committee.caution=1", "caution is read by the rule cautious alone; set rule: cautious"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),
@@ -256,7 +258,7 @@ def test_two_agents_of_one_name(tmp_path: Path) -> None:
 )
 def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
     (tmp_path / f"{agent}.py").touch()
-    members = {member: MemberSettings(api="openai", model="m")}
+    members = {member: MemberSettings(provider="openai", model="m")}
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
     with pytest.raises(ConfigError, match=words):
         agent_specs(settings)

@@ -1,0 +1,1 @@
+"""Measures of the reward committee and its judges."""

@@ -13,9 +13,11 @@ $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is older than 3.11; make PYTHON=python3.11 (or newer) $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@! command -v npm >/dev/null || npm ci --silent --prefix examples || \
 		echo "npm could not install what examples/agent.mjs needs; its test is skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[all,dev]"
+	@# pip would compile on one core, and much that is never imported; what is left out is compiled when it is.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|models|pipelines)/' $(VENV)/lib || true
 	touch $(STAMP)
 
 # make up ARGS="--headless --steps 120 --seed 1"

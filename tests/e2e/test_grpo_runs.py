@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -10,10 +12,19 @@ from tests.e2e.conftest import Oven
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import (
+    AgentStatus,
+    Decision,
+    LogMessage,
+    Observation,
+    Receipt,
+    RunEnded,
+    RunStarted,
+)
 
 pytestmark = pytest.mark.e2e
 
+CUSTOM = Path(__file__).resolve().parents[2] / "examples" / "custom_agent.py"
 B = TypeVar("B", bound=LogMessage)
 
 
@@ -79,16 +90,37 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
     assert replay(events, "high").same
 
 
+def _joined_by_an_agent(oven: Oven, up: subprocess.Popen[str]) -> None:
+    """A user's own agent joins, is counted, and leaves when it is interrupted."""
+    agent = oven.start("agent", "run", str(CUSTOM), "--run", "stopped", "--name", "clip", "--trust", "grad.clip")
+    oven.until(up, "receipt  grad.clip")
+    agent.send_signal(signal.SIGINT)
+    told, _ = agent.communicate(timeout=60)
+    assert agent.returncode == 0, told
+    oven.until(up, "clip left")
+
+
+def _counted(events: list[Event]) -> None:
+    clips = [one for one in bodies(events, Decision) if one.actuator == "grad.clip" and one.verdict == "adopted"]
+    decision = next(one for one in clips if "clip" in [line.agent for line in one.tally])
+    [receipt] = [receipt for receipt in bodies(events, Receipt) if receipt.decision_id == decision.id]
+    assert (receipt.status, receipt.after) == ("applied", decision.value)
+    states = [e.body.state for e in events if isinstance(e.body, AgentStatus) and e.author == "clip"]
+    assert states[0] == "joined" and states[-1] == "left"
+
+
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
-    command = ["up", "--headless", "--seed", "1", "--steps", "20", "--run", "stopped"]
-    process = oven.start(*command)
+    command = ["up", "--headless", "--seed", "1", "--run", "stopped"]
+    process = oven.start(*command, "--steps", "1000")  # not to be ended before the signal comes
     oven.until(process, "applied")
+    _joined_by_an_agent(oven, process)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 130, said
     assert list((oven.home / "runs" / "stopped" / "checkpoints").glob("checkpoint-*"))
 
-    code, said = oven(*command, "--resume")
+    stopped = next(end.step for end in bodies(oven.events("stopped"), RunEnded))
+    code, said = oven(*command, "--resume", "--steps", str(stopped + 4))
     assert code == 0, said
     events = oven.events("stopped")
     first, second = bodies(events, RunStarted)
@@ -99,7 +131,9 @@ def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Ov
     ticks = [o.tick for o in bodies(events, Observation)]
     assert ticks == sorted(set(ticks)), "ticks never go back"
     scale = next(spec.value for spec in second.actuators if spec.name == "optimizer.lr_scale")
-    applied = [r for r in bodies(events, Receipt) if r.incarnation == 1 and r.status == "applied"]
+    _counted(events)
+    turned = [r for r in bodies(events, Receipt) if r.incarnation == 1 and r.actuator == "optimizer.lr_scale"]
+    applied = [r for r in turned if r.status == "applied"]
     assert scale == pytest.approx(applied[-1].after)
     resumed = next(o for o in bodies(events, Observation) if o.incarnation == 2 and "learning_rate" in o.metrics)
     begun = next(o for o in bodies(events, Observation) if "learning_rate" in o.metrics)

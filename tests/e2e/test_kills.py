@@ -69,7 +69,7 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         _, listed = await asyncio.to_thread(oven, "judge", "list", "--run", "kills", "--json")
         said_of["remove"] = await asyncio.to_thread(oven, "judge", "remove", "tone", "--run", "kills")
         said += await asyncio.to_thread(oven.until, up, "member tone has left")
-        code, stopped = await asyncio.to_thread(oven, "stop", "kills")
+        code, stopped = await asyncio.to_thread(oven, "stop", "kills", "--reason", "seen enough")
         assert code == 0, stopped
         rest, _ = await asyncio.to_thread(up.communicate, None, 120)
         said += rest
@@ -89,6 +89,8 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
 
     events = oven.events("kills")
     _whole(events)
+    [ended] = [event.body for event in events if isinstance(event.body, RunEnded)]
+    assert (ended.reason, ended.detail) == ("stopped", "seen enough")
     assert replay(events, "kills").same, "byte for byte"
     measured = [event.body.metrics for event in events if isinstance(event.body, Observation)]
     assert sum(metrics.get("committee/skipped_steps", 0.0) for metrics in measured) == 0, "it was waited for"

@@ -1,22 +1,31 @@
-"""Pretraining on somebody's own text, with the real stack: started by its flags."""
+"""Pretraining on somebody's own text, with the real stack, started by its flags. Its learner is killed, and the run
+goes on from the checkpoint that was there, not from its beginning."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from tests.e2e.conftest import Oven
+from tests.e2e.conftest import LIMIT_S, Oven
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Observation, Receipt, RunEnded, RunStarted
+from oven_controller.runs.folder import RunFolder
+from oven_learner.rollback import checkpoint_record
 
 pytestmark = pytest.mark.e2e
 
-SIZES = {"vocabulary": 300, "context": 16, "batch": 4, "eval_every": 5, "eval_rows": 8, "lr_warmup_steps": 0}
+EVAL_EVERY = 5
+SIZES = {"vocabulary": 300, "context": 16, "batch": 4, "eval_every": EVAL_EVERY, "eval_rows": 8, "lr_warmup_steps": 0}
 
 
-def test_a_folder_of_text_and_a_configuration_are_enough(oven: Oven, tmp_path: Path) -> None:
+async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_disk(
+    oven: Oven, tmp_path: Path
+) -> None:
     for name in ("one/a", "one/b", "two/a", "two/b"):
         file = tmp_path / "texts" / f"{name}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -24,19 +33,38 @@ def test_a_folder_of_text_and_a_configuration_are_enough(oven: Oven, tmp_path: P
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}))
     sizes = [part for name, size in SIZES.items() for part in ("--set", f"recipe_options.{name}={size}")]
-    command = ["up", "--headless", "--recipe", "pretrain", "--start", "tuned", "--run", "own-text", *sizes]
+    command = ["up", "--headless", "--recipe", "pretrain", "--start", "tuned", "--run", "killed", *sizes]
     code, said = oven(*command, "--corpus", str(tmp_path / "nowhere"), "--steps", "10")
     assert code == 2 and f"{tmp_path / 'nowhere'} is not a folder; give one with text files" in said
-    code, said = oven(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), "--steps", "10")
+
+    folder = RunFolder(oven.home / "runs" / "killed")
+    up = oven.start(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), "--steps", "100000")
+    said = await asyncio.to_thread(oven.until, up, "  step ")
+    deadline = time.monotonic() + LIMIT_S
+    while (newest := checkpoint_record.newest(folder.checkpoints, "killed", "1")) is None:
+        assert time.monotonic() < deadline and up.poll() is None, said
+        await asyncio.sleep(0.05)
+    psutil.Process(folder.info().children["learner"]).kill()
+    rest, _ = await asyncio.to_thread(up.communicate, None, LIMIT_S)
+    assert up.returncode == 3 and "killed by SIGKILL" in rest, said + rest
+    newest = checkpoint_record.newest(folder.checkpoints, "killed", "1")
+    assert newest is not None
+    step = newest[1].step
+
+    code, said = oven("up", "--headless", "--resume", "--run", "killed", "--steps", str(step + 10))
     assert code == 0, said
-    events = oven.events("own-text")
-    started = next(e.body for e in events if isinstance(e.body, RunStarted))
-    assert started.recipe == "pretrain"
-    assert {"optimizer.weight_decay", "data.mixture", "data.skip"} <= {spec.name for spec in started.actuators}
-    ended = next(e.body for e in events if isinstance(e.body, RunEnded))
-    assert (ended.reason, ended.step) == ("completed", 10)
+    events = oven.events("killed")
+    starts = [event.body for event in events if isinstance(event.body, RunStarted)]
+    assert [one.incarnation for one in starts] == [1, 2] and starts[0].step == 0
+    assert starts[1].step == step > 0, "not from its beginning"
+    assert starts[0].recipe == "pretrain"
+    assert {"optimizer.weight_decay", "data.mixture", "data.skip"} <= {spec.name for spec in starts[0].actuators}
+    [ended] = [event.body for event in events if isinstance(event.body, RunEnded)]
+    assert (ended.reason, ended.step) == ("completed", step + 10)
     assert set(ended.metrics) == {f"eval/bits_per_byte{of}" for of in ("", "/one", "/two")}
-    measured = [e.body for e in events if isinstance(e.body, Observation) and "eval/bits_per_byte" in e.body.metrics]
-    assert [seen.step for seen in measured] == [0, 5, 10]
+    seen = [event.body for event in events if isinstance(event.body, Observation)]
+    assert [one.tick for one in seen] == list(range(1, len(seen) + 1)), "nothing of what was said before is lost"
+    measured = {one.step for one in seen if "eval/bits_per_byte" in one.metrics}
+    assert {0, step, step + EVAL_EVERY, step + 10} <= measured, "at each beginning, and then as often as was asked for"
     assert all(e.body.status in ("applied", "noop") for e in events if isinstance(e.body, Receipt))
-    assert replay(events, "own-text").same
+    assert replay(events, "killed").same

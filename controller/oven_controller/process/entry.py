@@ -12,6 +12,7 @@ from oven_controller import plugins
 from oven_controller.errors import OvenError
 from oven_controller.process.child import follow_parent
 from oven_controller.process.cpu_affinity import lower_priority
+from oven_controller.process.nats_import import import_nats
 
 OWNED = ("learner", "monitor")
 """What trains, and what somebody looks at. The others make way for them."""
@@ -21,6 +22,7 @@ def main(argv: list[str]) -> int:
     follow_parent()
     if argv[:1] and argv[0] not in OWNED:
         lower_priority()
+    import_nats()
     try:
         process = plugins.load("processes", "process", argv[0])
         gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms

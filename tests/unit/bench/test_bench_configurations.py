@@ -33,12 +33,6 @@ NEEDED = 81
 """Configurations that the table has at least."""
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"):
-        monkeypatch.setenv(name, "1")
-
-
 def test_the_table_has_enough_configurations_with_names_of_their_own() -> None:
     names = [one.name for one in load(DEFAULT)]
     assert len(names) == len(set(names)) >= NEEDED

@@ -426,7 +426,16 @@ def test_names_are_those_that_attach_gives() -> None:
     assert gauge("eval/accuracy").better == "up" and not gauge("eval/runtime").held_out
 
 
-VALUES = st.one_of(st.floats(), st.none(), st.text(max_size=3), st.booleans(), st.lists(st.integers(), max_size=1))
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""JSON has no numbers for these."""
+VALUES = st.one_of(
+    st.floats(),
+    st.sampled_from(NOT_FINITE),
+    st.none(),
+    st.text(max_size=3),
+    st.booleans(),
+    st.lists(st.integers(), max_size=1),
+)
 ENTRIES = st.builds(
     Logged, st.one_of(st.integers(-2, 30), st.none()), st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 )
@@ -438,7 +447,8 @@ def test_every_number_is_measured_once_at_its_own_step(entries: list[Logged]) ->
     skipped: Counter[str] = Counter()
     made: list[Row] = list(rows(entries, skipped, Names()))
     usable = [entry for entry in entries if isinstance(entry.step, int) and entry.step >= 0]
-    wanted = [(e.step, k, repr(v)) for e in usable for k, v in sorted(e.values.items()) if type(v) is float]
+    pairs = [(e.step, k, float(v) if v in NOT_FINITE else v) for e in usable for k, v in e.values.items()]
+    wanted = [(step, k, repr(v)) for step, k, v in pairs if type(v) is float]
     got = [(row.step, k, repr(v)) for row in made for k, v in row.metrics.items()]
     assert sorted(got) == sorted(wanted)
     assert skipped[NO_STEP] == len(entries) - len(usable)

@@ -34,11 +34,6 @@ MADE: dict[str, tuple[Callable[..., Any], list[dict[str, str]], str, str]] = {
 """Trainer, what it is evaluated on, and the metric that says how it is doing."""
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("policy")

@@ -37,12 +37,6 @@ SCRIPTS: dict[str, tuple[int, set[str], set[str]]] = {
 """Script → its steps, the knobs it has beside those that all have, and metrics of its own that every step measures."""
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
-        monkeypatch.setenv(name, "1")
-
-
 def ran(script: str, link: FakeLink | None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The trainer of the script, after it has run; without a link its line `oven.attach(trainer)` does nothing."""
     trainers: list[Any] = []

@@ -21,11 +21,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def adapted(folder: Path, **options: Any) -> Any:
     return grpo(folder, peft_config=lora(), lr_scheduler_type="constant", **options)
 

@@ -30,11 +30,6 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def tokenizer() -> PreTrainedTokenizerFast:
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz0123"[:29]])}
     made = Tokenizer(WordLevel(words, unk_token="<pad>"))

@@ -30,11 +30,6 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 PROMPTS = [{"prompt": letter} for letter in "abcdefghijklmnop"]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     """On disk, from where TRL loads the reference model."""

@@ -29,11 +29,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def both(**of_each: float) -> list[Channel]:
     return [Distillation(of_each.get("distill", 0.0)), Supervised(of_each.get("sft", 0.0))]
 

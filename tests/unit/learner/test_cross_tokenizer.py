@@ -30,11 +30,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz012"
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def letters(order: str = LETTERS) -> Any:
     """One token for each letter, with ids by their order; 32 in all."""
     made = Tokenizer(WordLevel({word: n for n, word in enumerate([*SPECIAL.values(), *order])}, unk_token="<pad>"))

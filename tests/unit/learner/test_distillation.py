@@ -33,11 +33,6 @@ TINY = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def distilling(folder: Path, **settings: Any) -> Any:
     """Its own teacher is called `one`; `two` is loaded beside it."""
     set_seed(3)

@@ -22,11 +22,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def trained(folder: Path, kl_every: int, **settings: Any) -> tuple[Any, FakeLink]:
     """Six steps with two teachers, of which `small` teaches until the third step has ended."""
     job: Any = grpo(folder, lr_scheduler_type="constant", logging_steps=1, **({"max_steps": 6} | settings))

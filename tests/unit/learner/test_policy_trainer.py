@@ -39,11 +39,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 class Replayed(CausalPolicy):
     """Gives again what TRL's trainer has sampled, and what its rewards were given."""
 

@@ -45,11 +45,6 @@ CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
     made, at, settings = CASES[case]

@@ -29,11 +29,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 class Judge:
     """Scores the share of early letters; silent for the prompts and the calls that the test names."""
 

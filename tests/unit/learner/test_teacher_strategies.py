@@ -40,12 +40,6 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
 def wide(seed: int) -> Any:
     """Most of it is in linear layers."""
     return teacher(seed, width=64)

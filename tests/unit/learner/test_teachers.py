@@ -23,11 +23,6 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-
 def teacher(seed: int, vocabulary: int = 32, width: int = 8) -> Any:
     """Another architecture than the policy's, with its vocabulary."""
     set_seed(seed)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
-from tests.support.judge_endpoint import Endpoint
+from oven_bench.judging.judge_endpoint import Endpoint
 
 from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls

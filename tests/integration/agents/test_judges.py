@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from tests.support.judge_endpoint import Endpoint
+from oven_bench.judging.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import KINDS, Kind

@@ -34,6 +34,11 @@ class Controls:
     def quarantined(self) -> bool:
         return self._fooled >= 2
 
+    @property
+    def suspected(self) -> bool:
+        """Whether it was fooled the last time, and has not passed since."""
+        return self._fooled > 0
+
     def due(self) -> str | None:
         """The text to slip into this group, or None. In quarantine None means: don't ask the judge."""
         self._since += 1

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.judge import Judge
 from oven_agents.judges.usage import Ledger, Usage, opened
 from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 
@@ -28,8 +28,16 @@ EVERY = 2000
 Price = Callable[[Sequence[Usage | None]], float | None]
 
 
+class Scorer(Protocol):
+    """A judge, or one behind its cache."""
+
+    async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
+        """id → 0..1, for each completion of the request. Raises JudgeFailure."""
+        ...
+
+
 class Member:
-    def __init__(self, name: str, judge: Judge, price: Price, concurrent: int = CONCURRENT) -> None:
+    def __init__(self, name: str, judge: Scorer, price: Price, concurrent: int = CONCURRENT) -> None:
         self.name = name
         self.judge = judge
         self.groups = 0

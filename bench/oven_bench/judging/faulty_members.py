@@ -28,7 +28,7 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention, Scores
+from oven_learner.rewards.scores import Abstention, Cost, Scores
 
 COMPLETIONS = 8
 GROUPS_A_STEP = 25
@@ -162,6 +162,9 @@ class Told:
         found = self._remote.ask(requests, members)
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found
+
+    def take_cost(self) -> Cost:
+        return self._remote.take_cost()
 
     def close(self) -> None:
         self._remote.close()

@@ -50,6 +50,23 @@ class AgentSettings(BaseModel):
     )
 
 
+class BudgetSettings(BaseModel):
+    """What may be spent on remote judges in a run, over all its incarnations. No cap where nothing is set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    usd: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="US dollars; the price of each model must be known"
+    )
+    tokens: int | None = Field(default=None, ge=1, description="tokens, of prompts and answers together")
+    calls: int | None = Field(default=None, ge=1, description="calls that were, or may have been, billed")
+
+    @property
+    def capped(self) -> bool:
+        """Whether anything is."""
+        return self != BudgetSettings()
+
+
 class MemberSettings(BaseModel):
     """A remote judge of the reward committee: which model, behind which API, in which role."""
 
@@ -64,6 +81,9 @@ class MemberSettings(BaseModel):
     key_env: str = Field(
         default="",
         description="environment variable with the key; empty: the SDK's usual one, or no key with a base_url",
+    )
+    budget: BudgetSettings = Field(
+        default=BudgetSettings(), description="what this member may spend: {usd: …, tokens: …, calls: …}"
     )
 
 
@@ -81,6 +101,10 @@ class CommitteeSettings(BaseModel):
     )
     caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+    budget: BudgetSettings = BudgetSettings()
+    cache: bool = Field(
+        default=True, description="a group that a judge has scored in this run is not asked for, and paid, again"
+    )
 
 
 class Settings(BaseModel):

@@ -29,7 +29,7 @@ from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
-from oven_learner.rewards.scores import Abstention, Verdict, checked, own_kind
+from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind
 
 log = logging.getLogger("oven.learner")
 
@@ -74,6 +74,7 @@ class RemoteMembers:
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
+        self._cost = Cost()
 
     def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members` on every request, with the scores in the order of its completions.
@@ -92,6 +93,11 @@ class RemoteMembers:
             asking.cancel()
             log.warning("asking the committee's remote members failed: %s", reason(error))
         return {member: [*given] for member, given in found.items()}
+
+    def take_cost(self) -> Cost:
+        """What the answers cost that came since this was called last, abstentions among them."""
+        cost, self._cost = self._cost, Cost()
+        return cost
 
     def close(self) -> None:
         """Let the connection and the thread go. The next `ask` makes new ones."""
@@ -223,17 +229,24 @@ class RemoteMembers:
                     await subscription.unsubscribe()
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        return read_reply(message.data, member, request)
+        verdict, cost = read_reply(message.data, member, request)
+        self._cost += cost
+        return verdict
 
 
-def read_reply(data: bytes, member: str, request: ScoreRequest) -> Verdict:
-    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text."""
+def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost]:
+    """The verdict in a member's answer, and what it says that this cost."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
-        return Abstention(scores.MALFORMED)
+        return Abstention(scores.MALFORMED), Cost()
     if reply.member != member:
-        return Abstention(scores.MALFORMED)
+        return Abstention(scores.MALFORMED), Cost()
+    return _verdict(reply, request), Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
+
+
+def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:
+    """Scores for exactly the ids that were asked for, as numbers and not as text."""
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:

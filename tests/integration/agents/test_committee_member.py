@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
-from oven_bench.judging.judge_endpoint import Endpoint
 
 from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
@@ -23,6 +22,7 @@ from oven_agents.judges.failures import KINDS
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import serve
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.process.child import Child

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from oven_bench.judging.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import KINDS, Kind
@@ -16,6 +15,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import NO_KEY, connect, key_of
 from oven_agents.judges.usage import cost_usd
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.model import MemberSettings

@@ -14,7 +14,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import WEIGHTS, as_text
 from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Abstention, Verdict
+from oven_learner.rewards.scores import Abstention, Cost, Verdict
 
 
 class Remote:
@@ -33,6 +33,9 @@ class Remote:
     def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
         self.asked += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
+
+    def take_cost(self) -> Cost:
+        return Cost()
 
     def close(self) -> None:
         pass
@@ -237,17 +240,17 @@ REQUEST = ScoreRequest.model_validate(
 def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str, Any], verdict: Any) -> None:
     said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
     expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
-    assert read_reply(json.dumps(said).encode(), "judge", REQUEST) == expected
+    assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
 def test_what_is_no_reply_is_malformed(data: bytes) -> None:
-    assert read_reply(data, "judge", REQUEST) == Abstention("malformed")
+    assert read_reply(data, "judge", REQUEST)[0] == Abstention("malformed")
 
 
 def test_a_bare_nan_is_no_score() -> None:
     data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
-    assert read_reply(data, "judge", REQUEST) in (Abstention("malformed"), Abstention("out_of_range"))
+    assert read_reply(data, "judge", REQUEST)[0] in (Abstention("malformed"), Abstention("out_of_range"))
 
 
 def test_conversations_become_text() -> None:

@@ -27,7 +27,7 @@ class CachedJudge:
         """id → 0..1, as Judge.score. Raises JudgeFailure."""
         texts = {completion.id: shown(completion.text) for completion in request.completions}
         distinct = sorted(set(texts.values()))
-        key = cache_key(self._identity, self.judge.rubric(request.policy), shown(request.prompt), distinct)
+        key = cache_key(self._identity, self.judge.instructions(request), shown(request.prompt), distinct)
         if self.judge.trusted and (known := self._cache.get(key, len(distinct))) is not None:
             by_text = dict(zip(distinct, known, strict=True))
             return {completion: by_text[text] for completion, text in texts.items()}

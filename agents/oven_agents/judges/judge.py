@@ -49,9 +49,9 @@ class Judge:
     def quarantined(self) -> bool:
         return self.controls is not None and self.controls.quarantined
 
-    def rubric(self, policy: str) -> str:
-        """What it is told beside a group, where `policy` says what is trained."""
-        return prompts.system_text(self._role, policy)
+    def instructions(self, request: ScoreRequest) -> str:
+        """What it is told beside a group: its rubric, and what is trained."""
+        return prompts.question(self._role, request.policy, "", {}).system
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, for each completion of the request. Raises JudgeFailure; the caller bounds the time.

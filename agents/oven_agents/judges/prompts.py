@@ -53,22 +53,17 @@ Rules for you:
 _TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
 
 
-def system_text(role: Role, policy: str) -> str:
-    """The rubric, and what is trained."""
-    system = _OPENING[role] + "\n" + _RULES
-    if policy.strip():
-        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS, 0)
-    return system
-
-
 def question(role: Role, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "") -> Question:
     """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
 
     `candidates`: id → text as `sanitize.shown` made it, in the order to show. `complaint`: what was wrong with an
     earlier answer to the same question.
     """
+    system = _OPENING[role] + "\n" + _RULES
+    if policy.strip():
+        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS, 0)
     data = {"task": shown(prompt), "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
     user = data_block(data)
     if complaint:
         user += f"\n\nAn earlier answer of yours to this could not be used: {complaint}. Keep to the rules."
-    return Question(system_text(role, policy), user, SCHEMA, TOKENS + TOKENS_EACH * len(candidates))
+    return Question(system, user, SCHEMA, TOKENS + TOKENS_EACH * len(candidates))

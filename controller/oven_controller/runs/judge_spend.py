@@ -22,7 +22,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.runs.sqlite_file import BUSY_S, open_database
 from oven_controller.settings.model import BudgetSettings
 
-FOLDER: Final = "committee"
+FOLDER: Final = "judges"
 """In the run's folder: what belongs to its judges and outlives their processes."""
 NAME: Final = "spend.sqlite"
 ROUNDING_USD: Final = 1e-9

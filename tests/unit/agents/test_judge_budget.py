@@ -22,7 +22,7 @@ from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.usage import Ledger, Usage, current, opened
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_controller.errors import ConfigError
-from oven_controller.runs.judge_spend import JudgeSpend, Refused, Spend, read_spend
+from oven_controller.runs.judge_spend import FOLDER, JudgeSpend, Refused, Spend, read_spend
 from oven_controller.settings.model import BudgetSettings
 
 FREE = BudgetSettings()
@@ -32,7 +32,7 @@ ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)
 def spend(
     folder: Path, name: str = "critic", committee: BudgetSettings = FREE, own: BudgetSettings = FREE
 ) -> JudgeSpend:
-    return JudgeSpend(folder / "committee", name, committee, own)
+    return JudgeSpend(folder / FOLDER, name, committee, own)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_booked_stays_and_what_a_dead_process_held_counts(tmp_path: Path
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 40, b""])
 def test_books_that_are_damaged_end_the_start_with_a_remedy(tmp_path: Path, content: bytes) -> None:
     spend(tmp_path).close()
-    path = tmp_path / "committee" / "spend.sqlite"
+    path = tmp_path / FOLDER / "spend.sqlite"
     path.write_bytes(content)
     if content:
         with pytest.raises(ConfigError, match="remove it to count from zero, and then lower"):

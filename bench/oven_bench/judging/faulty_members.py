@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from nats.aio.msg import Msg
-from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
 from oven_controller.protocol.requests import ScoreReply, ScoreRequest
@@ -206,26 +203,3 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
         "seconds": round(seconds["faulty"], 3),
         "seconds_clean": round(seconds["clean"], 3),
     }
-
-
-def bench(
-    groups: Annotated[int, Option(min=1, help="Groups of eight completions.")] = 200,
-    members: Annotated[int, Option(min=1, help="Remote members, beside one rule.")] = 4,
-    share: Annotated[float, Option(min=0, max=1, help="Share of answers that are faulty.")] = 0.25,
-    deadline: Annotated[float, Option(help="Seconds that a step's groups get.")] = 1.0,
-    seed: Annotated[int, Option(help="Random seed.")] = 1,
-    as_json: Json = False,
-) -> int:
-    with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(scratch), groups, members, share, deadline, seed)
-    print_object(found, as_json)
-    counted = sum(found["faults_by_kind"].values())
-    return 1 if found["wrong_scores"] or counted != found["faults_injected"] else 0
-
-
-BENCH = Bench(
-    "committee",
-    bench,
-    "remote judges with 25 % faults: wrong scores, skipped groups, faults by kind",
-    "--groups 200 --json",
-)

@@ -24,6 +24,17 @@ CHAOS = (
 )
 """What `m@chaos` draws from, all alike."""
 SHARE = 0.25
+KINDS = {
+    **dict.fromkeys(("429", "later"), "rate_limit"),
+    **{"500": "server_error", "529": "overloaded", "reset": "connection", "hang": "timeout"},
+    **dict.fromkeys(("cutbody", "html"), "bad_response"),
+    **{"prose": "bad_json", "truncated": "truncated", "refusal": "refusal", "schema": "schema"},
+    **dict.fromkeys(("foreign_id", "missing_id"), "wrong_ids"),
+    "range": "out_of_range",
+}
+"""As what a member counts each of them."""
+LATER_S = 300
+"""Seconds after which to come back, as a model that is named `m@later` asks."""
 _WORTH = re.compile(r"worth (\d+)")
 
 
@@ -54,6 +65,7 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_post("/v1/traces", self._collect)
+        app.router.add_get("/served", self._count)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -119,6 +131,9 @@ class Endpoint:
         self.traces.append(await request.read())
         return web.Response()
 
+    async def _count(self, _: web.Request) -> web.Response:
+        return web.json_response(self.served)
+
     async def _serve(self, request: web.Request, body: dict[str, Any], user: str, wrap: Any) -> web.StreamResponse:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
@@ -137,7 +152,7 @@ class Endpoint:
             return web.json_response(refused, status=int(fault), headers=headers)
         match fault:
             case "later":
-                return web.json_response({"error": {}}, status=429, headers={"retry-after": "100"})
+                return web.json_response({"error": {}}, status=429, headers={"retry-after": str(LATER_S)})
             case "hang":
                 await self._released.wait()
             case "reset":

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from oven_agents.judges.failures import KINDS
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import serve
+from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
@@ -289,23 +291,9 @@ async def test_two_hundred_groups_on_a_bad_day(
     assert figures["wrong_scores"] == 0
     served = {name: count for name, count in endpoint.served.items() if name != "ok"}
     assert sum(served.values()) > GROUPS * len(members) * 0.2
-    kinds = {
-        "429": "rate_limit",
-        "500": "server_error",
-        "529": "overloaded",
-        "reset": "connection",
-        "hang": "timeout",
-        "cutbody": "bad_response",
-        "html": "bad_response",
-        "prose": "bad_json",
-        "foreign_id": "wrong_ids",
-        "missing_id": "wrong_ids",
-        "range": "out_of_range",
-    }
-    expected: dict[str, int] = {}
+    expected: Counter[str] = Counter()
     for name, count in served.items():
-        kind = kinds.get(name, name)
-        expected[kind] = expected.get(kind, 0) + count
+        expected[FAULT_KINDS[name]] += count
     assert dict(faults) == expected
     silent = sum(silent for _, silent in results)
     assert silent == sum((critic.abstained + adversary.abstained).values())

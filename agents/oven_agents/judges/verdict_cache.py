@@ -20,6 +20,8 @@ log = logging.getLogger("oven.member")
 
 ROWS: Final = 100_000
 """Groups that are kept; beyond it the oldest go. About 20 MB with groups of eight."""
+TRIMMED_EVERY: Final = 256
+"""Verdicts after which the file is cut to that many rows again: to do it each time would double the writing."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL, sum BLOB NOT NULL
@@ -37,6 +39,7 @@ class VerdictCache:
         self._rows = rows
         self._file: sqlite3.Connection | None = None
         self._told = False
+        self._puts = 0
         self._open()
 
     def get(self, key: bytes, count: int) -> list[float] | None:
@@ -50,7 +53,9 @@ class VerdictCache:
     def put(self, key: bytes, scores: Sequence[float]) -> None:
         text = json.dumps(list(scores))
         self._do("INSERT OR REPLACE INTO verdicts (key, scores, sum) VALUES (?, ?, ?)", key, text, _sum(key, text))
-        self._do("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
+        self._puts += 1
+        if self._puts % min(TRIMMED_EVERY, self._rows) == 0:
+            self._do("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
 
     def forget(self) -> None:
         """All of it."""

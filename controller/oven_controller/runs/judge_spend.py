@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +59,20 @@ class Spend:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    @property
+    def row(self) -> tuple[float, ...]:
+        """The fields in their order, which is the tables'."""
+        return (self.calls, self.unanswered, self.unpriced, self.input_tokens, self.output_tokens, self.usd)
+
     def __add__(self, other: Spend) -> Spend:
-        return Spend(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Spend(
+            self.calls + other.calls,
+            self.unanswered + other.unanswered,
+            self.unpriced + other.unpriced,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.usd + other.usd,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +102,7 @@ class JudgeSpend:
             folder.mkdir(exist_ok=True)
             self._file = open_database(self.path, _TABLES)
             with self._transaction():
-                left = _sum(self._file, "held", member)
-                self._book(left)
+                self._book(_by_member(self._file, "held").get(member, Spend()))
                 self._file.execute("DELETE FROM held WHERE member = ?", (member,))
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(
@@ -102,16 +113,27 @@ class JudgeSpend:
     def hold(self, greatest: Spend) -> int | Refused:
         """Room for one call, as a number to give back to `book`. Raises sqlite3.Error where nothing can be written."""
         with self._transaction():
-            booked = {name: _sum(self._file, "spent", name) for name in ("", self._member)}
-            held = {name: _sum(self._file, "held", name) for name in ("", self._member)}
-            for (budget, setting), name in zip(self._caps, ("", self._member), strict=True):
-                for final, used in ((True, booked[name]), (False, booked[name] + held[name])):
-                    if over := _over(budget, setting, used, greatest):
-                        return Refused(over, final)
-            row = (self._member, *astuple(greatest))
+            if refused := self._refused(greatest):
+                return refused
+            row = (self._member, *greatest.row)
             found = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
         assert found is not None
         return found
+
+    def _refused(self, greatest: Spend) -> Refused | None:
+        if not self.capped:
+            return None
+        booked, held = _by_member(self._file, "spent"), _by_member(self._file, "held")
+        for budget, setting, names in (
+            (*self._caps[0], {*booked, *held}),
+            (*self._caps[1], {self._member}),
+        ):
+            spent = sum((booked[name] for name in names if name in booked), Spend())
+            under_way = sum((held[name] for name in names if name in held), Spend())
+            for final, used in ((True, spent), (False, spent + under_way)):
+                if over := _over(budget, setting, used, greatest):
+                    return Refused(over, final)
+        return None
 
     def book(self, held: int, cost: Spend) -> None:
         """The call has ended, and came to `cost`; nothing, if it was not billed. Raises sqlite3.Error."""
@@ -130,7 +152,7 @@ class JudgeSpend:
             "calls = calls + excluded.calls, unanswered = unanswered + excluded.unanswered, "
             "unpriced = unpriced + excluded.unpriced, input_tokens = input_tokens + excluded.input_tokens, "
             "output_tokens = output_tokens + excluded.output_tokens, usd = usd + excluded.usd",
-            (self._member, *astuple(cost)),
+            (self._member, *cost.row),
         )
 
     @contextlib.contextmanager
@@ -154,17 +176,15 @@ def read_spend(run: Path) -> dict[str, Spend]:
     try:
         reading = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(reading, uri=True, timeout=BUSY_S)) as file:
-            rows = file.execute(f"SELECT member, {_SUMS} FROM spent GROUP BY member ORDER BY member").fetchall()
+            return dict(sorted(_by_member(file, "spent").items()))
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
-    return {member: Spend(*sums) for member, *sums in rows}
 
 
-def _sum(file: sqlite3.Connection, table: str, member: str) -> Spend:
-    """`member` empty: of all members."""
-    where, values = ("WHERE member = ?", (member,)) if member else ("", ())
-    row = file.execute(f"SELECT {_SUMS} FROM {table} {where}", values).fetchone()
-    return Spend(*(value or 0 for value in row))
+def _by_member(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
+    return {
+        member: Spend(*sums) for member, *sums in file.execute(f"SELECT member, {_SUMS} FROM {table} GROUP BY member")
+    }
 
 
 def _over(budget: BudgetSettings, setting: str, used: Spend, more: Spend) -> str:

@@ -52,20 +52,21 @@ class OpenAI:
         await self._client.close()
 
     async def _ask(self, question: Question, timeout_s: float, *, schema: bool) -> Answer:
-        options: dict[str, Any] = {}
+        # What the SDK is given as arguments of their own it walks through by its types, which takes a third of a call's
+        # CPU time.
+        body: dict[str, Any] = {
+            "messages": [{"role": "system", "content": question.system}, {"role": "user", "content": question.user}]
+        }
         if schema:
             wanted = {"name": "verdicts", "schema": question.schema, "strict": True}
-            options["response_format"] = {"type": "json_schema", "json_schema": wanted}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
         try:
             answer: object = await self._client.chat.completions.create(
                 model=self.model,
-                messages=[
-                    {"role": "system", "content": question.system},
-                    {"role": "user", "content": question.user},
-                ],
+                messages=[],
                 max_completion_tokens=question.max_tokens,
                 timeout=timeout_s,
-                **options,
+                extra_body=body,
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None

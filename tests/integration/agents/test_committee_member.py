@@ -50,7 +50,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     folder = ServerFolder(tmp_path / "nats", "r")
     for role in ("admin", "learner"):
         folder.add_user(role, role)
-    for member in ("critic", "adversary"):
+    for member in ("critic", "adversary", "dear"):
         folder.add_user("member", member)
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
@@ -61,8 +61,8 @@ def connection(server: EmbeddedServer, name: str) -> Any:
     return Bus.connect(server.url, Credentials.load(server.folder.creds / f"{name}.nk"))
 
 
-def configured(folder: Path, **members: dict[str, str]) -> None:
-    (folder / "config.json").write_text(json.dumps({"committee": {"members": members}}))
+def configured(folder: Path, budget: dict[str, float] | None = None, **members: dict[str, str]) -> None:
+    (folder / "config.json").write_text(json.dumps({"committee": {"members": members, "budget": budget or {}}}))
 
 
 @asynccontextmanager
@@ -170,16 +170,18 @@ async def test_a_members_process_from_start_to_end(
     [
         ("critic", "committee member 'critic' has no key: the environment variable NOT_THERE is not set"),
         ("critc", "no committee member named 'critc'; did you mean 'critic'?"),
+        ("dear", "the price of 'm', the model of committee member 'dear', is not known"),
     ],
 )
 async def test_what_is_wrong_at_the_start_is_one_line(
     stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
 ) -> None:
-    configured(tmp_path, critic={"api": "openai", "model": "m", "key_env": "NOT_THERE"})
+    dear = {"api": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    configured(tmp_path, {"usd": 1}, critic={"api": "openai", "model": "m", "key_env": "NOT_THERE"}, dear=dear)
     async with process(stack, server, tmp_path, name) as child:
         async with asyncio.timeout(WAIT_S):
             assert await child.wait() == 2
-        assert child.tail().startswith(f"error: {says}")
+        assert child.tail(1).startswith(f"error: {says}")
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
     assert (call.operation, call.provider, call.request_model) == ("chat", "openai", "m@429x2")
     assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
     assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
+    assert (call.evaluation, call.scores) == ("critic", right(7))
     assert 0 < call.started_ns <= call.ended_ns
 
 

@@ -258,3 +258,31 @@ def test_conversations_become_text() -> None:
     assert as_text([{"role": "assistant", "content": "said"}]) == "said"
     assert as_text([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]) == "system: a\n\nuser: b"
     assert as_text("lone \ud800") == "lone ?"
+
+
+def test_what_judges_cost_is_told_once_a_step_and_only_what_is_known() -> None:
+    class Costly(Remote):
+        cost = Cost(120, 0.5)
+
+        def take_cost(self) -> Cost:
+            cost, self.cost = self.cost, Cost()
+            return cost
+
+    remote = Costly(judge=by_length)
+    committee = Committee({}, remote=remote, description="A test.")
+    assert {"committee/tokens", "committee/cost_usd"} <= {spec.name for spec in committee.announced()}
+    assert committee.take_cost() == {"committee/tokens": 120.0, "committee/cost_usd": 0.5}
+    assert committee.take_cost() == {"committee/tokens": 0.0}
+    remote.cost = Cost(7) + Cost(3, 0.25)
+    assert committee.take_cost() == {"committee/tokens": 10.0, "committee/cost_usd": 0.25}
+    rules = Committee({"rule": share_of_a})
+    assert rules.take_cost() == {} and "committee/tokens" not in {spec.name for spec in rules.announced()}
+
+
+def test_a_reply_says_what_it_cost_and_no_cost_is_below_nothing() -> None:
+    said = ScoreReply(
+        member="judge", group="g", failure="budget", input_tokens=5, output_tokens=2, cost_usd=0.25
+    ).wire()
+    assert read_reply(said, "judge", REQUEST) == (Abstention("budget"), Cost(7, 0.25))
+    for cost in (b"-0.25", b"NaN", b"1e999"):
+        assert read_reply(said.replace(b"0.25", cost), "judge", REQUEST) == (Abstention("malformed"), Cost())
